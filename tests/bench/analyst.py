@@ -107,9 +107,9 @@ def cards() -> tuple[pa.Table, pa.Table]:
     events, labels = payments(DAYS)
     with duckdb.connect() as connection:
         connection.register("l", labels)
-        wanted = """select tx_id as event_id, true as label, 'kind ' || kind as kind, null::varchar as episode,
+        query = """select tx_id as event_id, true as label, 'kind ' || kind as kind, null::varchar as episode,
             0::bigint as reported_at from l where kind > 0"""
-        return events, connection.sql(wanted).to_arrow_table()
+        return events, connection.sql(query).to_arrow_table()
 
 
 def reported(
@@ -120,7 +120,7 @@ def reported(
     pq.write_table(events, path)
     deployment = deploy(rules)
     assert deployment.set_aside == (), deployment.set_aside
-    given = labels_of_table(labels, deployment.schema, name)
+    fraud_labels = labels_of_table(labels, deployment.schema, name)
     records = {each.id: each for each in rules}
     replays = Replays(
         lambda rule_id: one_rule_of(records[rule_id], ([], ListStore())), partial(read_pieces, path),
@@ -129,12 +129,12 @@ def reported(
     seconds, pages = [], []
     for _ in range(2):
         began = time.monotonic()
-        measured = measure(deployment, partial(read_pieces, path), given, Terms(), SILENT)
+        measured = measure(deployment, partial(read_pieces, path), fraud_labels, Terms(), SILENT)
         matched = time.monotonic() - began
         curves = drawn(replays, measured.figures, [single] if single else [])
-        made = report(measured, partial(read_pieces, path), thresholds=curves)
+        result = report(measured, partial(read_pieces, path), thresholds=curves)
         seconds.append((matched, time.monotonic() - began))
-        pages.append(made)
+        pages.append(result)
     (folder / f"{name}.html").write_text(pages[0].html, encoding="utf-8")
     (folder / f"{name}.json").write_bytes(pages[0].numbers)
     matched, whole = min(seconds, key=lambda pair: pair[1])
@@ -158,10 +158,10 @@ def compared(measured: Measured, events: pa.Table, labels: pa.Table, written: tu
         ids = pa.compute.coalesce(events["tx_id"], events["report_id"])
         events = events.set_column(events.column_names.index("tx_id"), "tx_id", ids)
     history = measured.history
-    asked = oracle.views(history.replayed.alerts, events, labels, measured.marks.as_of_ms, 0, history.made)
+    views = oracle.views(history.replayed.alerts, events, labels, measured.marks.as_of_ms, 0, history.made)
     count = 0
     for each in (*measured.figures.rules, measured.figures.together):
-        wanted = oracle.figures(asked, None if each.rule == ALL else each.rule)
+        expected = oracle.figures(views, None if each.rule == ALL else each.rule)
         mine = {
             "alerts": each.alerts, "keys": each.keys, "right": each.right, "immature": each.immature,
             "found_events": each.event_recall.part, "bad_events": each.event_recall.whole,
@@ -170,13 +170,13 @@ def compared(measured: Measured, events: pa.Table, labels: pa.Table, written: tu
             "seconds_to_alert": each.seconds_to_alert, "seconds_ahead": each.seconds_ahead,
             "adds": each.adds, "share": each.share, "events": measured.figures.about["events"],
         }  # fmt: skip
-        for figure, value in wanted.items():
+        for figure, value in expected.items():
             other = mine[figure]
             count += 1
             if value != other and not isclose(value or 0.0, other or 0.0, rel_tol=1e-9):
                 return f"{each.rule}: {figure} {other} is {value}"
     path, single = written
-    more, wrong = differences(asked, orjson.loads(path.read_bytes()), measured.marks.maturity_ms, single)
+    more, wrong = differences(views, orjson.loads(path.read_bytes()), measured.marks.maturity_ms, single)
     return wrong[0] if wrong else f"{count + more:,} equal"
 
 
@@ -199,9 +199,9 @@ def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
     record = upsert(TUNED, "leaked").model_copy(update={"params": {"times": 3.0, "least": 40.0, "known": 5}})
     deployment = deploy([record])
     pieces_of = partial(read_pieces, path)
-    given = labels_of_table(labels, deployment.schema, "labels")
+    fraud_labels = labels_of_table(labels, deployment.schema, "labels")
     began = time.monotonic()
-    measured = measure(deployment, pieces_of, given, Terms(), SILENT)
+    measured = measure(deployment, pieces_of, fraud_labels, Terms(), SILENT)
     parts = parts_of_time(measured.history.events, measured.marks, 86_400_000, measured.marks_at)
     bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
     pattern = load_text(TUNED, "leaked").patterns["leaked"]
@@ -211,7 +211,7 @@ def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
     rows = [
         (f"{name}, {row.part}", f"{row.alerts_per_day:.3f}", *map(with_interval, (row.precision, row.recall)),
          f"{row.f1:.3f}")
-        for name, of in (("present", best.present_rows), ("candidate", best.candidate_rows)) for row in of
+        for name, part_rows in (("present", best.present_rows), ("candidate", best.candidate_rows)) for row in part_rows
     ]  # fmt: skip
     title = f"{best.settings_count:,} settings over {len(measured.history.events):,} payments in {seconds:.1f} s"
     show(f"{title}, {best.replayed_count} of them replayed; proposed: {dict(best.proposed)}",
@@ -224,11 +224,11 @@ def suggested(rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, fol
     pq.write_table(events, path)
     deployment = deploy(rules)
     pieces_of = partial(read_pieces, path)
-    given = labels_of_table(labels, deployment.schema, "labels")
+    fraud_labels = labels_of_table(labels, deployment.schema, "labels")
     rows = []
     for key in ("customer_id", "terminal_id"):
         began = time.monotonic()
-        measured = measure(deployment, pieces_of, given, Terms(), SILENT, fields_of(deployment.schema))
+        measured = measure(deployment, pieces_of, fraud_labels, Terms(), SILENT, fields_of(deployment.schema))
         answer = suggest(measured.history.events, measured.marks, pieces_of, key, Wanted(3, 5, 0.5))
         rows.append((key, f"{answer.tried:,}", str(len(answer.suggestions)), f"{time.monotonic() - began:.0f} s"))
     title = f"Suggestions from {len(measured.history.events):,} events, by the clock"
@@ -240,14 +240,14 @@ def pruned(rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, folder
     path = folder / "pruned.parquet"
     pq.write_table(events, path)
     hundred = [
-        rule.model_copy(update={"id": f"{rule.id}_{at}", "params": dict(zip(VARIED[rule.id], values, strict=True))})
-        for rule in rules for at, values in enumerate(product(*VARIED[rule.id].values()))
+        rule.model_copy(update={"id": f"{rule.id}_{number}", "params": dict(zip(VARIED[rule.id], values, strict=True))})
+        for rule in rules for number, values in enumerate(product(*VARIED[rule.id].values()))
     ]  # fmt: skip
     deployment = deploy(hundred)
     assert deployment.set_aside == (), deployment.set_aside
     began = time.monotonic()
-    given = labels_of_table(labels, deployment.schema, "labels")
-    measured = measure(deployment, partial(read_pieces, path), given, Terms(), SILENT)
+    fraud_labels = labels_of_table(labels, deployment.schema, "labels")
+    measured = measure(deployment, partial(read_pieces, path), fraud_labels, Terms(), SILENT)
     rows = []
     for tolerance in TOLERANCES:
         few = prune(measured.judged, measured.marks, tolerance)
@@ -261,8 +261,8 @@ def main() -> None:
     """Measure and print."""
     if not ULB.exists() or not typologies.DATA.exists():
         stop(f"the labelled events are not at {ULB.parent}; nothing to measure")
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(sys.argv[2]) if sys.argv[1:2] == ["--keep"] else Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(sys.argv[2]) if sys.argv[1:2] == ["--keep"] else Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         card_events, card_labels = cards()
         rules = [rule_of("payments.cep", name, name, {}) for name in ("leaked_customer", "compromised_terminal")]

@@ -70,12 +70,13 @@ def figures(alerts: Alerts, marks: Marks, part: Part, spell: NDArray[np.int64], 
     bound = inside[alerts.bound_alert]
     fraud = marks.fraud[alerts.bound_row[bound]]
     hits = np.unique(fraud[(fraud >= 0) & part.frauds[fraud]])
-    found = np.zeros(marks.frauds_count, np.bool_)
-    found[hits] = True
+    is_detected = np.zeros(marks.frauds_count, np.bool_)
+    is_detected[hits] = True
     precision, recall = int(alerts.is_right[inside].sum()) / max(1, count), len(hits) / max(1, int(part.frauds.sum()))
     kinds = np.array(marks.kind, dtype=object)
     by_kind = {
-        kind: float(found[(kinds == kind) & part.frauds].mean()) for kind in sorted({*kinds[part.frauds].tolist()})
+        kind: float(is_detected[(kinds == kind) & part.frauds].mean())
+        for kind in sorted({*kinds[part.frauds].tolist()})
     }
     return Value(
         count, precision, recall, 2 * precision * recall / max(precision + recall, 1e-12), by_kind,
@@ -86,13 +87,15 @@ def figures(alerts: Alerts, marks: Marks, part: Part, spell: NDArray[np.int64], 
 def _days_ahead(
     alerts: Alerts, bound: NDArray[np.bool_], spell: NDArray[np.int64], time_ms: NDArray[np.int64]
 ) -> float | None:
-    of = spell[alerts.bound_row[bound]]
-    if not (of >= 0).any():
+    bound_spells = spell[alerts.bound_row[bound]]
+    if not (bound_spells >= 0).any():
         return None
     last, first = np.full(spell.max() + 1, -1), np.full(spell.max() + 1, np.iinfo(np.int64).max)
     np.maximum.at(last, spell[spell >= 0], time_ms[spell >= 0])
-    np.minimum.at(first, of[of >= 0], alerts.detected_ms[alerts.bound_alert[bound]][of >= 0])
-    some = np.unique(of[of >= 0])
+    np.minimum.at(
+        first, bound_spells[bound_spells >= 0], alerts.detected_ms[alerts.bound_alert[bound]][bound_spells >= 0]
+    )
+    some = np.unique(bound_spells[bound_spells >= 0])
     return float(np.median(last[some] - first[some])) / 86_400_000
 
 
@@ -103,7 +106,7 @@ def lacking(parts: Sequence[Part], time_ms: NDArray[np.int64]) -> list[str]:
 
 def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]:
     """Return columns side by side as numbers: texts as their alphabetical rank, nulls as NaN."""
-    made = []
+    arrays = []
     for column in columns:
         values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -111,10 +114,10 @@ def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]
             values = pc.index_in(values, value_set=ordered)
         elif pa.types.is_timestamp(values.type):
             day = pc.day_of_week(values)
-            made.append(np.asarray(day, np.float64))
+            arrays.append(np.asarray(day, np.float64))
             values = pc.hour(values)
-        made.append(values.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    return np.stack(made, axis=1)
+        arrays.append(values.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return np.stack(arrays, axis=1)
 
 
 def best_limit(

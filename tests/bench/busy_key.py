@@ -34,9 +34,9 @@ _SPAN_MS = 60 * 86_400_000  # from the first event to the last: two months of on
 def of_one_key(count: int, terminals_count: int) -> EventBatch:
     """Return payments of one customer."""
     random = np.random.default_rng(1)
-    ids = pa.array([f"t{at:08}" for at in range(count)], TEXT)
+    ids = pa.array([f"t{number:08}" for number in range(count)], TEXT)
     customers = pa.repeat(pa.scalar("c", TEXT), count)
-    terminals = pa.array([f"m{at}" for at in random.integers(0, terminals_count, count).tolist()], TEXT)
+    terminals = pa.array([f"m{number}" for number in random.integers(0, terminals_count, count).tolist()], TEXT)
     amounts = np.rint(np.exp(random.normal(8, 1.5, count))).astype(np.int64)
     fields = {"tx_id": ids, "customer_id": customers, "terminal_id": terminals, "amount": pa.array(amounts)}
     times = 1_740_000_000_000 + np.sort(random.integers(0, _SPAN_MS, count))
@@ -54,8 +54,8 @@ def main() -> None:
     least = 0
     for count in counts:
         batch = of_one_key(count, terminals_count)
-        seconds, kept = live(program, batch)
-        size = sum(map(len, kept.heads.values())) + sum(map(len, kept.segments.values()))
+        seconds, stored = live(program, batch)
+        size = sum(map(len, stored.heads.values())) + sum(map(len, stored.segments.values()))
         least = least or size
         rows.append((f"{count:,}", f"{size:,}", f"{size / least:.1f}", f"{1e6 * seconds / count:.2f}"))
     head = ("events of the key", "bytes kept", "÷ those of the first", "µs an event")

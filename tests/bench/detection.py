@@ -64,9 +64,9 @@ def choices() -> dict[str, tuple[str, dict[str, ParamValue]]]:
     }
 
 
-def found(given: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
+def found(records: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
     """Return the alerts on a table of events."""
-    deployment = deploy(list(given))
+    deployment = deploy(list(records))
     assert deployment.set_aside == (), deployment.set_aside
     job = Job(deployment.schema, deployment.key_domains)
     with tempfile.TemporaryDirectory() as folder:
@@ -127,8 +127,8 @@ def detect_payments(days: int) -> None:
     """Choose on the first part, report on both."""
     events, labels = payments(days)
     offered = choices()
-    given = (rule("payments.cep", pattern, name, params) for name, (pattern, params) in offered.items())
-    figures = judged(found(given, events), labels)
+    rules = (rule("payments.cep", pattern, name, params) for name, (pattern, params) in offered.items())
+    figures = judged(found(rules, events), labels)
     nothing = (0, 0, [0.0] * len(KINDS))
     rows = []
     for pattern, (kind, _) in CHOICES.items():
@@ -138,15 +138,15 @@ def detect_payments(days: int) -> None:
             precision, recall = frauds / max(alerted, 1), recalls[kind - 1]
             return 2 * precision * recall / max(precision + recall, 1e-9)
 
-        own = [name for name, (of, _) in offered.items() if of == pattern]
-        best = max(own, key=quality)
-        for name in dict.fromkeys((best, own[0])):
-            told = " ".join(f"{key}={value}" for key, value in offered[name][1].items())
+        names = [name for name, (candidate, _) in offered.items() if candidate == pattern]
+        best = max(names, key=quality)
+        for name in dict.fromkeys((best, names[0])):
+            settings = " ".join(f"{key}={value}" for key, value in offered[name][1].items())
             for part, title in ((True, "chosen on"), (False, "held out")):
                 alerted, frauds, recalls = figures.get((name, part), nothing)
                 shares = (f"{frauds / max(alerted, 1):.1%}", *(f"{share:.1%}" for share in recalls))
                 choice = "chosen" if name == best else "as written"
-                rows.append((f"{pattern} {told} ({choice})".replace(" d", "d"), title, f"{alerted:,}", *shares))
+                rows.append((f"{pattern} {settings} ({choice})".replace(" d", "d"), title, f"{alerted:,}", *shares))
     print(
         f"{labels.num_rows:,} card payments, a fraud is reported after {DELAY_DAYS} days. Parameters are chosen on the"
     )
@@ -176,13 +176,17 @@ def logins() -> tuple[pa.Table, int]:
 def detect_logins() -> None:
     """Count the planted break-ins that are detected, and list the other alerts."""
     events, planted = logins()
-    given = [rule("logins.cep", "guessed_password", f"tries_{tries}", {"tries": tries}) for tries in TRIES]
-    alerts = found(given, events).to_pylist()
+    rules = [rule("logins.cep", "guessed_password", f"tries_{tries}", {"tries": tries}) for tries in TRIES]
+    alerts = found(rules, events).to_pylist()
     rows = []
     for tries in TRIES:
-        own = [a["events"][-1]["event_id"].startswith("planted-") for a in alerts if a["rule_id"] == f"tries_{tries}"]
-        precision = f"{sum(own) / len(own):.1%}" if own else "-"
-        rows.append((f"tries = {tries}", str(planted), str(len(own)), precision, f"{sum(own) / planted:.1%}"))
+        is_planted = [
+            a["events"][-1]["event_id"].startswith("planted-") for a in alerts if a["rule_id"] == f"tries_{tries}"
+        ]
+        precision = f"{sum(is_planted) / len(is_planted):.1%}" if is_planted else "-"
+        rows.append(
+            (f"tries = {tries}", str(planted), str(len(is_planted)), precision, f"{sum(is_planted) / planted:.1%}")
+        )
     title = f"SSH: {events.num_rows:,} attempts to log in, a break-in after the failures of each of {planted} addresses"
     show(title, ("guessed_password", "break-ins", "alerts", "precision", "recall"), rows)
     others = [

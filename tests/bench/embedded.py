@@ -63,9 +63,9 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
         assert commits.last is not None
         copied, took_ms = commits.last.copied_bytes_count, (time.monotonic() - started_s) * 1_000
         whole_bytes, whole_ms = whole_bytes or copied, whole_ms or took_ms
-        what = f"{share:.0%} of the keys" if number else "the first"
+        changed = f"{share:.0%} of the keys" if number else "the first"
         ratios = (f"{copied / whole_bytes:.3f}", f"{took_ms / whole_ms:.3f}")
-        rows.append((what, f"{copied:,}", f"{blocked_s * 1_000:,.0f}", f"{took_ms:,.0f}", *ratios))
+        rows.append((changed, f"{copied:,}", f"{blocked_s * 1_000:,.0f}", f"{took_ms:,.0f}", *ratios))
     head = ("changed", "bytes copied", "ms stopped", "ms in all", "bytes ÷ the first", "ms ÷ the first")
     show(f"checkpoints, {keys:,} keys", head, rows)
     assert commits.last is not None
@@ -73,9 +73,9 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     engine.close()
     commits.close()
     started_s = time.monotonic()
-    found = restore(default_target(folder / "checkpoint"), folder / "restored")
-    assert found is not None
-    settings.open(found.path(PART)).close()
+    restored = restore(default_target(folder / "checkpoint"), folder / "restored")
+    assert restored is not None
+    settings.open(restored.path(PART)).close()
     restored_s = time.monotonic() - started_s
     (folder / "none.jsonl").write_text("")
     started_s = time.monotonic()

@@ -57,13 +57,13 @@ class Paced:
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         if not self.started_s:
             self.started_s = time.monotonic()
-        due = self._due()
-        if due == self.at:
+        due_count = self._due()
+        if due_count == self.at:
             time.sleep(min(wait_s, max(0.0, self.started_s + (self.at + 1) / self.rate - time.monotonic())))
-            due = self._due()
-        end = min(due, self.at + records_max)
+            due_count = self._due()
+        end = min(due_count, self.at + records_max)
         first, self.at = self.at, end
-        self.is_behind = end < due
+        self.is_behind = end < due_count
         self.ended = end == len(self.values)
         if end == first:
             return []
@@ -125,27 +125,27 @@ class Clock:
         number = 0 if commits.head is None else commits.head.number
         if number == self.committed:
             return
-        self.committed, own, self.stepped = number, self.stepped, []
+        self.committed, stepped, self.stepped = number, self.stepped, []
         (lane,) = commits.lanes
         delivery, syncing = lane.delivery, commits._syncing
         if delivery is None or (delivery is self.delivery and number not in commits._outgoing):
-            self._take_when(syncing, own)  # it gives no alerts
+            self._take_when(syncing, stepped)  # it gives no alerts
         elif delivery is self.delivery:
-            self.behind += own
+            self.behind += stepped
         else:
-            self.delivery, waited, self.behind = delivery, [*self.behind, *own], []
+            self.delivery, waited, self.behind = delivery, [*self.behind, *stepped], []
             self._take_when(delivery.done, waited)
 
-    def _take_when(self, done: Future[Any] | None, due_s: list[np.ndarray]) -> None:
-        """Count the events as answered when `done` is, or now if it is None."""
-        if done is None:
+    def _take_when(self, future: Future[Any] | None, due_s: list[np.ndarray]) -> None:
+        """Count the events as answered when `future` is done, or now if it is None."""
+        if future is None:
             self.take(due_s)
         else:
-            done.add_done_callback(lambda _: self.take(due_s))
+            future.add_done_callback(lambda _: self.take(due_s))
 
     def take(self, due_s: list[np.ndarray]) -> None:
         measured_s = self.source.started_s + _SETTLING_S
-        self.seconds += [time.monotonic() - due[due >= measured_s] for due in due_s]
+        self.seconds += [time.monotonic() - batch_s[batch_s >= measured_s] for batch_s in due_s]
 
 
 @dataclass
@@ -159,13 +159,13 @@ class Phases:
     def timing(self, commits: Commits, engine: Engine) -> Iterator[None]:
         """Time the calls that make up a micro-batch, while the context is open."""
         store = commits.store
-        at: list[tuple[Any, str, str]] = [
+        calls: list[tuple[Any, str, str]] = [
             (run_module, "decode_chunks", "decode"), (engine, "step", "match"), (engine, "save", "gather what changed"),
             (store, "write", "write to the store"),
             (commits, "_wait_for_sync", "wait for the disk"), (commits, "checkpoint", "begin a checkpoint"),
         ]  # fmt: skip
-        before = [(owner, name, getattr(owner, name)) for owner, name, _ in at]
-        for owner, name, phase in at:
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in calls]
+        for owner, name, phase in calls:
             setattr(owner, name, self._timed(getattr(owner, name), phase))
         try:
             yield
@@ -196,15 +196,15 @@ class Phases:
     def tell(self, title: str) -> None:
         """Print for the slowest micro-batches how much longer than its median each phase took."""
         names = [*dict.fromkeys(name for batch in self.of_batch for name in batch if name != "all"), "all"]
-        found = np.array([[batch.get(name, 0.0) for name in names] for batch in self.of_batch])
-        slowest = np.argsort(found[:, names.index("all")])[-max(_SLOWEST_MIN, int(len(found) * _SLOWEST)) :]
-        medians, tail = np.median(found, axis=0), found[slowest].mean(axis=0)
-        blamed = [names[int(np.argmax(found[row, :-1] - medians[:-1]))] for row in slowest]
+        times_ms = np.array([[batch.get(name, 0.0) for name in names] for batch in self.of_batch])
+        slowest = np.argsort(times_ms[:, names.index("all")])[-max(_SLOWEST_MIN, int(len(times_ms) * _SLOWEST)) :]
+        medians, tail = np.median(times_ms, axis=0), times_ms[slowest].mean(axis=0)
+        blamed = [names[int(np.argmax(times_ms[row, :-1] - medians[:-1]))] for row in slowest]
         rows = [
             (
                 name,
                 f"{medians[n]:.2f}",
-                f"{np.percentile(found[:, n], 99):.2f}",
+                f"{np.percentile(times_ms[:, n], 99):.2f}",
                 f"{tail[n]:.2f}",
                 str(blamed.count(name)),
             )
@@ -223,7 +223,7 @@ def bench_latency(
     `are_many`: the peer's original patterns, which give several alerts an event.
     """
     rows = []
-    told: list[tuple[str, Phases]] = []
+    tables: list[tuple[str, Phases]] = []
     for keys in keys_counts:
         job = Job(GIVEN.schema, GIVEN.key_domains, 32, max(1, keys // 100_000))
         commits = Commits(StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20))
@@ -251,7 +251,7 @@ def bench_latency(
             loaded = engine.loads_count - loads
             counts = (count / len(phases.of_batch), clock.alerts / seconds, loaded, _stolen_ms() - stolen_ms)
             rows.append((f"{rate:,}", f"{keys:,}", *figures, *(f"{figure:,.0f}" for figure in counts)))
-            told.append((f"{rate:,} events/s, {keys:,} keys: what the slowest micro-batches waited for", phases))
+            tables.append((f"{rate:,} events/s, {keys:,} keys: what the slowest micro-batches waited for", phases))
         engine.close()
         commits.close()
         Outlets(sinks, None).close()
@@ -261,7 +261,7 @@ def bench_latency(
     )  # fmt: skip
     where = "until alerts are on the disk" if servers is None else "until a Kafka transaction has the alerts"
     show(f"latency, exactly once, RocksDB, {where} (p99.9 is to be under 20 ms at 10,000 events/s)", head, rows)
-    for title, phases in told:
+    for title, phases in tables:
         phases.tell(title)
     show("what this machine does to those who do nothing else", ("", "p50 ms", "p99 ms", "p99.9 ms"), floors_ms(folder))
 
@@ -324,7 +324,7 @@ def floors_ms(folder: Path) -> list[tuple[str, ...]]:
             writes.append((time.perf_counter() - worked_s) * 1_000)
             time.sleep(_PACE_S)
     named = ((f"a durable write of {_COMMIT_BYTES:,} bytes", writes), ("a millisecond of work", works))
-    return [(what, *(f"{np.percentile(ms, p):,.2f}" for p in (50, 99, 99.9))) for what, ms in named]
+    return [(label, *(f"{np.percentile(ms, p):,.2f}" for p in (50, 99, 99.9))) for label, ms in named]
 
 
 def _measured_work(seconds: float) -> int:

@@ -116,13 +116,13 @@ def _replay_seconds(folder: Path, path: Path) -> float:
             (rules / f"{name}.toml").write_text(_RULE.format(name=name))
     command = [sys.executable, "-c", _CEP, "replay", "--engine", "embedded", "--rules", str(rules)]
     command += ["--events", str(path), "--out", str(folder / "replayed.parquet")]
-    taken = []
+    times_s = []
     for _ in range(3):
         began_s = time.perf_counter()
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        taken.append(time.perf_counter() - began_s)
-        assert done.returncode == 0, done.stderr
-    return min(taken)
+        result = subprocess.run(command, check=False, capture_output=True, text=True)
+        times_s.append(time.perf_counter() - began_s)
+        assert result.returncode == 0, result.stderr
+    return min(times_s)
 
 
 def bench_throughput(folder: Path, count: int, peer: Peer | None) -> None:
@@ -176,11 +176,11 @@ def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float
 
 def _answers(alerts: list[pa.Table]) -> Answers:
     """Return matches and checksums by pattern, as the peer counts them."""
-    found: dict[str, list[list[int]]] = {name: [] for name in NAMES}
+    bound_ids: dict[str, list[list[int]]] = {name: [] for name in NAMES}
     for table in alerts:
         for rule, events in zip(table["rule_id"].to_pylist(), table["events"].to_pylist(), strict=True):
-            found[rule].append([int(event["event_id"]) for event in events])
-    return {name: (len(own), checksum(own)) for name, own in found.items()}
+            bound_ids[rule].append([int(event["event_id"]) for event in events])
+    return {name: (len(ids), checksum(ids)) for name, ids in bound_ids.items()}
 
 
 def _ratio(rate: float, peer: Peer | None, backend: str) -> str:

@@ -128,8 +128,8 @@ def main(arguments: list[str]) -> None:
         first: dict[str, float] = {}
         for kind in KINDS:
             words = [sys.executable, "-m", "tests.bench.frames", "--one", kind, str(rows)]
-            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            figures = json.loads(done.stdout)
+            result = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+            figures = json.loads(result.stdout)
             first = first or figures
             ratios = [f"{figures[name] / first[name]:.2f}" for name in ("clock", "processor")]
             lines.append((kind, f"{figures['clock']:.2f}", *ratios, f"{figures['bytes'] / rows:.0f}"))

@@ -79,28 +79,30 @@ def events(from_day: int, until_day: int) -> pa.Table:
             order by event_time, report_id nulls first, tx_id""").to_arrow_table()
 
 
-def with_features(given: pa.Table) -> Table:
+def with_features(payments: pa.Table) -> Table:
     """Return the payments with all columns that models read, as float64[N]: `book 3` is the fourth of the book's."""
     names = ("leaked_customer", "compromised_terminal")
-    alerts = found([rule("payments.cep", name, name, {}) for name in names], given.drop(["is_fraud"]))
+    alerts = found([rule("payments.cep", name, name, {}) for name in names], payments.drop(["is_fraud"]))
     declared = (PATTERNS / "payments.cep").read_text(encoding="utf-8").split("## A payment far above")[0]
-    table = cep.features(given, _ASKED, declare=declared)
+    table = cep.features(payments, _ASKED, declare=declared)
     with duckdb.connect() as connection:
         connection.register("e", table)
         connection.register("a", alerts.select(["rule_id", "events"]))
         connection.sql("create table hit as select distinct rule_id, unnest(events).event_id as tx_id from a")
         flags = ", ".join(f"tx_id in (select tx_id from hit where rule_id = '{name}') as {name}" for name in names)
         columns = [
-            f'{text} as "{name} {at}"' for name, of in (("book", _BOOK), ("ours", _OURS)) for at, text in enumerate(of)
+            f'{text} as "{name} {number}"'
+            for name, texts in (("book", _BOOK), ("ours", _OURS))
+            for number, text in enumerate(texts)
         ]
-        wanted = connection.sql(f"""
+        relation = connection.sql(f"""
             select date_diff('day', date '{FIRST}', event_time::date) as day, customer_id::int as customer,
                    is_fraud::int as is_fraud, {", ".join(columns)}
             from (select *, {flags} from (select * replace (amount::double as amount, p_avg30::double as p_avg30,
                   p_avg60::double as p_avg60, p_med60::double as p_med60) from e) where event_type = 'payment')
             order by event_time, tx_id""").to_arrow_table()
-    numbers = baselines.matrix(wanted.columns)
-    return {name: numbers[:, at] for at, name in enumerate(wanted.column_names)}
+    numbers = baselines.matrix(relation.columns)
+    return {name: numbers[:, number] for number, name in enumerate(relation.column_names)}
 
 
 def split(table: Table, from_day: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

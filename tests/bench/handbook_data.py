@@ -38,8 +38,13 @@ def simulated(seed: int, customers: int, terminals: int, days: int) -> pa.Table:
         amount = np.where(amount < 0, draw.uniform(0, mean[customer] * 2, len(seconds)), amount)
         inside = (seconds > 0) & (seconds < _DAY_S) & (len(reachable) > 0)
         day = np.repeat(np.arange(days), counts)[inside]
-        at = draw.choice(reachable, len(day)) if len(day) else np.empty(0, np.int64)
-        block = (np.full(len(day), customer), at, day * _DAY_S + np.floor(seconds[inside]), amount[inside].round(2))
+        terminal = draw.choice(reachable, len(day)) if len(day) else np.empty(0, np.int64)
+        block = (
+            np.full(len(day), customer),
+            terminal,
+            day * _DAY_S + np.floor(seconds[inside]),
+            amount[inside].round(2),
+        )
         for column, values in zip(columns, block, strict=True):
             column.append(values.astype(np.float64))
     order = np.argsort(np.concatenate(columns[2]), kind="stable")
@@ -54,19 +59,19 @@ def simulated(seed: int, customers: int, terminals: int, days: int) -> pa.Table:
 
 
 def _frauds(
-    draw: np.random.Generator, of: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    draw: np.random.Generator, columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
     amount: NDArray[np.float64], sizes: tuple[int, int, int],
 ) -> NDArray[np.int64]:  # fmt: skip
     """Return the kind of fraud of each payment, or 0; change the amounts of kind 3."""
-    customer_id, terminal_id, day = of
+    customer_id, terminal_id, day = columns
     customers, terminals, days = sizes
     scenario = (amount > _LARGE).astype(np.int64)
     for first in range(days):
-        taken = draw.choice(terminals, _TERMINALS_A_DAY, replace=False)
-        scenario[np.isin(terminal_id, taken) & (day >= first) & (day < first + _TERMINAL_DAYS)] = 2
+        compromised = draw.choice(terminals, _TERMINALS_A_DAY, replace=False)
+        scenario[np.isin(terminal_id, compromised) & (day >= first) & (day < first + _TERMINAL_DAYS)] = 2
     for first in range(days):
-        taken = draw.choice(customers, _CUSTOMERS_A_DAY, replace=False)
-        rows = np.flatnonzero(np.isin(customer_id, taken) & (day >= first) & (day < first + _CUSTOMER_DAYS))
+        compromised = draw.choice(customers, _CUSTOMERS_A_DAY, replace=False)
+        rows = np.flatnonzero(np.isin(customer_id, compromised) & (day >= first) & (day < first + _CUSTOMER_DAYS))
         chosen = draw.choice(rows, len(rows) // 3, replace=False)
         amount[chosen] = (amount[chosen] * _TIMES).round(2)
         scenario[chosen] = 3

@@ -138,14 +138,14 @@ class BytesKept:
     def load(self, page: int) -> Load:
         """Return a function that reads a segment of a page."""
 
-        def load(kept: StoredSegment) -> Block:
-            found = self.held.get(kept.digest)
-            if found is None:
-                data = self.segments[page, kept.number]
+        def load(stored: StoredSegment) -> Block:
+            block = self.held.get(stored.digest)
+            if block is None:
+                data = self.segments[page, stored.number]
                 self.read += len(data)
-                found = decode_segment(data)
-                self.held.put(kept.digest, found)
-            return found
+                block = decode_segment(data)
+                self.held.put(stored.digest, block)
+            return block
 
         return load
 
@@ -165,7 +165,7 @@ class BytesKept:
 
         now = store_segments(histories, put, self.load(page), self.held)
         there = digests_of(now)
-        for gone in [at for at in self.segments if at[0] == page and at[1] not in there]:
+        for gone in [place for place in self.segments if place[0] == page and place[1] not in there]:
             del self.segments[gone]
         self.heads[page] = encode_head(now)
         self.written += len(self.heads[page])
@@ -176,7 +176,7 @@ def live(program: Program, batch: EventBatch) -> tuple[float, BytesKept]:
 
     Each key group has one page.
     """
-    kept, plan = BytesKept(), program.histories
+    pages, plan = BytesKept(), program.histories
     assert plan is not None
     state = empty_state(program)
     group = key_groups(batch.key, _GROUPS)
@@ -187,10 +187,10 @@ def live(program: Program, batch: EventBatch) -> tuple[float, BytesKept]:
         for page in range(_GROUPS):
             part = batch.take(rows[group[rows] == page])
             if len(part):
-                before = replace(state, histories=kept.of(page))
+                before = replace(state, histories=pages.of(page))
                 after = advance(program, before, part, watermark_ms).keyed_state.histories
-                kept.put(page, compact_page(plan, after, watermark_ms))
-    return time.process_time() - started, kept
+                pages.put(page, compact_page(plan, after, watermark_ms))
+    return time.process_time() - started, pages
 
 
 def live_of(name: str, batch: EventBatch, repeats: int) -> list[tuple[str, ...]]:
@@ -203,11 +203,11 @@ def live_of(name: str, batch: EventBatch, repeats: int) -> list[tuple[str, ...]]
     for _ in range(repeats):
         for window, program in programs.items():
             runs[window].append(live(program, batch))
-    least = {window: min(seconds for seconds, _ in own) for window, own in runs.items()}
+    least = {window: min(seconds for seconds, _ in results) for window, results in runs.items()}
     rows: list[tuple[str, ...]] = []
     for window in windows:
-        kept = runs[window][0][1]
-        figures = (kept.written / len(batch), kept.read / len(batch), sum(map(len, kept.heads.values())))
+        stored = runs[window][0][1]
+        figures = (stored.written / len(batch), stored.read / len(batch), sum(map(len, stored.heads.values())))
         costs = (f"{1e6 * least[window] / len(batch):.2f}", f"{least[window] / least['1 min']:.2f}")
         rows.append((name, window, *costs, *(f"{figure:,.0f}" for figure in figures)))
     return rows

@@ -62,18 +62,18 @@ def honest(count: int) -> list[dict[str, object]]:
     places = random.integers(0, 5, count).tolist()
     return [
         {
-            "tx_id": f"t{at}",
-            "event_time": first_ms + at * _GAP_MS,
-            "card_id": f"c{cards[at]}",
-            "account_id": f"a{cards[at]}",
-            "amount": amounts[at],
-            "status": "declined" if declined[at] else "approved",
+            "tx_id": f"t{number}",
+            "event_time": first_ms + number * _GAP_MS,
+            "card_id": f"c{cards[number]}",
+            "account_id": f"a{cards[number]}",
+            "amount": amounts[number],
+            "status": "declined" if declined[number] else "approved",
             "channel": "pos",
-            "country": "DE" if places[at] else "FR",
-            "lat": 48.0 + places[at],
+            "country": "DE" if places[number] else "FR",
+            "lat": 48.0 + places[number],
             "lon": 9.0,
         }
-        for at in range(count)
+        for number in range(count)
     ]
 
 
@@ -81,17 +81,17 @@ def _same(**values: object) -> Change:
     return lambda _, event: event.update(values)
 
 
-def _all_new(at: int, event: dict[str, object]) -> None:
-    event.update(card_id=f"c{at}", account_id=f"a{at}")
+def _all_new(number: int, event: dict[str, object]) -> None:
+    event.update(card_id=f"c{number}", account_id=f"a{number}")
 
 
 def _from(keys: list[str]) -> Change:
-    return lambda at, event: event.update(card_id=keys[at % len(keys)])
+    return lambda number, event: event.update(card_id=keys[number % len(keys)])
 
 
 def _dated(ms: int) -> Change:
     """Return a change that dates half of the events around this time; the honest half comes between them."""
-    return lambda at, event: event.update(event_time=ms + at) if at % 2 else None
+    return lambda number, event: event.update(event_time=ms + number) if number % 2 else None
 
 
 def streams(count: int) -> Iterator[tuple[str, list[dict[str, object]], Change]]:
@@ -112,33 +112,33 @@ def measure(folder: Path, lines: list[bytes], rules: Path) -> tuple[float, float
     few = [orjson.dumps(event) for event in honest(_START_EVENTS)]
     # The last event ends the wait of all others.
     last = orjson.dumps({**honest(1)[0], "event_time": _HOURS_AGO_MS + 600_000})
-    for name, given in (("first", few), ("few", few), ("every", lines)):
-        (folder / f"{name}.jsonl").write_bytes(b"\n".join([*given, last]) + b"\n")
+    for name, content in (("first", few), ("few", few), ("every", lines)):
+        (folder / f"{name}.jsonl").write_bytes(b"\n".join([*content, last]) + b"\n")
     words = ["run", "--rules", str(rules), "--events", str(folder / "NAME.jsonl"), "--alerts", str(folder / "NAME-out")]
     words += ["--checkpoint", str(folder / "NAME-job"), "--lateness", "1 min", "--available-now"]
-    done = subprocess.run([sys.executable, "-c", _JOBS, *words], cwd=ROOT, capture_output=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr.decode())
-    seconds, size = done.stdout.splitlines()[-1].split()
+    result = subprocess.run([sys.executable, "-c", _JOBS, *words], cwd=ROOT, capture_output=True, check=False)
+    if result.returncode:
+        raise SystemExit(result.stderr.decode())
+    seconds, size = result.stdout.splitlines()[-1].split()
     return float(seconds), float(size) / 1_024
 
 
 def measured(lines: list[bytes], rules: Path) -> tuple[float, float]:
     """Return the lesser of two runs."""
-    found = []
+    runs = []
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder:
-            found.append(measure(Path(folder), lines, rules))
-    return min(seconds for seconds, _ in found), min(size for _, size in found)
+            runs.append(measure(Path(folder), lines, rules))
+    return min(seconds for seconds, _ in runs), min(size for _, size in runs)
 
 
 def long_fields() -> list[bytes]:
     """Return records with a text of 10 MB in a field, every third of them in an undeclared field."""
-    found = []
-    for at, event in enumerate(honest(_LONG_RECORDS)):
-        event[("card_id", "merchant_id", "note")[at % 3]] = "x" * _LONG_BYTES
-        found.append(orjson.dumps(event))
-    return found
+    records = []
+    for number, event in enumerate(honest(_LONG_RECORDS)):
+        event[("card_id", "merchant_id", "note")[number % 3]] = "x" * _LONG_BYTES
+        records.append(orjson.dumps(event))
+    return records
 
 
 def main() -> int:
@@ -151,11 +151,11 @@ def main() -> int:
     plain = [orjson.dumps(event) for event in honest(count)]
     base_s, base_mb = measured(plain, rules)
     rows, worst = [("honest", f"{count / base_s:,.0f}", "1.0", f"{base_mb:,.0f}", "1.0")], 1.0
-    given = [(name, [orjson.dumps(_changed(at, e, change)) for at, e in enumerate(events)], 1.0)
+    cases = [(name, [orjson.dumps(_changed(number, e, change)) for number, e in enumerate(events)], 1.0)
              for name, events, change in streams(count)]  # fmt: skip
     long = long_fields()
-    given.append(("fields of 10 MB, time by byte", long, sum(map(len, long)) / sum(map(len, plain))))
-    for name, lines, share in given:
+    cases.append(("fields of 10 MB, time by byte", long, sum(map(len, long)) / sum(map(len, plain))))
+    for name, lines, share in cases:
         seconds, size = measured(lines, rules)
         seconds = max(seconds, 1e-3)
         times, memory = seconds / base_s / share, size / base_mb
@@ -166,8 +166,8 @@ def main() -> int:
     return int(worst > RATIO_MAX)
 
 
-def _changed(at: int, event: dict[str, object], change: Change) -> dict[str, object]:
-    change(at, event)
+def _changed(number: int, event: dict[str, object], change: Change) -> dict[str, object]:
+    change(number, event)
     return event
 
 

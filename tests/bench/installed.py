@@ -21,24 +21,24 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NOT_SHOWN = ("all", "dev", "docs", "bench")
 
 
-def brought(wanted: Iterable[str]) -> set[str]:
+def brought(requirements: Iterable[str]) -> set[str]:
     """Return the packages that these requirements bring, in turn, if they are installed."""
-    waiting, seen = [Requirement(text) for text in wanted], set[tuple[str, str]]()
+    waiting, visited = [Requirement(text) for text in requirements], set[tuple[str, str]]()
     packages: set[str] = set()
     while waiting:
-        asked = waiting.pop()
-        name = canonicalize_name(asked.name)
-        for extra in ("", *asked.extras):
-            if (name, extra) in seen:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in visited:
                 continue
-            seen.add((name, extra))
+            visited.add((name, extra))
             try:
                 requires = distribution(name).requires or []
             except PackageNotFoundError:
                 continue
             packages.add(name)
-            given = [Requirement(text) for text in requires]
-            waiting += [each for each in given if each.marker is None or each.marker.evaluate({"extra": extra})]
+            required = [Requirement(text) for text in requires]
+            waiting += [each for each in required if each.marker is None or each.marker.evaluate({"extra": extra})]
     return packages
 
 
@@ -53,9 +53,9 @@ def main() -> None:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     bare = brought(project["dependencies"])
     lines = [("cep", str(len(bare)), _megabytes(bare), _largest(bare))]
-    for extra, wanted in sorted(project["optional-dependencies"].items()):
+    for extra, requirements in sorted(project["optional-dependencies"].items()):
         if extra not in NOT_SHOWN:
-            more = brought(wanted) - bare
+            more = brought(requirements) - bare
             shown = (str(len(more)), _megabytes(more), _largest(more)) if more else ("not installed", "", "")
             lines.append((f"{extra} adds", *shown))
     show("what is installed", ("", "packages", "MB", "largest"), lines)

@@ -190,12 +190,12 @@ def laundering(name: str, transfers: pa.Table) -> Given:
             select l.event_id, true as label, l.kind, t.alert_id::varchar as episode, 0::bigint as reported_at,
                    t.alert_id::varchar as spell
             from l join t on t.tx_id::varchar = substr(l.event_id, 2)""").to_arrow_table()
-    of = {"n": "count(money", "sum": "sum(money.sum_of_money", "who": "distinct(money.counterparty"}
+    functions = {"n": "count(money", "sum": "sum(money.sum_of_money", "who": "distinct(money.counterparty"}
     features = {"known": "count(money over previous 400 d by account_id)"}
     for way in ("incoming", "outgoing"):
-        for what, text in of.items():
+        for function, text in functions.items():
             for days in (3, 10, 20):
-                features[f"{way}_{what}{days}"] = f"{text} over {days} d by account_id where direction == {way})"
+                features[f"{way}_{function}{days}"] = f"{text} over {days} d by account_id where direction == {way})"
     both = ", ".join(f"{side}.{name} as {side}_{name}" for side in "ab" for name in features)
     scored = f"""select a.money_id, a.event_time, a.account_id::int, a.counterparty::int,
         a.sum_of_money as amount, {both}
@@ -229,8 +229,8 @@ def logged_in() -> Given:
     labels = labels.append_column("spell", labels["event_id"])
     declared = (PATTERNS / "login_events.cep").read_text(encoding="utf-8")
     features = {
-        f"{of}_{name}{hours}": f"{text} over previous {hours} h by {key}{where})"
-        for of, key in (("source", "source_ip"), ("user", "user_name")) for hours in (1, 24)
+        f"{field}_{name}{hours}": f"{text} over previous {hours} h by {key}{where})"
+        for field, key in (("source", "source_ip"), ("user", "user_name")) for hours in (1, 24)
         for name, text, where in (("n", "count(login", ""), ("bad", "count(login", " where not ok"))
     }  # fmt: skip
     scored = f"select login_id, event_time, source_ip, user_name, ok::int as ok, {', '.join(features)} from e"
@@ -256,21 +256,21 @@ def _events_of(path: Path) -> str:
 
 def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Given]:
     """Return the available sets of these names. `customers` and `seed` are for the simulated ones."""
-    made = []
+    sets = []
     if "simulated" in names:
-        made.append(cards("simulated", simulated(seed, customers, customers * 2, days)))
+        sets.append(cards("simulated", simulated(seed, customers, customers * 2, days)))
     if "payments" in names and ULB.exists():
         until = f"timestamptz '2018-04-01 00:00:00+00' + interval {days} day"
         with duckdb.connect() as connection:
-            made.append(cards("payments", connection.sql(f"from '{ULB}' where event_time < {until}").to_arrow_table()))
+            sets.append(cards("payments", connection.sql(f"from '{ULB}' where event_time < {until}").to_arrow_table()))
     if "laundering" in names:
         transfers = simulated_transfers(seed, customers, 3 * days, max(1, customers // 25))
-        made.append(laundering("laundering", transfers))
+        sets.append(laundering("laundering", transfers))
     if "transfers" in names and library.TRANSFERS.exists():
-        made.append(laundering("transfers", pq.read_table(library.TRANSFERS)))
+        sets.append(laundering("transfers", pq.read_table(library.TRANSFERS)))
     if "chargebacks" in names and _CHARGEBACKS.exists():
-        made.append(charged_back())
+        sets.append(charged_back())
     if "logins" in names and SSH.exists():
-        made.append(logged_in())
-    made += [among_honest(name, seed) for name in FIELDS if name in names]
-    return made
+        sets.append(logged_in())
+    sets += [among_honest(name, seed) for name in FIELDS if name in names]
+    return sets

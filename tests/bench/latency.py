@@ -164,10 +164,10 @@ def kafka(folder: Path, is_mock: bool) -> Iterator[str]:
     log = folder / "kafka.log"
     with process(["-m", "tests.mock_kafka" if is_mock else "tests.real_kafka"], log):
         deadline_s = time.monotonic() + WAIT_S
-        while not (found := [w for w in log.read_text().split() if ADDRESS.fullmatch(w)]):
+        while not (words := [w for w in log.read_text().split() if ADDRESS.fullmatch(w)]):
             assert time.monotonic() < deadline_s, f"Kafka does not start: {log.read_text()}"
             time.sleep(0.05)
-        yield found[0]
+        yield words[0]
 
 
 def measure(address: str, answers: str, options: argparse.Namespace, alive: subprocess.Popen[bytes]) -> Measured:
@@ -175,8 +175,8 @@ def measure(address: str, answers: str, options: argparse.Namespace, alive: subp
     count = options.rate * options.seconds
     measured = Measured(np.full(count, np.nan))
     cards = np.random.default_rng(1).integers(0, options.keys, count).tolist()
-    done = threading.Event()
-    receiver = threading.Thread(target=receive, args=(address, answers, measured, done))
+    ended = threading.Event()
+    receiver = threading.Thread(target=receive, args=(address, answers, measured, ended))
     receiver.start()
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
     started_s = time.perf_counter()
@@ -191,19 +191,19 @@ def measure(address: str, answers: str, options: argparse.Namespace, alive: subp
         measured.sent_s[number] = time.perf_counter()
         producer.produce(EVENTS, line, partition=cards[number] % PARTITIONS)
     producer.flush(WAIT_S)
-    done.wait(10)  # the last ones may still be on their way
-    done.set()
+    ended.wait(10)  # the last ones may still be on their way
+    ended.set()
     receiver.join(WAIT_S)
     return measured
 
 
-def receive(address: str, topic: str, measured: Measured, done: threading.Event) -> None:
-    """Note the arrival of each answer, until `done`."""
+def receive(address: str, topic: str, measured: Measured, ended: threading.Event) -> None:
+    """Note the arrival of each answer, until `ended`."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "bench", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
     )
     consumer.subscribe([topic])
-    while not done.is_set():
+    while not ended.is_set():
         for message in consumer.consume(500, 0.01):
             now_s = time.perf_counter()
             if message.error() is None:
@@ -230,7 +230,7 @@ def make_topics(address: str) -> None:
 def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[np.float64], dict[str, float]]:
     """Return the latencies of one stream in milliseconds, and the time of its micro-batches by phase."""
     folder.mkdir()
-    samples, done = Samples(), threading.Event()
+    samples, ended = Samples(), threading.Event()
     (folder / "pair.cep").write_text(PATTERN)
     (folder / "pair.toml").write_text(RULE)
     with kafka(folder, options.mock) as address:
@@ -244,13 +244,13 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[n
                 *options.live,
             ]  # fmt: skip
         with process(words, folder / "log") as job:
-            arguments = (folder / "log", 0.5, done, samples, partial(look, leader=job.pid))
+            arguments = (folder / "log", 0.5, ended, samples, partial(look, leader=job.pid))
             watcher = threading.Thread(target=watch, args=arguments)
             watcher.start()
             try:
                 measured = measure(address, ALERTS if name == "live" else COPIES, options, job)
             finally:
-                done.set()
+                ended.set()
                 watcher.join()
         if np.isnan(measured.received_s).all():
             print((folder / "log").read_text()[-4_000:], file=sys.stderr)
@@ -260,17 +260,21 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[n
 
 def look(address: str, leader: int) -> dict[str, float]:
     """Return the number of micro-batches, the time of the latest one by phase, and the processor time so far."""
-    found = metrics(address)
-    return {**phases_ms(found), "batch_id": found["cep_micro_batch_id"], **processor_ms(leader)}
+    values = metrics(address)
+    return {**phases_ms(values), "batch_id": values["cep_micro_batch_id"], **processor_ms(leader)}
 
 
 def of_a_batch(samples: Samples) -> dict[str, float]:
     """Return medians by phase; processor time is measured over the last half and divided by its micro-batches."""
-    found = {name: values[len(values) // 2 :] for name, values in samples.found.items()}
-    numbers = found.pop("batch_id", [0.0])
+    last_half = {name: values[len(values) // 2 :] for name, values in samples.found.items()}
+    numbers = last_half.pop("batch_id", [0.0])
     count = max(1.0, numbers[-1] - numbers[0])
-    spent = {f"processor: {name}": of[-1] - of[0] for name in ("java", "python") if (of := found.pop(name, None))}
-    medians = {name: ms for name, ms in samples.medians().items() if name in found}
+    spent = {
+        f"processor: {name}": times[-1] - times[0]
+        for name in ("java", "python")
+        if (times := last_half.pop(name, None))
+    }
+    medians = {name: ms for name, ms in samples.medians().items() if name in last_half}
     return {**medians, **{name: ms / count for name, ms in spent.items()}}
 
 
@@ -286,23 +290,23 @@ def main() -> None:
         copy(options.copy[0], Path(options.copy[1]))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the processes that it has started end with it
-    rows, found, phases = [], {}, {}
+    rows, latencies, phases = [], {}, {}
     with tempfile.TemporaryDirectory() as name:
         for stream in ("nothing", "live"):
             if options.only in (None, stream):
-                found[stream], phases[stream] = run(stream, options, Path(name) / stream)
-    marks_of = {stream: _marks(latencies_ms) for stream, latencies_ms in found.items()}
+                latencies[stream], phases[stream] = run(stream, options, Path(name) / stream)
+    marks_of = {stream: _marks(latencies_ms) for stream, latencies_ms in latencies.items()}
     base = marks_of.get("nothing", _marks(np.empty(0)))
     for stream, marks in marks_of.items():
         ratios = "-" if stream == "nothing" else " ".join(f"{a / b:.2f}" for a, b in zip(marks, base, strict=True))
-        rows.append((stream, f"{len(found[stream]):,}", *(f"{ms:,.0f}" for ms in marks), ratios))
+        rows.append((stream, f"{len(latencies[stream]):,}", *(f"{ms:,.0f}" for ms in marks), ratios))
     head = ("milliseconds", "answers", "p50", "p99", "p99.9", "÷ nothing")
     show(f"{options.rate:,} events/s over {options.keys:,} keys, {CORES} cores", head, rows)
     longest: dict[str, float] = {}
-    for of in phases.values():
-        longest |= {phase: max(ms, longest.get(phase, 0.0)) for phase, ms in of.items()}
+    for times in phases.values():
+        longest |= {phase: max(ms, longest.get(phase, 0.0)) for phase, ms in times.items()}
     names = sorted(longest, key=lambda phase: -longest[phase])
-    cells = [(n, *(f"{of[n]:,.0f}" if n in of else "-" for of in phases.values())) for n in names]
+    cells = [(n, *(f"{times[n]:,.0f}" if n in times else "-" for times in phases.values())) for n in names]
     show("milliseconds of a micro-batch by phase, medians", ("phase", *phases), cells)
 
 

@@ -60,7 +60,7 @@ def _laundered(draw: np.random.Generator, kind: str, accounts: int, days: int) -
     who = [int(each) for each in draw.choice(accounts, count + 2, replace=False)]
     begin, amount = float(draw.uniform(0, days - period)), float(draw.uniform(100, 200))
     main, last, others = who[0], who[1], who[2:]
-    at = begin + np.sort(draw.uniform(0, period, 2 * count))
+    times = begin + np.sort(draw.uniform(0, period, 2 * count))
     match kind:
         case "fan_in":
             pairs = [(other, main, float(draw.uniform(100, 200))) for other in others]
@@ -78,7 +78,7 @@ def _laundered(draw: np.random.Generator, kind: str, accounts: int, days: int) -
             sums = [float(draw.uniform(100, 200)) for _ in payers]
             pairs = [(payer, main, each) for payer, each in zip(payers, sums, strict=True)]
             pairs += [(main, payee, sum(sums) * (1 - _MARGIN) / len(payees)) for payee in payees]
-    return _at(at, pairs)
+    return _at(times, pairs)
 
 
 def _at(days: NDArray[np.float64], pairs: Sequence[tuple[int, int, float]]) -> list[Transfer]:

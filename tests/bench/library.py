@@ -85,14 +85,14 @@ def chargebacks() -> tuple[pa.Table, pa.Table]:
     )
 
 
-def transfers(given: pa.Table) -> tuple[pa.Table, pa.Table]:
+def transfers(table: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return (events, labels) of transfers: each is money that leaves an account, and money that comes into another."""
     half = """select 'money' as event_type, '{way}' || tx_id as money_id, event_time, {own}::varchar as account_id,
         '{direction}' as direction, 'transfer' as means, {other}::varchar as counterparty,
         round(amount, 2) as sum_of_money, null::varchar as to_country from given"""
     halves = [
-        half.format(way=way, own=own, other=other, direction=direction)
-        for way, own, other, direction in (
+        half.format(way=way, own=account, other=other, direction=direction)
+        for way, account, other, direction in (
             ("a", "orig_account_id", "dest_account_id", "outgoing"),
             ("b", "dest_account_id", "orig_account_id", "incoming"),
         )
@@ -101,7 +101,7 @@ def transfers(given: pa.Table) -> tuple[pa.Table, pa.Table]:
         f"select {columns} from given where is_sar"
         for columns in (_labels(f"'{way}' || tx_id", "typology") for way in "ab")
     ]
-    return _asked(" union all ".join(halves) + " order by event_time", " union all ".join(labels), given=given)
+    return _asked(" union all ".join(halves) + " order by event_time", " union all ".join(labels), given=table)
 
 
 def logins() -> tuple[pa.Table, pa.Table]:
@@ -111,8 +111,8 @@ def logins() -> tuple[pa.Table, pa.Table]:
         connection.register("events", events)
         columns = _labels("login_id", "'break-in'")
         labels = f"select {columns} from events where login_id like 'planted-%'"
-        made = connection.sql("select 'login' as event_type, * from events order by event_time").to_arrow_table()
-        return made, connection.sql(labels).to_arrow_table()
+        table = connection.sql("select 'login' as event_type, * from events order by event_time").to_arrow_table()
+        return table, connection.sql(labels).to_arrow_table()
 
 
 def row(figures: Figures, millions: float) -> Row:
@@ -124,16 +124,16 @@ def row(figures: Figures, millions: float) -> Row:
     return (figures.rule, f"{figures.alerts:,}", *(f"{value:.3f}" for value in each), f"{rate:,.1f}")
 
 
-def run(name: str, given: tuple[pa.Table, pa.Table], event_types: set[str]) -> None:
+def run(name: str, data: tuple[pa.Table, pa.Table], event_types: set[str]) -> None:
     """Match, judge and print one set of data."""
-    events, labels = given
+    events, labels = data
     deployment = deploy(rules_for(event_types))
     assert deployment.set_aside == (), deployment.set_aside
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.parquet"
         pq.write_table(events, path)
-        wanted = labels_of_table(labels, deployment.schema, name)
-        measured = measure(deployment, partial(read_pieces, path), wanted, Terms(), Console(quiet=True))
+        fraud_labels = labels_of_table(labels, deployment.schema, name)
+        measured = measure(deployment, partial(read_pieces, path), fraud_labels, Terms(), Console(quiet=True))
     millions, rules = events.num_rows / 1e6, measured.figures.rules
     rows = [row(each, millions) for each in (*rules, measured.figures.together) if each.alerts]
     silent = sum(each.alerts == 0 for each in rules)

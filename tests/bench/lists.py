@@ -38,21 +38,21 @@ ROUNDS = 5
 def texts(numbers: np.ndarray, kind: str) -> pa.Array:
     """Return numbers as entries of a kind, spread out like real ones."""
     mixed = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)
-    found = pc.cast(pa.array(mixed), TEXT)
+    entries = pc.cast(pa.array(mixed), TEXT)
     if kind == "prefix":
-        return pc.utf8_slice_codeunits(found, 0, 9)
+        return pc.utf8_slice_codeunits(entries, 0, 9)
     if kind == "cidr":
         octets = [(mixed >> np.uint64(shift)) & np.uint64(255) for shift in (24, 16, 8)]
         parts = [pc.cast(pa.array(octet), TEXT) for octet in octets]
         return pc.binary_join_element_wise(*parts, pa.scalar("0/24", TEXT), pa.scalar(".", TEXT))
-    return found
+    return entries
 
 
 def asked_texts(kind: str) -> pa.Array:
-    found = texts(np.arange(ASKED) * 2, kind)
+    values = texts(np.arange(ASKED) * 2, kind)
     if kind == "prefix":
-        return pc.binary_join_element_wise(found, pa.scalar("0042", TEXT), pa.scalar("", TEXT))
-    return pc.replace_substring(found, "0/24", "77") if kind == "cidr" else found
+        return pc.binary_join_element_wise(values, pa.scalar("0042", TEXT), pa.scalar("", TEXT))
+    return pc.replace_substring(values, "0/24", "77") if kind == "cidr" else values
 
 
 def seconds(work: Callable[[], object], rounds: int = 1) -> float:
@@ -76,16 +76,16 @@ def apply(kind: str, entries: pa.Array, folder: Path) -> tuple[float, float, int
     return whole, more, len(records)
 
 
-def measure(kind: str, size: int, asked: pa.Array, base: float | None) -> float:
+def measure(kind: str, size: int, queries: pa.Array, base: float | None) -> float:
     """Print one line; return the seconds of the look-ups. `base` are the seconds to compare with."""
     entries = texts(np.arange(size) * 2 + 1 - np.arange(size) % 2, kind)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "set.keys"
         built = seconds(lambda: write(path, build(keys_of(entries, kind)[0], kind)))
         whole, more, parts = apply(kind, entries, Path(scratch) / "lists")
-        opened = seconds(lambda: Content(kind, mapped(path)).texts_within(asked.slice(0, 100)))
+        opened = seconds(lambda: Content(kind, mapped(path)).texts_within(queries.slice(0, 100)))
         content = Content(kind, mapped(path))
-        looked = seconds(lambda: content.texts_within(asked), ROUNDS)
+        looked = seconds(lambda: content.texts_within(queries), ROUNDS)
         file_mb = path.stat().st_size / 1e6
     print(
         f"{kind:8}{len(content):>10,}{built:>9.2f}{file_mb:>9.1f}{parts:>7}{whole:>9.2f}{more * 1e3:>8.1f}"
@@ -101,12 +101,12 @@ def main() -> None:
     print(f"{'':8}{'entries':>10}{'build s':>9}{'file MB':>9}{'parts':>7}{'apply s':>9}{'add ms':>8}{'map ms':>8}"
           f"{'look-ups/s':>13}{'ratio':>7}")  # fmt: skip
     for kind in ("string", "prefix", "cidr"):
-        asked = asked_texts(kind)
+        queries = asked_texts(kind)
         with tempfile.TemporaryDirectory() as scratch:  # compiles the kernels before the first figure
             apply(kind, texts(np.arange(10), kind), Path(scratch))
-            Content(kind, build(keys_of(asked.slice(0, 10), kind)[0], kind)).texts_within(asked.slice(0, 10))
-        base = measure(kind, SMALL, asked, None)
-        measure(kind, count, asked, base)
+            Content(kind, build(keys_of(queries.slice(0, 10), kind)[0], kind)).texts_within(queries.slice(0, 10))
+        base = measure(kind, SMALL, queries, None)
+        measure(kind, count, queries, base)
     print(f"largest memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB")
 
 

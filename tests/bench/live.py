@@ -90,15 +90,15 @@ class Caught:
 
     def phases(self) -> str:
         """Return the median milliseconds of each phase of a micro-batch, the longest first."""
-        own = [p["durationMs"] for p in self.progress if p["numInputRows"]][1:]
-        names = {name for durations in own for name in durations}
-        medians = {name: statistics.median(d.get(name, 0) for d in own) for name in names}
+        batches = [p["durationMs"] for p in self.progress if p["numInputRows"]][1:]
+        names = {name for durations in batches for name in durations}
+        medians = {name: statistics.median(d.get(name, 0) for d in batches) for name in names}
         return ", ".join(f"{name} {ms:,.0f}" for name, ms in sorted(medians.items(), key=lambda m: -m[1]))
 
     def calls(self) -> float:
         """Return the median of gets and puts of the state store in one micro-batch."""
-        own = [p["stateOperators"][0]["customMetrics"] for p in self.progress if p["numInputRows"]][1:]
-        return statistics.median(sum(metrics.get(name, 0) for name in CALLS) for metrics in own) if own else 0
+        batches = [p["stateOperators"][0]["customMetrics"] for p in self.progress if p["numInputRows"]][1:]
+        return statistics.median(sum(metrics.get(name, 0) for name in CALLS) for metrics in batches) if batches else 0
 
 
 class Answers:
@@ -155,9 +155,9 @@ def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: 
     reports: list[BatchReport] = []
     answers = Answers()
 
-    def report(found: BatchReport) -> None:
-        answers.add(found.alerts)
-        reports.append(replace(found, alerts=found.alerts.schema.empty_table()))
+    def report(batch_report: BatchReport) -> None:
+        answers.add(batch_report.alerts)
+        reports.append(replace(batch_report, alerts=batch_report.alerts.schema.empty_table()))
 
     output = LiveOutput(folder, DeadLetterFiles(folder / "letters"), (), report)
     started = time.perf_counter()
@@ -179,8 +179,8 @@ def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
 
 def answers_of(columns: dict[str, Any]) -> dict[str, tuple[int, str]]:
     """Return the matches of one call of the engine with all events."""
-    found = by_rule(run_once(peer_program(NAMES), peer_batch(columns)), len(NAMES))
-    return dict(zip(NAMES, found, strict=True))
+    results = by_rule(run_once(peer_program(NAMES), peer_batch(columns)), len(NAMES))
+    return dict(zip(NAMES, results, strict=True))
 
 
 def parse() -> argparse.Namespace:
@@ -199,10 +199,10 @@ def main() -> None:
     """Measure and print."""
     options = parse()
     columns = peer_columns(options.events)
-    given = records()
-    deployment = deploy(given)
+    rules = records()
+    deployment = deploy(rules)
     job = Job(deployment.schema, deployment.key_domains, options.key_groups, options.pages)
-    initial = tuple(record.to_json() for record in given)
+    initial = tuple(record.to_json() for record in rules)
     warm_up()  # otherwise the first micro-batch would compile
     spark = create_session("bench", CORES, SPARK_SETTINGS, JAVA_OPTIONS)
     with tempfile.TemporaryDirectory() as name:
@@ -218,15 +218,15 @@ def main() -> None:
         else:
             write_files(columns, folder / "events")
             caught = catch_up(spark, job, initial, FolderSource(folder / "events", options.files), folder / "job")
-        kept = stored(spark, folder / "job" / "query")
+        stored_sizes = stored(spark, folder / "job" / "query")
         spark.stop()
         peer = None
         if os.environ.get("FLINK_VENV"):
-            print_figures(options, len(columns["seq"]), caught, kept, None)
+            print_figures(options, len(columns["seq"]), caught, stored_sizes, None)
             print("the peer runs", flush=True)
             write_events(columns, folder / "events.csv")
             peer = run_peer(folder / "events.csv", CORES, *PEER_OPTIONS)["all"]
-    print_figures(options, len(columns["seq"]), caught, kept, peer)
+    print_figures(options, len(columns["seq"]), caught, stored_sizes, peer)
     print(f"matches and checksums: {verdict(caught.answers, answers_of(columns))} those of one call of the engine")
     if peer is not None:
         theirs = {name: (count, total) for name, (count, total) in peer["matches"].items()}
@@ -239,18 +239,18 @@ def verdict(ours: dict[str, tuple[int, str]], others: dict[str, tuple[int, str]]
 
 
 def print_figures(
-    options: argparse.Namespace, count: int, caught: Caught, kept: tuple[int, int], peer: dict[str, Any] | None
+    options: argparse.Namespace, count: int, caught: Caught, stored_sizes: tuple[int, int], peer: dict[str, Any] | None
 ) -> None:
     """Print the tables."""
     events, seconds = caught.steady()
     shown = []
-    for what, number, spent in (("steady", events, seconds), ("over all", count, caught.seconds)):
+    for label, number, spent in (("steady", events, seconds), ("over all", count, caught.seconds)):
         rate = number / spent if spent else 0.0
         beside = (f"{peer['events_per_s']:,.0f}", f"{rate / peer['events_per_s']:.2f}") if peer else ("-", "-")
-        shown.append((what, f"{number:,}", f"{spent:.1f}", f"{rate:,.0f}", *beside))
+        shown.append((label, f"{number:,}", f"{spent:.1f}", f"{rate:,.0f}", *beside))
     head = ("live catch-up", "events", "seconds", "events/s", "Flink CEP in memory", "ours ÷ Flink")
     show(f"{options.key_groups} key groups, {options.pages} pages, {CORES} cores", head, shown)
-    size, keys = kept
+    size, keys = stored_sizes
     totals = caught.reports[-1].totals
     print(f"matches: {totals['matches']:,}")
     print(f"keyed state: {size:,} bytes, {keys:,} keys of {KEYS:,}, {size / max(keys, 1):,.0f} bytes per key")

@@ -82,9 +82,9 @@ def compare(options: argparse.Namespace) -> None:
             both = []
             for folder, following, checkout in zip(folders, folders[::-1], checkouts, strict=True):
                 words = ["--work", "--folder", str(folder), "--next", str(following / "in"), "--pairs"]
-                given = [str(options.pairs), "--keys", str(options.keys), "--events", str(options.events), "-"]
+                arguments = [str(options.pairs), "--keys", str(options.keys), "--events", str(options.events), "-"]
                 environment = {**os.environ, "PYTHONPATH": str(checkout)}
-                command = [sys.executable, __file__, *words, *given]
+                command = [sys.executable, __file__, *words, *arguments]
                 both.append(subprocess.Popen(command, cwd=checkout, env=environment))
             token.write(_TOKEN)
             _wait_for(both)

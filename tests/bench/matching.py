@@ -158,12 +158,12 @@ def payments(count: int, accounts: np.ndarray | None = None) -> EventBatch:
 def least_seconds(work: Callable[[], object]) -> float:
     """Return the least time of the work over several repeats, after an uncounted one."""
     work()
-    taken = []
+    times_s = []
     for _ in range(REPEATS):
         started = time.process_time()
         work()
-        taken.append(time.process_time() - started)
-    return min(taken)
+        times_s.append(time.process_time() - started)
+    return min(times_s)
 
 
 def all_at_once(program: Program, events: EventBatch, watermark_ms: int = END_MS) -> Advanced:
@@ -187,10 +187,10 @@ def measure_rules(count: int) -> None:
         program = program_of(*reacting, *asleep)
         seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
         first = first or seconds
-        done = all_at_once(program, events, int(events.time_ms[-1]))
+        result = all_at_once(program, events, int(events.time_ms[-1]))
         title = f"{deployed} ({len(reacting)} react{asleep_are[name]})"
-        page = f"{len(encode_page(done.keyed_state)):,}"
-        rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(done.matches)}", page))
+        page = f"{len(encode_page(result.keyed_state)):,}"
+        rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(result.matches)}", page))
     show(f"rules deployed, {count:,} events", ("rules", "ns/event", "time ÷ 1 rule", "matches", "page bytes"), rows)
 
 
@@ -215,9 +215,9 @@ def measure_prefixes(count: int) -> None:
             program = program_of(*reacting, *asleep)
         seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
         first = first or seconds
-        done = all_at_once(program, events, int(events.time_ms[-1]))
-        title, page = f"{deployed} ({len(reacting)} react{how})", f"{len(encode_page(done.keyed_state)):,}"
-        rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(done.matches)}", page))
+        result = all_at_once(program, events, int(events.time_ms[-1]))
+        title, page = f"{deployed} ({len(reacting)} react{how})", f"{len(encode_page(result.keyed_state)):,}"
+        rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(result.matches)}", page))
     head = ("rules", "ns/event", "time ÷ 1 rule", "matches", "page bytes")
     show(f"rules that begin with the same two conditions, {count:,} events", head, rows)
 
@@ -236,19 +236,19 @@ def measure_kleene(_: int) -> None:
     for name, length in (*product(titles, (10, 20, 30, 60, 120)), *(("starts", n) for n in (1_000, 2_000, 4_000))):
         program, events = program_of(checked_pattern(name)), repetition(length)
         before_end = events.take(np.arange(length + 1))
-        kept = all_at_once(program, before_end, length * SECOND_MS).keyed_state
+        state = all_at_once(program, before_end, length * SECOND_MS).keyed_state
         taking = least_seconds(lambda p=program, e=before_end: all_at_once(p, e, 0))  # type: ignore[misc]
-        done = all_at_once(program, events)
+        result = all_at_once(program, events)
         rows.append(
             (
                 f"{titles[name]}, n = {length}",
                 f"{taking / length * 1e6:.1f}",
-                f"{len(kept)}",
-                f"{len(kept.nodes)}",
-                f"{len(kept.nodes) / length:.1f}",
-                f"{len(encode_page(kept)) / length:,.0f}",
-                f"{len(done.matches):,}",
-                f"{done.counters.get('matches_dropped', 0):,}",
+                f"{len(state)}",
+                f"{len(state.nodes)}",
+                f"{len(state.nodes) / length:.1f}",
+                f"{len(encode_page(state)) / length:,.0f}",
+                f"{len(result.matches):,}",
+                f"{result.counters.get('matches_dropped', 0):,}",
             )
         )
     head = ("pattern", "µs/event", "runs", "nodes", "nodes ÷ n", "page bytes ÷ n", "matches", "dropped")
@@ -264,10 +264,10 @@ def measure_windows(count: int) -> None:
         program = program_of(checked_pattern("window", limit=limit))
         seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
         first = first or seconds
-        done = all_at_once(program, events, int(events.time_ms[-1]))
+        result = all_at_once(program, events, int(events.time_ms[-1]))
         nanoseconds = f"{seconds / count * 1e9:,.0f}"
         rows.append(
-            (title, nanoseconds, f"{seconds / first:.2f}", f"{len(done.matches):,}", f"{len(done.keyed_state):,}")
+            (title, nanoseconds, f"{seconds / first:.2f}", f"{len(result.matches):,}", f"{len(result.keyed_state):,}")
         )
     head = ("within", "ns/event", "time ÷ 1 min", "matches", "runs open at the end")
     show(f"windows, {count:,} events over {count * GAP_MS / 3_600_000:.1f} h", head, rows)
@@ -297,11 +297,11 @@ def measure_hot_key(count: int) -> None:
 # ------------------------------------------------------------------------------------------------------- state
 
 
-def array_bytes(kept: KeyedState) -> int:
+def array_bytes(state: KeyedState) -> int:
     """Return the bytes of the arrays of a keyed state, without the Python strings of its keys."""
-    events = kept.events
-    arrays = (kept.runs, kept.run_rule, kept.run_key, kept.nodes, events.key, events.event_type, events.time_ms)
-    columns = (kept.keys, events.event_id, *events.columns.values())
+    events = state.events
+    arrays = (state.runs, state.run_rule, state.run_key, state.nodes, events.key, events.event_type, events.time_ms)
+    columns = (state.keys, events.event_id, *events.columns.values())
     return int(sum(a.nbytes for a in arrays) + sum(c.nbytes for c in columns))
 
 
@@ -311,16 +311,16 @@ def measure_state(count: int) -> None:
     keys = len(events.key.unique())
     rows = []
     for title, names in {**{name: (name,) for name in NAMES}, "all four": NAMES}.items():
-        kept = all_at_once(peer_program(names), events, int(events.time_ms.max())).keyed_state
-        live = max(len(kept.keys), 1)
-        page = encode_page(kept)
-        in_memory, encoded = array_bytes(kept), len(page)
+        state = all_at_once(peer_program(names), events, int(events.time_ms.max())).keyed_state
+        live = max(len(state.keys), 1)
+        page = encode_page(state)
+        in_memory, encoded = array_bytes(state), len(page)
         packed = len(pa.compress(page, codec="zstd", asbytes=True))
         rows.append(
             (
                 title,
-                f"{len(kept):,}",
-                f"{len(kept.keys):,}",
+                f"{len(state):,}",
+                f"{len(state.keys):,}",
                 f"{in_memory / live:,.0f}",
                 f"{encoded / live:,.0f}",
                 f"{packed / live:,.0f}",

@@ -45,9 +45,9 @@ def metrics(address: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
-def phases_ms(found: Mapping[str, float]) -> dict[str, float]:
+def phases_ms(values: Mapping[str, float]) -> dict[str, float]:
     """Return the milliseconds of the latest micro-batch by phase."""
-    named = ((_PHASE.fullmatch(name), value) for name, value in found.items())
+    named = ((_PHASE.fullmatch(name), value) for name, value in values.items())
     return {match[1]: value * 1_000 for match, value in named if match is not None}
 
 
@@ -63,34 +63,34 @@ def processes(leader: int) -> Iterator[tuple[str, Path]]:
 
 def resident_bytes(leader: int) -> dict[str, float]:
     """Return the resident memory by program: Java, and Python (the driver and the workers); shared pages count once."""
-    found = {"java_bytes": 0.0, "python_bytes": 0.0}
+    sizes = {"java_bytes": 0.0, "python_bytes": 0.0}
     for program, folder in processes(leader):
         try:
             lines = (folder / "smaps_rollup").read_text().splitlines()
         except OSError:
             continue
         kilobytes = (int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        found[f"{program}_bytes"] += next(kilobytes, 0) * 1_024
-    return found
+        sizes[f"{program}_bytes"] += next(kilobytes, 0) * 1_024
+    return sizes
 
 
 def processor_ms(leader: int) -> dict[str, float]:
     """Return the processor time so far of the living processes."""
-    found = {"java": 0.0, "python": 0.0}
+    times_ms = {"java": 0.0, "python": 0.0}
     for program, folder in processes(leader):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        found[program] += (int(fields[11]) + int(fields[12])) * 1_000 / _TICKS
-    return found
+        times_ms[program] += (int(fields[11]) + int(fields[12])) * 1_000 / _TICKS
+    return times_ms
 
 
 def watch(
-    log: Path, every_s: float, done: threading.Event, samples: Samples, look: Callable[[str], Mapping[str, float]]
+    log: Path, every_s: float, ended: threading.Event, samples: Samples, look: Callable[[str], Mapping[str, float]]
 ) -> None:
-    """Add the result of `look` for the job's address until `done`; start once the log names the address."""
-    while not done.wait(every_s):
-        found = ADDRESS.search(log.read_text())
-        if found is not None:
-            samples.add(look(found[1]))
+    """Add the result of `look` for the job's address until `ended`; start once the log names the address."""
+    while not ended.wait(every_s):
+        match = ADDRESS.search(log.read_text())
+        if match is not None:
+            samples.add(look(match[1]))

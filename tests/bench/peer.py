@@ -56,11 +56,11 @@ def run_peer(path: Path, tasks: int = 1, *more: str) -> dict[str, Any]:
         "--backend",
         "hashmap",
     ]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
-    if done.returncode:
-        stop(f"the peer's benchmark failed:\n{done.stderr[-2_000:]}")
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {one["pattern"]: one for one in found}
+    result = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+    if result.returncode:
+        stop(f"the peer's benchmark failed:\n{result.stderr[-2_000:]}")
+    reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    return {one["pattern"]: one for one in reports}
 
 
 def main() -> None:

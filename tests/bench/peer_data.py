@@ -154,21 +154,21 @@ def checksum(bound_ids: Sequence[Sequence[int]]) -> str:
 def by_rule(matches: Matches, rules_count: int) -> list[tuple[int, str]]:
     """Return (matches, checksum) of each rule."""
     ids = [int(i) for i in matches.event_id.to_pylist()]
-    found: list[list[list[int]]] = [[] for _ in range(rules_count)]
+    bound_ids: list[list[list[int]]] = [[] for _ in range(rules_count)]
     for row in np.flatnonzero(matches.completed):
-        found[matches.rule[row]].append(ids[matches.offsets[row] : matches.offsets[row + 1]])
-    return [(len(own), checksum(own)) for own in found]
+        bound_ids[matches.rule[row]].append(ids[matches.offsets[row] : matches.offsets[row + 1]])
+    return [(len(bound), checksum(bound)) for bound in bound_ids]
 
 
 def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
     """Return the median time of the work, after one uncounted run."""
     work()
-    taken = []
+    times_s = []
     for _ in range(repeats):
         started = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+        times_s.append(time.perf_counter() - started)
+    return statistics.median(times_s)
 
 
 def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

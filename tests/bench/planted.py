@@ -60,14 +60,14 @@ def planted(name: str, seed: int, banks: int = BANKS) -> tuple[pa.Table, pa.Tabl
     rows, labels = list[Row](), list[Row]()
     for number in range(field.of_each * len(field.kinds)):
         kind = [*field.kinds][number % len(field.kinds)]
-        seen, honest_count = list[Row](), 0
-        while len(seen) <= honest_count:  # draw again if the fraud shows no event before the history ends
-            at = int(draw.integers(first + _MARGIN_DAYS * DAY, last - _MARGIN_DAYS * DAY))
-            episode = Episode(draw, first, at, people[int(draw.integers(len(people)))], people)
+        visible, honest_count = list[Row](), 0
+        while len(visible) <= honest_count:  # draw again if the fraud shows no event before the history ends
+            start_ms = int(draw.integers(first + _MARGIN_DAYS * DAY, last - _MARGIN_DAYS * DAY))
+            episode = Episode(draw, first, start_ms, people[int(draw.integers(len(people)))], people)
             field.kinds[kind](episode)
-            seen = [row for row in episode.rows if int(row["event_time"] or 0) <= last]
+            visible = [row for row in episode.rows if int(row["event_time"] or 0) <= last]
             honest_count = episode.honest
-        for place, row in enumerate(seen):
+        for place, row in enumerate(visible):
             event_id = f"planted-{number}-{place}"
             rows.append(row | {field.id: event_id})
             if place >= honest_count:
@@ -85,7 +85,7 @@ def planted(name: str, seed: int, banks: int = BANKS) -> tuple[pa.Table, pa.Tabl
 def _honest(field: Field, seed: int, banks: int) -> pa.Table:
     """Return the honest events of several banks, each with its own people."""
     year = field.event_type == "loan_event"
-    made = []
+    tables = []
     for bank in range(banks * _COHORTS if year else banks):
         of_bank = 1_000 * seed + bank
         table = honest_firms(of_bank, (field.event_type,)) if field.firms else honest_months(of_bank)
@@ -97,8 +97,8 @@ def _honest(field: Field, seed: int, banks: int) -> pa.Table:
             column = table[name]
             if name not in columns and column.null_count < len(column):
                 columns[name] = _named(column, bank) if name in {field.id, field.key, "device_id"} else column
-        made.append(pa.table(columns))
-    return pa.concat_tables(made)
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables)
 
 
 def _named(column: pa.ChunkedArray, bank: int) -> pa.ChunkedArray:

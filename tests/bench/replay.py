@@ -32,17 +32,17 @@ from tests.runners.spark.transactions import SOURCE as CARD_PATTERNS
 PEER_EVENTS = 300_000
 
 
-def run(spark: SparkSession, path: Path, given: list[UpsertRecord], cores: int) -> Replayed:
+def run(spark: SparkSession, path: Path, rules: list[UpsertRecord], cores: int) -> Replayed:
     """Replay a file once."""
-    deployment = deploy(given)
+    deployment = deploy(rules)
     job = Job(deployment.schema, deployment.key_domains)
     return replay(job, deployment.rulebook, *read_events(spark, path), cores)
 
 
-def measured(spark: SparkSession, title: str, path: Path, given: list[UpsertRecord], cores: int) -> tuple[str, ...]:
+def measured(spark: SparkSession, title: str, path: Path, rules: list[UpsertRecord], cores: int) -> tuple[str, ...]:
     """Return one line of the table."""
     last: list[Replayed] = []
-    seconds = median_seconds(lambda: last.append(run(spark, path, given, cores)))
+    seconds = median_seconds(lambda: last.append(run(spark, path, rules, cores)))
     events = last[-1].counters["events"]
     return title, f"{events:,}", f"{events / seconds:,.0f}", f"{seconds:.1f}", f"{last[-1].alerts.num_rows:,}"
 
@@ -66,8 +66,8 @@ def main() -> None:
         pq.write_table(pa.table({"event_time": times, **columns}), path, row_group_size=250_000)
         rows = [measured(spark, "the peer's four patterns", path, records(NAMES), cores)]
         if ULB.exists():
-            given = [upsert(CARD_PATTERNS, name) for name in BY_CUSTOMER]
-            rows.append(measured(spark, "card transactions, three patterns", ULB, given, cores))
+            rules = [upsert(CARD_PATTERNS, name) for name in BY_CUSTOMER]
+            rows.append(measured(spark, "card transactions, three patterns", ULB, rules, cores))
         else:
             print(f"the public card transactions are not at {ULB}; left out")
         spark.stop()

@@ -84,8 +84,8 @@ def matched(schema: Schema, book: Rulebook, events: int, burst: list[bytes]) -> 
 
 def main() -> None:
     """Print one line for each figure."""
-    given = [int(text) for text in sys.argv[1:]]
-    rules_count, records_count, events = (*given, *(2_000, 10_000, 1_000_000)[len(given) :])
+    numbers = [int(text) for text in sys.argv[1:]]
+    rules_count, records_count, events = (*numbers, *(2_000, 10_000, 1_000_000)[len(numbers) :])
     records, _ = read_rules(ROOT / "rules")
     base = next(record for record in records if record.id == "small_then_large")
     schema = schema_of([base])

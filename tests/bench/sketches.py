@@ -27,7 +27,7 @@ def busy(count: int) -> EventBatch:
     """Return payments of few keys over some months: each has thousands in 90 days."""
     random = np.random.default_rng(1)
     numbers = {"t": np.arange(count), "c": random.integers(0, _KEYS, count), "m": random.zipf(1.2, count) % 50_000}
-    texts = [pa.array([f"{name}{at}" for at in own.tolist()], TEXT) for name, own in numbers.items()]
+    texts = [pa.array([f"{name}{number}" for number in values.tolist()], TEXT) for name, values in numbers.items()]
     amounts = np.rint(np.exp(random.normal(8, 1.5, count))).astype(np.int64)
     fields = {"tx_id": texts[0], "customer_id": texts[1], "terminal_id": texts[2], "amount": pa.array(amounts)}
     times = 1_700_000_000_000 + np.sort(random.integers(0, _DAYS * _DAY_MS, count))
@@ -36,8 +36,8 @@ def busy(count: int) -> EventBatch:
 
 def measured(batch: EventBatch, written: str) -> tuple[float, float]:
     """Return (µs an event, bytes of keyed state a key)."""
-    seconds, kept = live(program_of([_WINDOW], [written]), batch)
-    size = sum(map(len, kept.heads.values())) + sum(map(len, kept.segments.values()))
+    seconds, stored = live(program_of([_WINDOW], [written]), batch)
+    size = sum(map(len, stored.heads.values())) + sum(map(len, stored.segments.values()))
     return 1e6 * seconds / len(batch), size / pc.count_distinct(batch.key).as_py()
 
 

@@ -46,17 +46,17 @@ def parse() -> argparse.Namespace:
 
 def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
     """Take one sample of the job. Files of the checkpoint directory may go while they are counted."""
-    found = {name: value for name, value in metrics(address).items() if name in GAUGES}
+    values = {name: value for name, value in metrics(address).items() if name in GAUGES}
     sizes = []
     for path in checkpoint.rglob("*"):
         try:
             sizes.append(path.stat().st_size)
         except OSError:
             continue
-    found |= {"checkpoint_bytes": float(sum(sizes)), **resident_bytes(leader)}
+    values |= {"checkpoint_bytes": float(sum(sizes)), **resident_bytes(leader)}
     now = time.strftime("%H:%M:%S")
-    print(now, *(f"{name} {value:,.0f}" for name, value in found.items()), file=sys.stderr, flush=True)
-    return found
+    print(now, *(f"{name} {value:,.0f}" for name, value in values.items()), file=sys.stderr, flush=True)
+    return values
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
     options = parse()
     options.seconds = options.minutes * 60
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the processes that it has started end with it
-    samples, done = Samples(), threading.Event()
+    samples, ended = Samples(), threading.Event()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "pair.cep").write_text(PATTERN.replace("1 h", options.window))
@@ -79,19 +79,19 @@ def main() -> None:
             with process(words, folder / "log") as job:
                 every_s = options.seconds / SAMPLES
                 look = partial(sample, leader=job.pid, checkpoint=folder / "job")
-                watcher = threading.Thread(target=watch, args=(folder / "log", every_s, done, samples, look))
+                watcher = threading.Thread(target=watch, args=(folder / "log", every_s, ended, samples, look))
                 watcher.start()
                 started_s = time.perf_counter()
                 measured = measure(address, ALERTS, options, job)
-                done.set()
+                ended.set()
                 watcher.join()
         if not samples.found:
             sys.exit((folder / "log").read_text()[-4_000:])
     rows, is_flat = [], True
-    for what in samples.found:
-        third, last = samples.quarters(what)
-        is_flat = is_flat and (what not in JUDGED or last <= third * GROWTH_MAX)
-        rows.append((what, f"{third:,.0f}", f"{last:,.0f}", f"{last / third:.3f}" if third else "-"))
+    for gauge in samples.found:
+        third, last = samples.quarters(gauge)
+        is_flat = is_flat and (gauge not in JUDGED or last <= third * GROWTH_MAX)
+        rows.append((gauge, f"{third:,.0f}", f"{last:,.0f}", f"{last / third:.3f}" if third else "-"))
     show(f"{options.minutes} minutes, {options.rate:,} events/s, {options.keys:,} keys, windows of {options.window}",
          ("median of", "third quarter", "last quarter", "last ÷ third"), rows)  # fmt: skip
     late_s = time.perf_counter() - started_s - options.seconds

@@ -35,12 +35,12 @@ def key(number: int) -> bytes:
 
 def micros(call: Callable[[int], object], numbers: list[int]) -> list[float]:
     """Return the µs of each call."""
-    found = []
+    times_us = []
     for number in numbers:
         begun = time.perf_counter_ns()
         call(number)
-        found.append((time.perf_counter_ns() - begun) / 1_000)
-    return found
+        times_us.append((time.perf_counter_ns() - begun) / 1_000)
+    return times_us
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -84,7 +84,7 @@ def checkpoints(folder: Path, keys_count: int) -> None:
     rows: list[tuple[str, ...]] = []
     with (
         RocksStore(folder / "checkpointed", RocksSettings(wal=False)) as store,
-        Checkpoints(target, folder / "work") as taken,
+        Checkpoints(target, folder / "work") as second,
     ):
         for number in range(keys_count):
             store.put(key(number), chance.randbytes(VALUE_BYTES))
@@ -93,7 +93,7 @@ def checkpoints(folder: Path, keys_count: int) -> None:
             for number in chance.sample(range(keys_count), 0 if first else int(share * keys_count)):
                 store.put(key(number), chance.randbytes(VALUE_BYTES))
             begun = time.perf_counter()
-            copying = taken.begin([Part("store", store, 0, 128)], b"{}", 0)
+            copying = second.begin([Part("store", store, 0, 128)], b"{}", 0)
             linked = time.perf_counter() - begun
             assert copying is not None
             published = copying.result()
@@ -129,9 +129,9 @@ def larger_than_memory(folder: Path, keys_count: int) -> None:
         store.sync()
         sizes = store.sizes()
     rows = []
-    for name, found in (("get", get), ("put", put)):
-        cuts = quantiles(found, n=1000)
-        rows.append((name, *(f"{cuts[at]:,.1f}" for at in (499, 989, 998))))
+    for name, times in (("get", get), ("put", put)):
+        cuts = quantiles(times, n=1000)
+        rows.append((name, *(f"{cuts[rank]:,.1f}" for rank in (499, 989, 998))))
     show(f"{keys_count:,} keys, cache of {CACHE_BYTES >> 20} MB, µs", ("call", "p50", "p99", "p99.9"), rows)
     per_key = sizes.disk_bytes / keys_count
     print(
@@ -145,12 +145,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("keys", nargs="?", type=int, default=5_000_000, help="keys of the store larger than its cache")
     parser.add_argument("--folder", type=Path, help="on the disk to be measured; the system's temporary folder without")
-    given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="cep-bench-", dir=given.folder))
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="cep-bench-", dir=options.folder))
     try:
         calls(folder)
-        checkpoints(folder, max(1_000, given.keys // 10))
-        larger_than_memory(folder, given.keys)
+        checkpoints(folder, max(1_000, options.keys // 10))
+        larger_than_memory(folder, options.keys)
     finally:
         shutil.rmtree(folder)
 

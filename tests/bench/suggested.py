@@ -80,41 +80,45 @@ def value_of(name: str, measured: Measured, names: Sequence[str], part: Part) ->
     return value.f1, (name, f"{value.alerts:,}", *(f"{x:.3f}" for x in (value.precision, value.recall, value.f1)))
 
 
-def run(of: Given, precision: float, folder: Path) -> None:
+def run(data: Given, precision: float, folder: Path) -> None:
     """Suggest by each key, compare with the library, and print."""
-    path = folder / f"{of.name}.parquet"
-    pq.write_table(of.events, path)
-    library = rules_for(set(of.types))
-    if of.rivals is not None:
-        library += rules_in(of.rivals, load_files([of.rivals]))
+    path = folder / f"{data.name}.parquet"
+    pq.write_table(data.events, path)
+    library = rules_for(set(data.types))
+    if data.rivals is not None:
+        library += rules_in(data.rivals, load_files([data.rivals]))
     by_tune = [
-        tuned(of, rule, path).model_copy(update={"id": f"{rule.id}, tuned"}) for rule in library if rule.id in of.tries
+        tuned(data, rule, path).model_copy(update={"id": f"{rule.id}, tuned"})
+        for rule in library
+        if rule.id in data.tries
     ]
-    written = measured_on(of, [*library, *by_tune], path)
-    mined = measured_on(of, library[:1], path, fields_of(deploy(library[:1]).schema))
+    written = measured_on(data, [*library, *by_tune], path)
+    mined = measured_on(data, library[:1], path, fields_of(deploy(library[:1]).schema))
     events, marks = mined.history.events, mined.marks
     first, last = int(events.time_ms.min()), int(events.time_ms.max())
-    begin = int(first + MINED * (last - first)) + of.gap_days * _DAY_MS
+    begin = int(first + MINED * (last - first)) + data.gap_days * _DAY_MS
     part = Part("later", begin, last + 1, marks.first_ms >= begin, marks, (last + 1 - begin) / _DAY_MS)
     by_rule = sorted((value_of(name, written, [name], part) for name in written.judged.names), reverse=True)
     rows, suggestions = [by_rule[0][1]], []
-    for key in _KEYS[of.name]:
+    for key in _KEYS[data.name]:
         began = time.process_time()
         answer = suggest(events, marks, partial(read_pieces, path), key, Wanted(3, 5, precision))
         seconds = time.process_time() - began
         for number, each in enumerate(answer.suggestions):
             suggestions.append(upsert(answer.text, each.name).model_copy(update={"id": f"{key}_{number + 1}"}))
         good = "tests pass" if not answer.suggestions or tests_pass(answer) else "TESTS FAIL"
-        print(f"{of.name} by {key}: {answer.tried} mined, {len(answer.suggestions)} proposed, {seconds:.0f} s, {good}")
+        print(
+            f"{data.name} by {key}: {answer.tried} mined, {len(answer.suggestions)} proposed, {seconds:.0f} s, {good}"
+        )
         print("\n".join(line for line in answer.text.splitlines() if line.lstrip().startswith(("seq ", "where "))))
     best = 0.0
     if suggestions:
-        later = measured_on(of, suggestions, path)
+        later = measured_on(data, suggestions, path)
         ranked = sorted((value_of(name, later, [name], part) for name in later.judged.names), reverse=True)
         best = ranked[0][0]
         rows += [ranked[0][1], value_of("all suggestions", later, later.judged.names, part)[1]]
     ratio = best / by_rule[0][0] if by_rule[0][0] else float("inf")
-    title = f"{of.name}: {of.events.num_rows:,} events, {int(part.frauds.sum()):,} frauds on later time; the best "
+    title = f"{data.name}: {data.events.num_rows:,} events, {int(part.frauds.sum()):,} frauds on later time; the best "
     show(
         f"{title}suggestion has {ratio:.2f} of the F1 of the best pattern",
         ("", "alerts", "precision", "recall", "f1"),
@@ -140,7 +144,7 @@ def main() -> None:
             kind, back = recovered(seed, Path(folder))
             outcomes.setdefault(kind, []).append(back)
     if outcomes:
-        by_kind = ", ".join(f"{kind} {sum(of)} of {len(of)}" for kind, of in sorted(outcomes.items()))
+        by_kind = ", ".join(f"{kind} {sum(results)} of {len(results)}" for kind, results in sorted(outcomes.items()))
         print(f"{sum(map(sum, outcomes.values()))} of {options.planted} planted frauds recovered: {by_kind}")
     with tempfile.TemporaryDirectory() as folder:
         for each in given(options.sets, options.days, options.customers, options.seed):

@@ -32,7 +32,7 @@ def test_card_precision_takes_the_highest_of_a_card_and_looks_at_a_compromised_o
 def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> Marks:
     count = len(kinds)
     times = np.arange(len(fraud)) * DAY_MS
-    first = np.array([times[fraud.index(at)] for at in range(count)])
+    first = np.array([times[fraud.index(number)] for number in range(count)])
     return Marks(
         np.array(fraud, np.int32), np.ones(len(fraud), bool), kinds, np.ones(count), first, first, len(fraud) * DAY_MS,
         0, 0, 0, 0, np.zeros(len(fraud)), np.arange(len(fraud)),
@@ -95,11 +95,11 @@ def test_money_is_laundered_as_its_typology_says() -> None:
     times = transfers["event_time"].cast(pa.int64()).to_numpy()
     assert (np.diff(times) >= 0).all()
     rows = transfers.filter(transfers["is_sar"]).to_pylist()
-    of: dict[int, list[dict[str, Any]]] = {}
+    groups: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        of.setdefault(row["alert_id"], []).append(row)
-    assert Counter(each[0]["typology"] for each in of.values()) == dict.fromkeys(TYPOLOGIES, 4)
-    for each in of.values():
+        groups.setdefault(row["alert_id"], []).append(row)
+    assert Counter(each[0]["typology"] for each in groups.values()) == dict.fromkeys(TYPOLOGIES, 4)
+    for each in groups.values():
         sums, payers, payees = (
             [row[name] for row in each] for name in ("amount", "orig_account_id", "dest_account_id")
         )

@@ -29,9 +29,9 @@ def test_a_set_has_frauds_of_each_kind_among_honest_events(name: str) -> None:
 
 def test_a_good_month_before_a_bust_out_is_no_fraud() -> None:
     events, labels = planted("lending", 1, banks=1)
-    of = events.filter(pc.is_in(events["loan_event_id"], labels["event_id"].combine_chunks()))
+    loans = events.filter(pc.is_in(events["loan_event_id"], labels["event_id"].combine_chunks()))
     assert "bust_out" in labels["kind"].to_pylist()
-    assert events.filter(pc.starts_with(events["loan_event_id"], "planted")).num_rows > of.num_rows
+    assert events.filter(pc.starts_with(events["loan_event_id"], "planted")).num_rows > loans.num_rows
 
 
 def test_the_same_from_a_seed_and_another_from_the_next() -> None:

@@ -27,28 +27,28 @@ _DAY_MS = 86_400_000
 _SILENT = Console(quiet=True)
 
 
-def measured_on(of: Given, rules: list[UpsertRecord], path: Path, fields: tuple[str, ...] = ()) -> Measured:
+def measured_on(data: Given, rules: list[UpsertRecord], path: Path, fields: tuple[str, ...] = ()) -> Measured:
     """Replay some rules over the set."""
     deployment = deploy(rules)
     assert deployment.set_aside == (), deployment.set_aside
-    labels = labels_of_table(of.labels.drop(["spell"]), deployment.schema, of.name)
+    labels = labels_of_table(data.labels.drop(["spell"]), deployment.schema, data.name)
     return measure(deployment, partial(read_pieces, path), labels, Terms(), _SILENT, fields)
 
 
-def tuned(of: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
+def tuned(data: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
     """Return the rule with the parameters of the candidate of `cep tune`, which the last part has no say in.
 
     `cep tune` itself proposes a candidate only if it is better on that part, so its proposal cannot be judged there.
     """
-    measured = measured_on(of, [record], path)
-    parts = parts_of_time(measured.history.events, measured.marks, of.gap_days * _DAY_MS, measured.marks_at)
+    measured = measured_on(data, [record], path)
+    parts = parts_of_time(measured.history.events, measured.marks, data.gap_days * _DAY_MS, measured.marks_at)
     bench = Bench(record, ((), ListStore()), partial(read_pieces, path), measured.marks, parts, 2, _SILENT)
     pattern = load_text(record.source, record.pattern).patterns[record.pattern]
     (rule,) = measured.history.deployment.rulebook.deployed()
-    present = {param.name: _written(param) for param in pattern.params if param.name in of.tries[record.id]}
+    present = {param.name: _written(param) for param in pattern.params if param.name in data.tries[record.id]}
     open_record = record.model_copy(update={"params": present})
     bench = Bench(open_record, bench.lists, bench.pieces_of, bench.marks, parts, 2, _SILENT)
-    axes = axes_of(pattern, open_record.params, of.tries[record.id])
+    axes = axes_of(pattern, open_record.params, data.tries[record.id])
     best = tune(bench, pattern, rule.pattern, axes, Aim("f1"))
     return record.model_copy(update={"params": {**dict(best.candidate)}})
 

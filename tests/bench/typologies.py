@@ -145,8 +145,8 @@ def source() -> str:
 
 def run(table: pa.Table, text: str, names: list[str]) -> Replayed:
     """Replay the transfers with these patterns."""
-    given = [upsert(text, name).model_copy(update={"effective_at": KNOWN_FROM.get(name)}) for name in names]
-    deployment = deploy(given)
+    rules = [upsert(text, name).model_copy(update={"effective_at": KNOWN_FROM.get(name)}) for name in names]
+    deployment = deploy(rules)
     if deployment.set_aside:
         stop(f"a pattern is refused: {deployment.set_aside[0].reason} {deployment.set_aside[0].diagnostics}")
     job = Job(deployment.schema, deployment.key_domains)

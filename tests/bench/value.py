@@ -62,8 +62,8 @@ def chosen(measured: Measured, names: list[str], part: Part, spell: NDArray[np.i
     """Return the rules that raise F1 together on a part, the best first. Each one and all have the least precision."""
     times = measured.history.events.time_ms
 
-    def value(of: list[str]) -> baselines.Value:
-        return baselines.figures(baselines.of_rules(measured.judged, of), measured.marks, part, spell, times)
+    def value(rules: list[str]) -> baselines.Value:
+        return baselines.figures(baselines.of_rules(measured.judged, rules), measured.marks, part, spell, times)
 
     best, stay = 0.0, list[str]()
     for name in sorted(names, key=lambda each: (-value([each]).f1, each)):
@@ -87,25 +87,27 @@ def boosted(
     return scores
 
 
-def spells(of: Given, measured: Measured) -> NDArray[np.int64]:
+def spells(data: Given, measured: Measured) -> NDArray[np.int64]:
     """Return int64[N]: the spell of fraud of each event, or -1."""
-    rows = measured.history.events.rows_of(of.labels["event_id"].combine_chunks())
+    rows = measured.history.events.rows_of(data.labels["event_id"].combine_chunks())
     spell = np.full(len(measured.history.events), -1)
-    names = of.labels["spell"].combine_chunks().dictionary_encode()
+    names = data.labels["spell"].combine_chunks().dictionary_encode()
     spell[rows[rows >= 0]] = np.asarray(names.indices)[rows >= 0]
     return spell
 
 
-def models(of: Given, measured: Measured, parts: tuple[Part, ...], spell: NDArray[np.int64], seed: int) -> list[Row]:
+def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDArray[np.int64], seed: int) -> list[Row]:
     """Return the rows of the baselines."""
-    with_past = cep.features(of.events, dict(of.features), declare=of.declared)
+    with_past = cep.features(data.events, dict(data.features), declare=data.declared)
     with duckdb.connect() as connection:
         connection.register("e", with_past)
-        scored = connection.sql(of.scored).to_arrow_table()
+        scored = connection.sql(data.scored).to_arrow_table()
     events, marks = measured.history.events, measured.marks
     rows = events.rows_of(scored.column(0).combine_chunks())
     is_fraud, train = marks.fraud[rows] >= 0, parts[0].has(events.time_ms[rows])
-    plain, past = (baselines.matrix(some) for some in (scored.columns[1 : 1 + of.raw], scored.columns[1 + of.raw :]))
+    plain, past = (
+        baselines.matrix(some) for some in (scored.columns[1 : 1 + data.raw], scored.columns[1 + data.raw :])
+    )
     full = np.concatenate([plain, past], axis=1)
     scores = {
         _RAW: boosted(plain, is_fraud, train, seed),
@@ -114,12 +116,12 @@ def models(of: Given, measured: Measured, parts: tuple[Part, ...], spell: NDArra
     if "amount" in scored.column_names:
         amount = scored["amount"].combine_chunks().cast(pa.float64()).fill_null(0.0)
         scores = {_AMOUNT: amount.to_numpy(zero_copy_only=False)} | scores
-    made = []
+    results = []
     for name, score in scores.items():
         limit = baselines.best_limit(score, rows, marks, parts[1], events.time_ms)
         alerts = baselines.of_events(rows[score >= limit], events.time_ms, marks)
-        made.append(_row(name, alerts, measured, parts[2], spell))
-    return made
+        results.append(_row(name, alerts, measured, parts[2], spell))
+    return results
 
 
 def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, spell: NDArray[np.int64]) -> Row:
@@ -133,51 +135,55 @@ def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, sp
     return (name, f"{value.alerts:,}", *shares, f"{value.alerts / millions:,.0f}", ahead, *kinds)
 
 
-def run(of: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
+def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
     """Measure one set and print it. Return its rows for the tables of all sets; empty if a part has no events."""
-    path = folder / f"{of.name}.parquet"
-    pq.write_table(of.events, path)
-    rules = rules_for(set(of.types))
-    default = measured_on(of, rules, path)
-    parts = parts_of_time(default.history.events, default.marks, of.gap_days * _DAY_MS)
+    path = folder / f"{data.name}.parquet"
+    pq.write_table(data.events, path)
+    rules = rules_for(set(data.types))
+    default = measured_on(data, rules, path)
+    parts = parts_of_time(default.history.events, default.marks, data.gap_days * _DAY_MS)
     if lacks := baselines.lacking(parts, default.history.events.time_ms):
-        print(f"{of.name}: left out, as there is no event or no fraud in its part for {', '.join(lacks)}")
+        print(f"{data.name}: left out, as there is no event or no fraud in its part for {', '.join(lacks)}")
         return [], []
-    spell = spells(of, default)
+    spell = spells(data, default)
     by_tune = [
-        tuned(of, rule, path).model_copy(update={"id": f"{rule.id}, tuned"}) for rule in rules if rule.id in of.tries
+        tuned(data, rule, path).model_copy(update={"id": f"{rule.id}, tuned"})
+        for rule in rules
+        if rule.id in data.tries
     ]
     by_id = {rule.id: rule for rule in (*rules, *by_tune)}
-    best = measured_on(of, list(by_id.values()), path)
+    best = measured_on(data, list(by_id.values()), path)
     stay = chosen(best, sorted(by_id), parts[1], spell)
     names = list(default.judged.names)
     quiet = [by_id[name].model_copy(update={"suppress": "1 d"}) for name in stay]
-    sent = measured_on(of, quiet, path) if quiet else best
+    sent = measured_on(data, quiet, path) if quiet else best
     rows = [
         _row(_LIBRARY, baselines.of_rules(default.judged, names), default, parts[2], spell),
         _row(_TUNED, baselines.of_rules(best.judged, stay), best, parts[2], spell),
         _row(_SENT, baselines.of_rules(sent.judged, stay), sent, parts[2], spell),
         *(_row(f"  {name}", baselines.of_rules(best.judged, [name]), best, parts[2], spell) for name in stay),
-        *models(of, default, parts, spell, seed),
+        *models(data, default, parts, spell, seed),
     ]
     test, times = parts[2], default.history.events.time_ms
     inside, frauds = int(test.has(times).sum()), int(test.frauds.sum())
-    title = f"{of.name}: {of.events.num_rows:,} events; the last {test.days:.0f} days: {inside:,}, {frauds:,} frauds"
+    title = (
+        f"{data.name}: {data.events.num_rows:,} events; the last {test.days:.0f} days: {inside:,}, {frauds:,} frauds"
+    )
     kinds = np.array(default.marks.kind, dtype=object)[test.frauds]
     by_kind = sorted({*kinds.tolist()})
     show(title, _HEAD, [row[: len(_HEAD)] for row in rows])
     whole = {row[0]: row for row in rows if not row[0].startswith("  ")}
     shares = [
-        (f"{kind} ({int((kinds == kind).sum()):,})", {name: row[len(_HEAD) + at] for name, row in whole.items()})
-        for at, kind in enumerate(by_kind)
+        (f"{kind} ({int((kinds == kind).sum()):,})", {name: row[len(_HEAD) + number] for name, row in whole.items()})
+        for number, kind in enumerate(by_kind)
     ]
     show("", ("recall by kind", *whole), [(kind, *of_kind.values()) for kind, of_kind in shares])
     for name in stay:
         print(
             f"  {name}: {', '.join(f'{param} = {value}' for param, value in by_id[name].params.items()) or 'as it is'}"
         )
-    by_set = [(of.name, *row[: len(_HEAD)]) for row in whole.values()]
-    return by_set, [(of.name, kind, *(of_kind.get(name, "–") for name in _WHOLE)) for kind, of_kind in shares]
+    by_set = [(data.name, *row[: len(_HEAD)]) for row in whole.values()]
+    return by_set, [(data.name, kind, *(of_kind.get(name, "–") for name in _WHOLE)) for kind, of_kind in shares]
 
 
 def main() -> None:

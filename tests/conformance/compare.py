@@ -76,14 +76,14 @@ def run_scenario(scenario: Scenario) -> Outcome:
         return _without_answer(scenario, f"refused: {error}", written, error.code)
     if scenario.expected is None:
         return Outcome(scenario, Verdict.NO_ANSWER, f"the peer refuses it: {scenario.refusal}", written)
-    found = disagreement(scenario, subject, scenario.expected, ours)
-    return Outcome(scenario, Verdict.FAIL if found else Verdict.PASS, "", written, found)
+    result = disagreement(scenario, subject, scenario.expected, ours)
+    return Outcome(scenario, Verdict.FAIL if result else Verdict.PASS, "", written, result)
 
 
 def is_bound(outcome: Outcome) -> bool:
     """Return True if the two sides only differ because the engine limits the matches that one event completes."""
-    scenario, found = outcome.scenario, outcome.disagreement
-    if scenario.expected is None or outcome.written is None or not found.missing:
+    scenario, difference = outcome.scenario, outcome.disagreement
+    if scenario.expected is None or outcome.written is None or not difference.missing:
         return False
     subject = check_pattern(outcome.written)
     return not disagreement(scenario, subject, scenario.expected, answer_without_limits(subject, scenario))
@@ -116,32 +116,32 @@ def is_tie(outcome: Outcome) -> bool:
 
     The peer withholds matches by start, and then in the order of its internal queue.
     """
-    scenario, found = outcome.scenario, outcome.disagreement
-    chose = Disagreement(missing=found.missing, extra=found.extra)
-    if scenario.expected is None or outcome.written is None or not scenario.skips or found != chose:
+    scenario, difference = outcome.scenario, outcome.disagreement
+    chose = Disagreement(missing=difference.missing, extra=difference.extra)
+    if scenario.expected is None or outcome.written is None or not scenario.skips or difference != chose:
         return False
     subject = check_pattern(outcome.written)
     theirs, ours = scenario.expected, answer(subject, scenario)
-    if _released(scenario, theirs, found.missing) != _released(scenario, ours, found.extra):
+    if _released(scenario, theirs, difference.missing) != _released(scenario, ours, difference.extra):
         return False
-    return found.missing <= answer(subject.without_skip(), scenario).bindings
+    return difference.missing <= answer(subject.without_skip(), scenario).bindings
 
 
-def _released(scenario: Scenario, found: Answer, chosen: Iterable[Bindings]) -> list[tuple[int, int]]:
+def _released(scenario: Scenario, side: Answer, chosen: Iterable[Bindings]) -> list[tuple[int, int]]:
     """Return the place of the first event and the time of each of the chosen matches."""
-    times_ms = dict(found.matches)
+    times_ms = dict(side.matches)
     return sorted((spans(scenario, [match])[0][0], times_ms[match]) for match in chosen)
 
 
 def spans(scenario: Scenario, matches: Iterable[Bindings]) -> list[tuple[int, int]]:
     """Return the places of each match's first and last event among the events by (time, arrival), sorted."""
     order = sorted(range(len(scenario.events)), key=lambda place: (scenario.events[place].time_ms, place))
-    rank = {scenario.events[place].id: at for at, place in enumerate(order)}
-    found: list[tuple[int, int]] = []
+    rank = {scenario.events[place].id: number for number, place in enumerate(order)}
+    places: list[tuple[int, int]] = []
     for match in matches:
         ranks = [rank[i] for _, ids in match for i in ids]
-        found.append((min(ranks), max(ranks)))
-    return sorted(found)
+        places.append((min(ranks), max(ranks)))
+    return sorted(places)
 
 
 def _same_spans(scenario: Scenario, theirs: Iterable[Bindings], ours: Iterable[Bindings]) -> bool:
@@ -153,12 +153,12 @@ def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tup
     # If a match was emitted more than once, its first time remains.
     theirs = dict(sorted(expected.matches, key=lambda match: -match[1]))
     key_of = {event.id: event.key for event in scenario.events}
-    found: list[tuple[Bindings, int, int]] = []
+    differing: list[tuple[Bindings, int, int]] = []
     for bindings, time_ms in ours.matches:
         their_ms = theirs.get(bindings, time_ms)
         if their_ms != time_ms and their_ms not in _next_looks(scenario, key_of[bindings[0][1][0]], time_ms):
-            found.append((bindings, their_ms, time_ms))
-    return found
+            differing.append((bindings, their_ms, time_ms))
+    return differing
 
 
 def _next_looks(scenario: Scenario, key: str, time_ms: int) -> set[int]:

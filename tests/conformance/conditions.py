@@ -46,31 +46,31 @@ class ConditionWriter:
     names: Names
     bound: frozenset[str]
 
-    def text(self, given: Json) -> str:
+    def text(self, raw: Json) -> str:
         """Return the condition, "" if it is always true. Raises: UntranslatableError."""
-        found = self._condition(given).text
-        return "" if found == _TRUE.text else found
+        written = self._condition(raw).text
+        return "" if written == _TRUE.text else written
 
-    def _condition(self, given: Json) -> _Text:
-        if isinstance(given, bool):
-            return _TRUE if given else _FALSE
-        if "and" in given:
-            return self._joined("and", _AND, [self._condition(one) for one in given["and"]], _TRUE)
-        if "or" in given:
-            return self._joined("or", _OR, [self._condition(one) for one in given["or"]], _FALSE)
-        if "not" in given:
-            test = self._condition(given["not"])
+    def _condition(self, raw: Json) -> _Text:
+        if isinstance(raw, bool):
+            return _TRUE if raw else _FALSE
+        if "and" in raw:
+            return self._joined("and", _AND, [self._condition(one) for one in raw["and"]], _TRUE)
+        if "or" in raw:
+            return self._joined("or", _OR, [self._condition(one) for one in raw["or"]], _FALSE)
+        if "not" in raw:
+            test = self._condition(raw["not"])
             definite = f"(if {test.text} then true else false)" if test.nullable else test.inside(_NOT)
             return _Text(f"not {definite}", _NOT, Kind.BOOL)
-        left = self._value(given["l"])
-        if given["op"] == "in":
-            return self._membership(left, given["r"])
-        right = self._value(given["r"])
-        if given["op"] in _TEXT_TESTS:
-            return self._text_test(given["op"], left, given["r"])
-        if given["op"] not in _COMPARISONS:
-            raise UntranslatableError(f"the operator {given['op']!r}")
-        return self._comparison(given["op"], left, right)
+        left = self._value(raw["l"])
+        if raw["op"] == "in":
+            return self._membership(left, raw["r"])
+        right = self._value(raw["r"])
+        if raw["op"] in _TEXT_TESTS:
+            return self._text_test(raw["op"], left, raw["r"])
+        if raw["op"] not in _COMPARISONS:
+            raise UntranslatableError(f"the operator {raw['op']!r}")
+        return self._comparison(raw["op"], left, right)
 
     @staticmethod
     def _joined(word: str, level: int, parts: Sequence[_Text], empty: _Text) -> _Text:
@@ -93,44 +93,44 @@ class ConditionWriter:
         text = f"{left.inside(_SUM)} {op} {right.inside(_SUM)}"
         return _Text(text, _COMPARE, Kind.BOOL, left.nullable or right.nullable)
 
-    def _membership(self, left: _Text, given: Sequence[Json]) -> _Text:
-        items = [item for item in (self._value(one) for one in given) if item.kind is left.kind]
+    def _membership(self, left: _Text, raw: Sequence[Json]) -> _Text:
+        items = [item for item in (self._value(one) for one in raw) if item.kind is left.kind]
         if not items or left.kind is Kind.NULL:
             return _FALSE
         listed = ", ".join(item.text for item in items)
         return _Text(f"{left.inside(_SUM)} in [{listed}]", _COMPARE, Kind.BOOL, left.nullable)
 
     @staticmethod
-    def _text_test(op: str, left: _Text, given: Json) -> _Text:
-        if left.kind is Kind.NULL or given is None:
+    def _text_test(op: str, left: _Text, raw: Json) -> _Text:
+        if left.kind is Kind.NULL or raw is None:
             return _FALSE
-        if left.kind is not Kind.STRING or not isinstance(given, str):
+        if left.kind is not Kind.STRING or not isinstance(raw, str):
             raise UntranslatableError(f"{op!r} of anything but a text field and a constant")
-        return _Text(f"{_TEXT_TESTS[op]}({left.text}, {_quoted(given)})", _ATOM, Kind.BOOL, left.nullable)
+        return _Text(f"{_TEXT_TESTS[op]}({left.text}, {_quoted(raw)})", _ATOM, Kind.BOOL, left.nullable)
 
     # ------------------------------------------------------------------------------------------------------ values
 
-    def _value(self, given: Json) -> _Text:
-        if given is None:
+    def _value(self, raw: Json) -> _Text:
+        if raw is None:
             return _NULL
-        if isinstance(given, bool):
-            return _TRUE if given else _FALSE
-        if isinstance(given, str):
-            return _Text(_quoted(given), _ATOM, Kind.STRING)
-        if isinstance(given, int | float):
-            return _number(float(given))
-        if "agg" in given:
-            return self._aggregate(given)
-        if "f" in given:
-            field = given["f"]
+        if isinstance(raw, bool):
+            return _TRUE if raw else _FALSE
+        if isinstance(raw, str):
+            return _Text(_quoted(raw), _ATOM, Kind.STRING)
+        if isinstance(raw, int | float):
+            return _number(float(raw))
+        if "agg" in raw:
+            return self._aggregate(raw)
+        if "f" in raw:
+            field = raw["f"]
             return _Text(self.names.fields[field], _ATOM, self.names.kinds[field], field in self.names.missing)
-        if "abs" in given:
-            inner = self._value(given["abs"])
+        if "abs" in raw:
+            inner = self._value(raw["abs"])
             return _Text(f"abs({inner.text})", _ATOM, Kind.FLOAT, inner.nullable)
         for word, op in _ARITHMETIC.items():
-            if word in given:
-                return self._computed(op, [self._value(one) for one in given[word]])
-        raise UntranslatableError(f"the expression {given}")
+            if word in raw:
+                return self._computed(op, [self._value(one) for one in raw[word]])
+        raise UntranslatableError(f"the expression {raw}")
 
     def _computed(self, op: str, parts: Sequence[_Text]) -> _Text:
         if any(part.kind is not Kind.FLOAT for part in parts):
@@ -143,14 +143,14 @@ class ConditionWriter:
         nullable = op == "/" or any(part.nullable for part in parts)
         return _Text(text, level if others else first.level, Kind.FLOAT, nullable)
 
-    def _aggregate(self, given: Json) -> _Text:
-        fn, stage = given["agg"], given["stage"]
+    def _aggregate(self, raw: Json) -> _Text:
+        fn, stage = raw["agg"], raw["stage"]
         if stage not in self.bound:
             return _number(0.0) if fn in ("count", "sum") else _NULL
         variable = self.names.variables[stage]
         if fn == "count":
             return _Text(f"count({variable})", _ATOM, Kind.FLOAT)
-        field, kind = self.names.fields[given["f"]], self.names.kinds[given["f"]]
+        field, kind = self.names.fields[raw["f"]], self.names.kinds[raw["f"]]
         if fn in ("first", "last"):
             return _Text(f"{fn}({variable}).{field}", _ATOM, kind, nullable=True)
         if fn not in ("sum", "avg", "min", "max"):

@@ -22,21 +22,21 @@ _SHOWN_MAX = 8
 
 def judge(scenario: Scenario) -> Outcome:
     """Run a scenario; a known disagreement or refusal is DIFFERS, with its numbers."""
-    found = run_scenario(scenario)
+    outcome = run_scenario(scenario)
     numbers: tuple[int, ...] = ()
-    if found.verdict is Verdict.FAIL:
-        numbers = known_differences(scenario, found.disagreement)
-        if not numbers and is_tie(found):
-            return replace(found, verdict=Verdict.PASS, reason="a skip tie: another choice of what starts alike")
-        if not numbers and is_bound(found):
-            return replace(found, verdict=Verdict.BOUND, reason="the engine limits the matches of one event")
-    elif found.verdict is Verdict.UNSUPPORTED and found.code in _REFUSALS:
-        numbers = (_REFUSALS[found.code],)
-    elif found.verdict is Verdict.UNSUPPORTED and _is_greedy_and_any(scenario, found.code):
+    if outcome.verdict is Verdict.FAIL:
+        numbers = known_differences(scenario, outcome.disagreement)
+        if not numbers and is_tie(outcome):
+            return replace(outcome, verdict=Verdict.PASS, reason="a skip tie: another choice of what starts alike")
+        if not numbers and is_bound(outcome):
+            return replace(outcome, verdict=Verdict.BOUND, reason="the engine limits the matches of one event")
+    elif outcome.verdict is Verdict.UNSUPPORTED and outcome.code in _REFUSALS:
+        numbers = (_REFUSALS[outcome.code],)
+    elif outcome.verdict is Verdict.UNSUPPORTED and _is_greedy_and_any(scenario, outcome.code):
         numbers = (18,)
-    elif found.verdict is Verdict.NO_ANSWER and scenario.skip.get("throw_on_miss"):
+    elif outcome.verdict is Verdict.NO_ANSWER and scenario.skip.get("throw_on_miss"):
         numbers = (14,)
-    return replace(found, verdict=Verdict.DIFFERS, numbers=numbers) if numbers else found
+    return replace(outcome, verdict=Verdict.DIFFERS, numbers=numbers) if numbers else outcome
 
 
 def _is_greedy_and_any(scenario: Scenario, code: str) -> bool:
@@ -63,20 +63,20 @@ def headline(outcome: Outcome) -> str:
 
 def difference_lines(outcome: Outcome) -> list[str]:
     """Return the answers that only one side has: `-` the peer alone, `+` we alone."""
-    found = outcome.disagreement
-    lines = _some(f"- match     {_shown(m)}" for m in sorted(found.missing))
-    lines += _some(f"+ match     {_shown(m)}" for m in sorted(found.extra))
-    lines += _some(f"- time-out  {_shown(m)}  at {ms}" for m, ms in sorted(found.missing_timeouts))
-    lines += _some(f"+ time-out  {_shown(m)}  at {ms}" for m, ms in sorted(found.extra_timeouts))
+    difference = outcome.disagreement
+    lines = _some(f"- match     {_shown(m)}" for m in sorted(difference.missing))
+    lines += _some(f"+ match     {_shown(m)}" for m in sorted(difference.extra))
+    lines += _some(f"- time-out  {_shown(m)}  at {ms}" for m, ms in sorted(difference.missing_timeouts))
+    lines += _some(f"+ time-out  {_shown(m)}  at {ms}" for m, ms in sorted(difference.extra_timeouts))
     lines += _some(f"~ match     {_shown(m)}  at {theirs} with the peer, {ours} here"
-                   for m, theirs, ours in sorted(found.times))  # fmt: skip
+                   for m, theirs, ours in sorted(difference.times))  # fmt: skip
     return lines
 
 
 def _some(lines: Iterable[str]) -> list[str]:
-    found = list(lines)
-    more = len(found) - _SHOWN_MAX
-    return [*found[:_SHOWN_MAX], f"  … and {more} more"] if more > 1 else found
+    shown = list(lines)
+    more = len(shown) - _SHOWN_MAX
+    return [*shown[:_SHOWN_MAX], f"  … and {more} more"] if more > 1 else shown
 
 
 def _shown(bindings: Bindings) -> str:
@@ -98,7 +98,7 @@ def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, int]]:
     counts = Counter(o.verdict for o in outcomes)
     rows = [(verdict.value, counts[verdict]) for verdict in Verdict if counts[verdict]]
     by_number = Counter(o.numbers for o in outcomes if o.verdict is Verdict.DIFFERS)
-    place = next((at for at, (name, _) in enumerate(rows, start=1) if name == Verdict.DIFFERS), 0)
+    place = next((number for number, (name, _) in enumerate(rows, start=1) if name == Verdict.DIFFERS), 0)
     details = [
         ("  " + ", ".join(f"#{n} {REASONS[n]}" for n in numbers), count) for numbers, count in sorted(by_number.items())
     ]

@@ -51,30 +51,30 @@ def names_of(stages: Sequence[Json], events: Sequence[ScenarioEvent]) -> Names:
     named = list(dict.fromkeys(name for event in events for name in event.values))
     for name in named:
         values = [event.values.get(name) for event in events]
-        found = {_kind(value) for value in values if value is not None}
-        if len(found) > 1:
+        value_kinds = {_kind(value) for value in values if value is not None}
+        if len(value_kinds) > 1:
             raise UntranslatableError(f"the field {name!r} holds values of different types")
-        kinds[name] = found.pop() if found else Kind.FLOAT
+        kinds[name] = value_kinds.pop() if value_kinds else Kind.FLOAT
         if None in values:
             missing.add(name)
     for name in _fields_in(stages):
         if name not in kinds and name != "@ts":
             kinds[name] = Kind.FLOAT
             missing.add(name)
-    taken = {ID, TIME, KEY, STAMP, EVENT_TYPE}
-    fields = {name: _fresh(name, taken) for name in kinds}
+    used = {ID, TIME, KEY, STAMP, EVENT_TYPE}
+    fields = {name: _fresh(name, used) for name in kinds}
     fields["@ts"] = STAMP
     kinds["@ts"] = Kind.FLOAT
-    variables = {name: _fresh(name, taken) for name in dict.fromkeys(stage_names(stages))}
+    variables = {name: _fresh(name, used) for name in dict.fromkeys(stage_names(stages))}
     return Names(variables, fields, kinds, frozenset(missing))
 
 
 def stage_names(stages: Iterable[Json]) -> list[str]:
     """Return the names of the stages, including the ones in groups, in the order of the text."""
-    found: list[str] = []
+    names: list[str] = []
     for stage in stages:
-        found += stage_names(stage["group"]) if "group" in stage else [str(stage["name"])]
-    return found
+        names += stage_names(stage["group"]) if "group" in stage else [str(stage["name"])]
+    return names
 
 
 def _kind(value: float | str | bool) -> Kind:
@@ -83,20 +83,20 @@ def _kind(value: float | str | bool) -> Kind:
     return Kind.STRING if isinstance(value, str) else Kind.FLOAT
 
 
-def _fields_in(given: Json) -> list[str]:
+def _fields_in(raw: Json) -> list[str]:
     """Return the fields that conditions use."""
-    if isinstance(given, dict):
-        own = [given["f"]] if isinstance(given.get("f"), str) else []
-        return own + [name for part in given.values() for name in _fields_in(part)]
-    return [name for part in given for name in _fields_in(part)] if isinstance(given, list) else []
+    if isinstance(raw, dict):
+        fields = [raw["f"]] if isinstance(raw.get("f"), str) else []
+        return fields + [name for part in raw.values() for name in _fields_in(part)]
+    return [name for part in raw for name in _fields_in(part)] if isinstance(raw, list) else []
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    """Return a name of the language as close to the given one as possible, and add it to `taken`."""
-    found = re.sub(r"\W", "_", name, flags=re.ASCII)
-    if not _NAME.fullmatch(found):
-        found = f"v{found}"
-    while found in taken or found in RESERVED or found in _WORDS or found in FUNCTIONS:
-        found += "_"
-    taken.add(found)
-    return found
+def _fresh(name: str, used: set[str]) -> str:
+    """Return a name of the language as close to the given one as possible, and add it to `used`."""
+    candidate = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if not _NAME.fullmatch(candidate):
+        candidate = f"v{candidate}"
+    while candidate in used or candidate in RESERVED or candidate in _WORDS or candidate in FUNCTIONS:
+        candidate += "_"
+    used.add(candidate)
+    return candidate

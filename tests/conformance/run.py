@@ -128,9 +128,9 @@ def answer_without_limits(subject: Subject, scenario: Scenario) -> Answer:
     """Return the engine's answer without its limit on the matches of one event."""
     _compiled.cache_clear()
     with without_limits():
-        found = answer(subject, scenario)
+        result = answer(subject, scenario)
     _compiled.cache_clear()
-    return found
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------- events
@@ -166,11 +166,11 @@ def _batch(subject: Subject, events: Sequence[Arrived]) -> EventBatch:
     ids = pa.array([f"{place:0{_ID_DIGITS}}" for place, _ in events], TEXT)
     keys = pa.array([event.key for _, event in events], TEXT)
     times = np.array([event.time_ms for _, event in events], np.int64)
-    given = {ID: ids, KEY: keys, STAMP: pa.array(times.astype(np.float64))}
+    known_columns = {ID: ids, KEY: keys, STAMP: pa.array(times.astype(np.float64))}
     written = {field: name for name, field in subject.names.fields.items()}
     columns = {
-        field: given[field]
-        if field in given
+        field: known_columns[field]
+        if field in known_columns
         else pa.array([event.values.get(written[field]) for _, event in events], arrow_type(type_))
         for field, type_ in data_columns(subject.schema).items()
     }
@@ -188,7 +188,7 @@ def _found(
     places = [int(text) for text in matches.event_id.to_pylist()]
     for row in range(len(matches)):
         bound: dict[str, list[int]] = {}
-        for at in range(matches.offsets[row], matches.offsets[row + 1]):
-            bound.setdefault(stages[matches.variable[at]], []).append(scenario.events[places[at]].id)
+        for place in range(matches.offsets[row], matches.offsets[row + 1]):
+            bound.setdefault(stages[matches.variable[place]], []).append(scenario.events[places[place]].id)
         completed, timed_out = bool(matches.completed[row]), bool(matches.timed_out[row])
         yield bindings_of(bound), int(matches.detected_ms[row]), completed, timed_out

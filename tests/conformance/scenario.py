@@ -44,7 +44,7 @@ class Answer:
     @property
     def bindings(self) -> frozenset[Bindings]:
         """Return the matches without their times."""
-        return frozenset(found for found, _ in self.matches)
+        return frozenset(bindings for bindings, _ in self.matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +74,30 @@ def read_scenarios(path: Path) -> list[Scenario]:
     """Read all scenarios of a file. Raises: UsageError if it is not a scenario file."""
     try:
         raw = path.read_bytes()
-        given = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read as scenarios: {error}") from error
-    listed = given.get("scenarios") if isinstance(given, dict) else given
+    listed = content.get("scenarios") if isinstance(content, dict) else content
     if not isinstance(listed, list):
         raise UsageError(f'{path} holds no scenarios: expected {{"scenarios": […]}} or a list')
     return [scenario_of(one, f"{path}, scenario {number}") for number, one in enumerate(listed, start=1)]
 
 
-def scenario_of(given: Json, where: str) -> Scenario:
+def scenario_of(raw: Json, where: str) -> Scenario:
     """Return one scenario. Raises: UsageError if a part is missing or of another shape."""
     try:
-        expected, refusal = _expected(given["expected"])
-        events = tuple(_event(event) for event in given["events"])
+        expected, refusal = _expected(raw["expected"])
+        events = tuple(_event(event) for event in raw["events"])
         if len({event.id for event in events}) < len(events):
             raise UsageError(f"{where}: two events have the same id")
         return Scenario(
-            name=str(given.get("name", where)),
-            stages=list(given["pattern"]),
-            skip=dict(given.get("skip") or {"type": SKIP_NONE}),
-            within=given.get("within"),
+            name=str(raw.get("name", where)),
+            stages=list(raw["pattern"]),
+            skip=dict(raw.get("skip") or {"type": SKIP_NONE}),
+            within=raw.get("within"),
             events=events,
-            watermarks=_watermarks(given.get("watermarks"), events),
-            tags=frozenset(given.get("tags", ())),
+            watermarks=_watermarks(raw.get("watermarks"), events),
+            tags=frozenset(raw.get("tags", ())),
             expected=expected,
             refusal=refusal,
         )
@@ -105,35 +105,35 @@ def scenario_of(given: Json, where: str) -> Scenario:
         raise UsageError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _event(given: Json) -> ScenarioEvent:
-    values = {name: _value(value) for name, value in (given.get("f") or {}).items()}
-    return ScenarioEvent(int(given["id"]), str(given.get("key", "")), int(given["ts"]), values)
+def _event(raw: Json) -> ScenarioEvent:
+    values = {name: _value(value) for name, value in (raw.get("f") or {}).items()}
+    return ScenarioEvent(int(raw["id"]), str(raw.get("key", "")), int(raw["ts"]), values)
 
 
-def _value(given: Json) -> float | str | bool | None:
-    if given is None or isinstance(given, bool | str):
-        return given
-    return float(given)
+def _value(raw: Json) -> float | str | bool | None:
+    if raw is None or isinstance(raw, bool | str):
+        return raw
+    return float(raw)
 
 
-def _watermarks(given: Json, events: Sequence[ScenarioEvent]) -> tuple[tuple[int, int], ...]:
-    if not given:
+def _watermarks(raw: Json, events: Sequence[ScenarioEvent]) -> tuple[tuple[int, int], ...]:
+    if not raw:
         return ()
-    if given != "per_event":
-        return tuple((int(sent), int(watermark_ms)) for sent, watermark_ms in given)
-    found: list[tuple[int, int]] = []
+    if raw != "per_event":
+        return tuple((int(sent), int(watermark_ms)) for sent, watermark_ms in raw)
+    watermarks: list[tuple[int, int]] = []
     for sent, event in enumerate(events, start=1):
         latest_ms = event.time_ms - 1
-        found.append((sent, max(found[-1][1], latest_ms) if found else latest_ms))
-    return tuple(found)
+        watermarks.append((sent, max(watermarks[-1][1], latest_ms) if watermarks else latest_ms))
+    return tuple(watermarks)
 
 
-def _expected(given: Json) -> tuple[Answer | None, str]:
-    if "error" in given:
-        return None, f"{given['error']}: {given.get('message', '')}".removesuffix(": ")
-    times = given.get("match_ts") or [0] * len(given["matches"])
-    matches = frozenset((bindings_of(m), int(t)) for m, t in zip(given["matches"], times, strict=True))
-    timeouts = frozenset((bindings_of(t["m"]), int(t["ts"])) for t in given.get("timeouts", ()))
+def _expected(raw: Json) -> tuple[Answer | None, str]:
+    if "error" in raw:
+        return None, f"{raw['error']}: {raw.get('message', '')}".removesuffix(": ")
+    times = raw.get("match_ts") or [0] * len(raw["matches"])
+    matches = frozenset((bindings_of(m), int(t)) for m, t in zip(raw["matches"], times, strict=True))
+    timeouts = frozenset((bindings_of(t["m"]), int(t["ts"])) for t in raw.get("timeouts", ()))
     return Answer(matches, timeouts), ""
 
 

@@ -45,22 +45,22 @@ def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterat
     windows = [s["within"]["ms"] for s in stages if s.get("within", {}).get("type") == "first_last"]
     windows += [within["ms"]] if within and within["type"] == "first_last" else []
     window_ms = min((w for w in windows if w > 0), default=0)
-    for at, (given, loops) in enumerate(placed):
+    for number, (stage, loops) in enumerate(placed):
         names = [str(s["name"]) for s, _ in placed]
         around = {n for s, other in placed if set(other) & set(loops) for n in [str(s["name"])]}
-        own = {names[at]} if is_loop(given) else set()
-        step_ms = given["within"]["ms"] if given.get("within", {}).get("type") == "prev_curr" else 0
-        if within and within["type"] == "prev_curr" and at == len(placed) - 1:
+        itself = {names[number]} if is_loop(stage) else set()
+        step_ms = stage["within"]["ms"] if stage.get("within", {}).get("type") == "prev_curr" else 0
+        if within and within["type"] == "prev_curr" and number == len(placed) - 1:
             step_ms = within["ms"]
-        if given is stages[-1] and is_loop(given):
+        if stage is stages[-1] and is_loop(stage):
             step_ms = 0  # the library ignores it there
         yield Stage(
-            names[at],
-            given,
+            names[number],
+            stage,
             len(loops),
-            any(is_loop(group) for group in _groups(stages, str(given["name"]))),
-            is_negated(given),
-            frozenset(names[at + 1 :]) | around | own,
+            any(is_loop(group) for group in _groups(stages, str(stage["name"]))),
+            is_negated(stage),
+            frozenset(names[number + 1 :]) | around | itself,
             step_ms,
             window_ms,
         )
@@ -174,8 +174,8 @@ def loop_before_absence(stages: Sequence[Json], *, of_any: bool, left_out: bool 
 
 def absence_before_loop(stages: Sequence[Json]) -> bool:
     """Whether a loop with a maximum follows an absence."""
-    found = (is_negated(a) and is_loop(b) and b["times"][1] is not None for a, b in pairwise(stages))
-    return any(found) or any("group" in stage and absence_before_loop(stage["group"]) for stage in stages)
+    pairs = (is_negated(a) and is_loop(b) and b["times"][1] is not None for a, b in pairwise(stages))
+    return any(pairs) or any("group" in stage and absence_before_loop(stage["group"]) for stage in stages)
 
 
 def groups_behind_absence(stages: Sequence[Json]) -> Iterator[Json]:
@@ -245,12 +245,12 @@ def _row_of(stages: Sequence[Json]) -> _Row:
         if is_negated(stage):
             continue
         name = frozenset({str(stage.get("name"))})
-        own = _row_of(stage["group"]) if "group" in stage else _Row(name, name)
-        again = frozenset(product(own.last, own.first)) if is_loop(stage) else frozenset()
+        inner = _row_of(stage["group"]) if "group" in stage else _Row(name, name)
+        again = frozenset(product(inner.last, inner.first)) if is_loop(stage) else frozenset()
         row = _Row(
-            row.first | own.first if opens else row.first,
-            own.last | row.last if may_be_empty(stage) else own.last,
-            row.pairs | own.pairs | again | frozenset(product(row.last, own.first)),
+            row.first | inner.first if opens else row.first,
+            inner.last | row.last if may_be_empty(stage) else inner.last,
+            row.pairs | inner.pairs | again | frozenset(product(row.last, inner.first)),
         )
         opens = opens and may_be_empty(stage)
     return row
@@ -286,12 +286,12 @@ def _names_of_round(stage: Json) -> frozenset[str]:
 
 def _names_at_end(stages: Sequence[Json]) -> frozenset[str]:
     """Return the names in groups at the end of the stages that may go on."""
-    found: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
     for inner in reversed(stages):
-        found |= _names_of_round(inner)
+        names |= _names_of_round(inner)
         if not (is_negated(inner) or may_be_empty(inner)):
             break
-    return found
+    return names
 
 
 def _names_in(stages: Sequence[Json]) -> Iterator[str]:
@@ -337,29 +337,29 @@ def may_fit(condition: Json, values: Mapping[str, Json]) -> bool:
     return _truth(condition, values) is not False
 
 
-def _truth(given: Json, values: Mapping[str, Json]) -> bool | None:
-    if given is True or given is False:
-        return bool(given)
+def _truth(raw: Json, values: Mapping[str, Json]) -> bool | None:
+    if raw is True or raw is False:
+        return bool(raw)
     for word, ends in (("and", False), ("or", True)):
-        if word in given:
-            found = [_truth(one, values) for one in given[word]]
-            return ends if ends in found else None if None in found else not ends
-    if "not" in given:
-        inner = _truth(given["not"], values)
+        if word in raw:
+            truths = [_truth(one, values) for one in raw[word]]
+            return ends if ends in truths else None if None in truths else not ends
+    if "not" in raw:
+        inner = _truth(raw["not"], values)
         return None if inner is None else not inner
-    left = given["l"]
+    left = raw["l"]
     if not (isinstance(left, dict) and isinstance(left.get("f"), str) and "agg" not in left):
         return None
-    value, right = values.get(left["f"]), given["r"]
-    if given["op"] == "in":
+    value, right = values.get(left["f"]), raw["r"]
+    if raw["op"] == "in":
         return bool(value in right)
     if isinstance(right, dict):
         return None
     if value is None or right is None:
         return False
-    if given["op"] in ("contains", "startswith"):
+    if raw["op"] in ("contains", "startswith"):
         text = str(value)
-        return str(right) in text if given["op"] == "contains" else text.startswith(str(right))
+        return str(right) in text if raw["op"] == "contains" else text.startswith(str(right))
     if isinstance(value, str) is not isinstance(right, str):
-        return bool(given["op"] == "!=")
-    return bool(_COMPARE[given["op"]](value, right))
+        return bool(raw["op"] == "!=")
+    return bool(_COMPARE[raw["op"]](value, right))

@@ -76,21 +76,21 @@ def _event_type(names: Names) -> str:
 
 def _where(conditions: Iterable[tuple[str, str]]) -> list[str]:
     """Return one entry per variable; a variable that occurs twice has two, which the check refuses."""
-    found = list(conditions)
-    width = max((len(name) for name, _ in found), default=0) + 1
+    entries = list(conditions)
+    width = max((len(name) for name, _ in entries), default=0) + 1
     return [
         f"  {'where' if number == 0 else '     '}  {name + ':':<{width}} {EVENT_TYPE}  {condition}".rstrip()
-        for number, (name, condition) in enumerate(found)
+        for number, (name, condition) in enumerate(entries)
     ]
 
 
-def _skip(given: Mapping[str, Json], names: Names) -> str:
-    kind = given.get("type", SKIP_NONE)
+def _skip(skip: Mapping[str, Json], names: Names) -> str:
+    kind = skip.get("type", SKIP_NONE)
     if kind == SKIP_NONE:
         return "none"
     if kind not in _SKIPS:
         raise UntranslatableError(f"the skip strategy {kind!r}")
-    stage = given.get("stage")
+    stage = skip.get("stage")
     words = kind.replace("_", " ")
     return f"{words} {names.variables.get(stage, stage)} in order" if stage is not None else f"{words} in order"
 
@@ -108,7 +108,7 @@ class _Writer:
         """Return the text after `seq`, with the smallest window that holds for the whole."""
         if within and stages[-1].get("within", {}).get("type") == within["type"]:
             # The window of the whole is a call on the last stage: it replaces the stage's own of that kind.
-            stages = [*stages[:-1], {name: given for name, given in stages[-1].items() if name != "within"}]
+            stages = [*stages[:-1], {name: value for name, value in stages[-1].items() if name != "within"}]
         stages = _without_greed_at_end(stages)
         gap_ms = 0
         if within and within["type"] == "prev_curr":
@@ -159,18 +159,18 @@ class _Writer:
         return f"[{min(gaps)} ms]"
 
     def _window(self, windows: Sequence[int]) -> str:
-        found = [window_ms for window_ms in windows if window_ms > 0]
-        self.has_window = self.has_window or bool(found)
-        return f"  within {min(found)} ms" if found else ""
+        positive = [window_ms for window_ms in windows if window_ms > 0]
+        self.has_window = self.has_window or bool(positive)
+        return f"  within {min(positive)} ms" if positive else ""
 
     def _element(self, stage: Json, bound: frozenset[str]) -> str:
-        own = frozenset(stage_names([stage])) if _loops(stage) else frozenset()
+        own_names = frozenset(stage_names([stage])) if _loops(stage) else frozenset()
         if "group" in stage:
             windows: list[int] = []
-            text = f"({self._sequence(_members(stage), bound | own, windows)}{self._window(windows)})"
+            text = f"({self._sequence(_members(stage), bound | own_names, windows)}{self._window(windows)})"
         else:
             text = self.names.variables[stage["name"]]
-            condition = ConditionWriter(self.names, bound | own).text(stage.get("where", True))
+            condition = ConditionWriter(self.names, bound | own_names).text(stage.get("where", True))
             self.conditions.append((text, condition))
         return self._repeated(stage, text, bound)
 
@@ -186,8 +186,8 @@ class _Writer:
         if stage.get("greedy") and (low != high or "times" not in stage):
             text += " greedy"
         if "until" in stage:
-            seen = bound | frozenset(stage_names([stage]))
-            text += f" until ({ConditionWriter(self.names, seen).text(stage['until']) or 'true'})"
+            visible = bound | frozenset(stage_names([stage]))
+            text += f" until ({ConditionWriter(self.names, visible).text(stage['until']) or 'true'})"
         if stage.get("gap_ms") and _loops(stage):
             self.has_window = True
             text += f" [{stage['gap_ms']} ms]"
@@ -202,25 +202,25 @@ def _without_greed_at_end(stages: Sequence[Json]) -> list[Json]:
 
     The library ignores such greed, and the language refuses it.
     """
-    found = list(stages)
-    for number in reversed(range(len(found))):
-        stage = found[number]
+    result = list(stages)
+    for number in reversed(range(len(result))):
+        stage = result[number]
         if is_negated(stage):
             break
         if "group" in stage:
-            found[number] = {**stage, "group": _without_greed_at_end(stage["group"])}
+            result[number] = {**stage, "group": _without_greed_at_end(stage["group"])}
         elif "times" in stage and stage.get("inner") != "combinations":
-            found[number] = {name: given for name, given in stage.items() if name != "greedy"}
+            result[number] = {name: value for name, value in stage.items() if name != "greedy"}
         if not may_be_empty(stage):
             break
-    return found
+    return result
 
 
 def _members(stage: Json) -> Sequence[Json]:
     """Return the stages of a group, the first with the contiguity of the group."""
     head, *others = stage["group"]
     if "group" not in head:
-        head = {name: given for name, given in head.items() if name != "inner"}
+        head = {name: value for name, value in head.items() if name != "inner"}
         if "inner" in stage and _loops(head):
             head["inner"] = stage["inner"]
     return [head, *others]

@@ -29,10 +29,10 @@ def test_shows_the_text_of_each_pattern(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_disagreement_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (given,) = [s for s in json.loads(OWN.read_text())["scenarios"] if s["name"] == "types that differ are unequal"]
-    given["expected"] = {"matches": [{"a": [11]}], "match_ts": [2], "timeouts": []}
+    (case,) = [s for s in json.loads(OWN.read_text())["scenarios"] if s["name"] == "types that differ are unequal"]
+    case["expected"] = {"matches": [{"a": [11]}], "match_ts": [2], "timeouts": []}
     path = tmp_path / "changed.json.gz"
-    path.write_bytes(gzip.compress(json.dumps([given]).encode()))
+    path.write_bytes(gzip.compress(json.dumps([case]).encode()))
     assert main([str(path)]) == 1
     out = capsys.readouterr().out
     assert "fail" in out

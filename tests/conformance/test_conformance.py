@@ -61,8 +61,8 @@ def scenario(stages: list[dict[str, Any]], events: str, **more: Any) -> Scenario
         {"id": place, "key": "k", "ts": int(word.partition("@")[2]), "f": {"name": word[0]}}
         for place, word in enumerate(events.split())
     ]
-    given = {"name": "by hand", "pattern": stages, "events": listed, "expected": expected, **more}
-    return scenario_of(given, "by hand")
+    raw = {"name": "by hand", "pattern": stages, "events": listed, "expected": expected, **more}
+    return scenario_of(raw, "by hand")
 
 
 def text_of(stages: list[dict[str, Any]], **more: Any) -> str:
@@ -134,17 +134,17 @@ def test_conditions() -> None:
     ],
 )
 def test_what_has_no_word(stages: list[dict[str, Any]], reason: str) -> None:
-    given = scenario(stages, "a@1")
+    case = scenario(stages, "a@1")
     with pytest.raises(UntranslatableError, match=reason):
-        pattern_text(given)
-    outcome = judge(given)
+        pattern_text(case)
+    outcome = judge(case)
     assert (outcome.verdict, outcome.reason) == (Verdict.UNSUPPORTED, f"no word for {reason}")
     assert not is_clean([outcome])
 
 
 def test_late_events_are_dropped_and_early_ones_wait() -> None:
-    given = scenario([stage("a")], "a@5 a@3 a@9 a@4 a@9", watermarks=[[2, 4]])
-    released = [([event.id for _, event in events], watermark_ms) for events, watermark_ms in deliveries(given)]
+    case = scenario([stage("a")], "a@5 a@3 a@9 a@4 a@9", watermarks=[[2, 4]])
+    released = [([event.id for _, event in events], watermark_ms) for events, watermark_ms in deliveries(case)]
     assert released[0] == ([1], 4)
     assert released[1][0] == [0, 2, 4]
 
@@ -162,20 +162,20 @@ def test_a_disagreement_is_told_apart() -> None:
 
 def test_a_difference_explains_only_what_fits_its_shape() -> None:
     greedy = stage("b", "followedBy", times=[1, 2], greedy=True)
-    given = scenario([stage("a"), greedy, stage("c", "followedBy")], "a@1 b@2 b@3 b@4 c@5")
-    assert judge(given).numbers == (5,)
+    case = scenario([stage("a"), greedy, stage("c", "followedBy")], "a@1 b@2 b@3 b@4 c@5")
+    assert judge(case).numbers == (5,)
     short = Disagreement(extra=frozenset({(("a", (0,)), ("b", (1,)), ("c", (4,)))}))
-    assert known_differences(given, short) == ()
+    assert known_differences(case, short) == ()
 
 
 def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
     """17: it comes after the first bound event; for a remembered absence, after the event that ended the wait."""
     group = {"link": "followedBy", "group": [stage("d")], "optional": True}
-    given = scenario([stage("a"), stage("b", "notFollowedBy"), group, stage("c", "followedBy")], "b@1 a@2 b@3 d@4 c@5")
+    case = scenario([stage("a"), stage("b", "notFollowedBy"), group, stage("c", "followedBy")], "b@1 a@2 b@3 d@4 c@5")
     whole, without = (("a", (1,)), ("c", (4,)), ("d", (3,))), (("a", (1,)), ("c", (4,)))
-    assert known_differences(given, Disagreement(missing=frozenset({whole, without}))) == (17,)
-    assert known_differences(given, Disagreement(extra=frozenset({whole}))) == ()
-    before = scenario(list(given.stages), "b@1 a@2 d@4 c@5")
+    assert known_differences(case, Disagreement(missing=frozenset({whole, without}))) == (17,)
+    assert known_differences(case, Disagreement(extra=frozenset({whole}))) == ()
+    before = scenario(list(case.stages), "b@1 a@2 d@4 c@5")
     assert known_differences(before, Disagreement(missing=frozenset({(("a", (1,)), ("c", (3,)))}))) == ()
 
 
@@ -185,8 +185,8 @@ def test_a_loop_that_begins_what_may_be_left_out_forgets_the_absence_behind_it()
     def numbers(least: int, *, optional: bool, events: str = "p@1 b@2 x@3 n@4 b@5 c@6") -> tuple[int, ...]:
         absence, last = stage("n", "notFollowedBy"), stage("c", "followedBy")
         group = {"link": "followedBy", "group": [stage("b", times=[least, None]), absence, last], "optional": optional}
-        given = scenario([stage("p"), group], events)
-        return known_differences(given, Disagreement(missing=frozenset({(("p", (0,)), ("b", (1, 4)), ("c", (5,)))})))
+        case = scenario([stage("p"), group], events)
+        return known_differences(case, Disagreement(missing=frozenset({(("p", (0,)), ("b", (1, 4)), ("c", (5,)))})))
 
     assert numbers(2, optional=True) == (17,)
     assert numbers(2, optional=True, events="p@1 b@2 x@3 y@4 b@5 c@6") == ()
@@ -197,7 +197,7 @@ def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
     """13: we lack a match without the loop, if one of its events came between the group and the next stage."""
     loop, c = stage("b", "followedBy", times=[1, None], optional=True, greedy=True), stage("c", "followedBy")
     round_ = {"group": [stage("a")], "times": [1, None]}
-    without, taken = (("a", (1,)), ("c", (4,))), (("a", (1,)), ("b", (2,)), ("c", (4,)))
+    without, with_loop = (("a", (1,)), ("c", (4,))), (("a", (1,)), ("b", (2,)), ("c", (4,)))
     apart = (("a", (1,)), ("c", (4,)), ("d", (3,)))
 
     def numbers(stages: list[dict[str, Any]], events: str, *missing: Any) -> tuple[int, ...]:
@@ -206,7 +206,7 @@ def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
     came, early = "b@1 a@2 b@3 d@4 c@5 b@6", "b@1 a@2 d@3 d@4 c@5 b@6"
     assert numbers([round_, loop, c], came, without) == (13,)
     assert numbers([round_, loop, c], early, without) == ()
-    assert numbers([round_, loop, c], came, without, taken) == ()
+    assert numbers([round_, loop, c], came, without, with_loop) == ()
     assert known_differences(scenario([round_, loop, c], came), Disagreement(extra=frozenset({without}))) == ()
     assert numbers([round_, stage("d", "followedBy", optional=True), loop, c], came, apart) == ()
     assert numbers([round_, {**loop, "greedy": False}, c], came, without) == ()
@@ -247,25 +247,25 @@ def test_a_time_out_that_both_have_earlier_is_only_repeated() -> None:
     """8: the library times out two runs with the same events; we have the first of these times."""
     stages = [stage("a"), stage("b", "followedBy", optional=True), stage("c", "followedBy")]
     expected = {"matches": [], "timeouts": [{"m": {"a": [0]}, "ts": ms} for ms in (7, 11)]}
-    given = scenario(stages, "a@1 x@20", expected=expected, within={"ms": 10, "type": "first_last"})
+    case = scenario(stages, "a@1 x@20", expected=expected, within={"ms": 10, "type": "first_last"})
     run = (("a", (0,)),)
-    assert known_differences(given, Disagreement(missing_timeouts=frozenset({(run, 11)}))) == (8,)
-    assert known_differences(given, Disagreement(missing_timeouts=frozenset({(run, 7)}))) == ()
-    assert known_differences(given, Disagreement(missing_timeouts=frozenset({(run, 7), (run, 11)}))) == ()
+    assert known_differences(case, Disagreement(missing_timeouts=frozenset({(run, 11)}))) == (8,)
+    assert known_differences(case, Disagreement(missing_timeouts=frozenset({(run, 7)}))) == ()
+    assert known_differences(case, Disagreement(missing_timeouts=frozenset({(run, 7), (run, 11)}))) == ()
 
 
 def test_a_tie_may_be_resolved_either_way_but_not_otherwise() -> None:
     stages = [stage("a", times=[1, None], inner="combinations"), stage("b", "followedBy")]
     rival, wrong = [{"a": [0, 2], "b": [3]}], [{"a": [1, 2], "b": [3]}]
     for matches, verdict in ((rival, Verdict.PASS), (wrong, Verdict.FAIL)):
-        given = scenario(
+        case = scenario(
             stages, "a@1 a@2 a@3 b@4", matches=matches, times=[4], skip={"type": "past_last"}, tags=["skip-tie"]
         )
-        assert run_scenario(given).verdict is verdict
+        assert run_scenario(case).verdict is verdict
 
 
 def test_keys_are_apart_and_ties_keep_their_order() -> None:
-    given = {
+    case = {
         "name": "keys",
         "pattern": [stage("a"), stage("b", "next")],
         "events": [
@@ -275,7 +275,7 @@ def test_keys_are_apart_and_ties_keep_their_order() -> None:
         ],
         "expected": {"matches": [{"a": [7], "b": [5]}], "match_ts": [1], "timeouts": []},
     }
-    parsed = scenario_of(given, "keys")
+    parsed = scenario_of(case, "keys")
     assert answer(check_pattern(pattern_text(parsed)), parsed) == parsed.expected
 
 
@@ -302,9 +302,9 @@ def test_every_number_has_a_reason_that_is_argued() -> None:
 
 
 def test_a_refusal_of_both_is_a_pass() -> None:
-    given = scenario([stage("a", inner="consecutive")], "a@1")
+    case = scenario([stage("a", inner="consecutive")], "a@1")
     refused = scenario_of(
-        {"pattern": given.stages, "events": [], "expected": {"error": "Malformed", "message": "no"}}, "refused"
+        {"pattern": case.stages, "events": [], "expected": {"error": "Malformed", "message": "no"}}, "refused"
     )
     outcome: Outcome = judge(refused)
     assert outcome.verdict is Verdict.PASS
@@ -314,11 +314,11 @@ def test_a_refusal_of_both_is_a_pass() -> None:
 def test_the_limit_of_matches_is_a_bound_and_no_failure() -> None:
     loop = stage("a", times=[1, None], inner="combinations")
     subsets = [list(ids) for count in range(1, 10) for ids in combinations(range(9), count)]
-    given = scenario(
-        [loop], " ".join(f"a@{at}" for at in range(9)), matches=[{"a": ids} for ids in subsets],
+    case = scenario(
+        [loop], " ".join(f"a@{number}" for number in range(9)), matches=[{"a": ids} for ids in subsets],
         times=[ids[-1] for ids in subsets],
     )  # fmt: skip
-    assert judge(given).verdict is Verdict.BOUND
+    assert judge(case).verdict is Verdict.BOUND
     wrong = scenario(
         [{**loop, "where": {"op": "==", "l": {"f": "name"}, "r": "a"}}],
         "a@0 b@1",

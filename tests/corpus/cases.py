@@ -104,16 +104,16 @@ class Case:
 
     def pattern_text(self) -> str:
         """Write the pattern, named by the case's id, without the event type."""
-        given = self.given
-        variables = sorted(set(_VARIABLE.findall(_WORDS_IN_PARENTHESES.sub("", given["pattern"]))))
+        raw = self.given
+        variables = sorted(set(_VARIABLE.findall(_WORDS_IN_PARENTHESES.sub("", raw["pattern"]))))
         where = []
         for name in variables:
-            conditions = [] if name in given.get("any", ()) else [f"kind == {name}"]
-            conditions += [f"({given['where'][name]})"] if name in given.get("where", {}) else []
+            conditions = [] if name in raw.get("any", ()) else [f"kind == {name}"]
+            conditions += [f"({raw['where'][name]})"] if name in raw.get("where", {}) else []
             where.append(f"         {name}: e {' and '.join(conditions)}")
-        emit = given.get("emit", "matched = 1")
-        lines = [f"  seq    {given['pattern']}", "  where", *where, f"  skip   {given.get('skip', 'none')}"]
-        lines += [f"  emit   {emit}", *(["  on timeout emit unfinished = 1"] if "timeouts" in given else [])]
+        emit = raw.get("emit", "matched = 1")
+        lines = [f"  seq    {raw['pattern']}", "  where", *where, f"  skip   {raw.get('skip', 'none')}"]
+        lines += [f"  emit   {emit}", *(["  on timeout emit unfinished = 1"] if "timeouts" in raw else [])]
         return "\n".join([f"pattern {self.id} by key {{", *lines, "}"]) + "\n"
 
     def records(self) -> Iterator[bytes]:
@@ -150,8 +150,8 @@ def read_cases() -> list[Case]:
     """Read every case of every file. An unknown key and a repeated name are mistakes."""
     cases = []
     for path in sorted(FOLDER.glob("*.toml")):
-        for given in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:
-            assert set(given) <= _KEYS, f"{path.name}: {given['name']}: {set(given) - _KEYS}"
-            cases.append(Case(path.stem, given))
+        for raw in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:
+            assert set(raw) <= _KEYS, f"{path.name}: {raw['name']}: {set(raw) - _KEYS}"
+            cases.append(Case(path.stem, raw))
     assert len({case.id for case in cases}) == len(cases), "two cases have one name"
     return cases

@@ -63,14 +63,14 @@ def _pattern(random: Random) -> dict[str, Any]:
         text = text.replace(word, value)
     if "WITHIN" not in tail and random.random() < 0.6:
         text += within
-    given: dict[str, Any] = {"pattern": text, "skip": _skip(random), "any": [], "where": {}}
+    raw: dict[str, Any] = {"pattern": text, "skip": _skip(random), "any": [], "where": {}}
     for name, more in (("b", 0.6), ("d", 0.2), ("a", 0.2)):
         if random.random() < more:
-            given["any"].append(name)
-            given["where"][name] = random.choice(_CONDITIONS[name])
+            raw["any"].append(name)
+            raw["where"][name] = random.choice(_CONDITIONS[name])
     if random.random() < 0.2:
-        given["timeouts"] = []
-    return given
+        raw["timeouts"] = []
+    return raw
 
 
 _CONDITIONS = {
@@ -99,9 +99,9 @@ def differences(seeds: range) -> Iterator[str]:
         case = greedy_case(seed)
         pattern, events = pattern_of(case), {case.id: events_of(case)}
         expected = oracle_answers(pattern, events)
-        found = engine_answers(program_of(schema(), pattern), whole(batch_of(schema(), events)))
+        answers = engine_answers(program_of(schema(), pattern), whole(batch_of(schema(), events)))
         traced = trace_answers(RandomCase(seed, 0, pattern, events))
-        for name, answer in (("the engine", found), ("the trace", traced)):
+        for name, answer in (("the engine", answers), ("the trace", traced)):
             if answer != expected:
                 lines = [f"{case.name}: {name} differs", case.pattern_text() + case.given["events"]]
                 parts = ((answer.matches, expected.matches), (answer.timeouts, expected.timeouts))
@@ -114,12 +114,12 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     options = parser.parse_args()
-    found = 0
+    differing = 0
     for line in differences(range(options.seed, options.seed + options.cases)):
-        found += 1
+        differing += 1
         print(line, flush=True)
-    print(f"{options.cases} cases, {found} differ")
-    return int(found > 0)
+    print(f"{options.cases} cases, {differing} differ")
+    return int(differing > 0)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def test_advance_one_by_one(case: Case) -> None:
 def test_kernels_that_are_not_compiled() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-m", "tests.corpus.engines"]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+    result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, ""), result.stderr
 
 
 def test_a_replay_in_one_process(tmp_path: Path) -> None:

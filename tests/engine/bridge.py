@@ -69,7 +69,7 @@ def program_of(schema: Schema, *patterns: PatternIR) -> Program:
 
 def batch_of(schema: Schema, events: EventsByKey) -> EventBatch:
     """Return all events, in the order of (time, order)."""
-    rows = [(key, event) for key, own in events.items() for event in own]
+    rows = [(key, event) for key, key_events in events.items() for event in key_events]
     rows.sort(key=lambda row: (row[1].time_ms, row[1].order))
     ids = pa.array([event_id(event.order) for _, event in rows], TEXT)
     columns = {
@@ -98,16 +98,16 @@ def split(batch: EventBatch, random: Random, cuts_max: int = 4) -> list[Delivery
     """Cut the batch at random places, shuffle each part, and add watermarks that later events allow."""
     cuts = sorted(random.choices(range(len(batch) + 1), k=random.randint(1, cuts_max)))
     bounds = [0, *cuts, len(batch)]
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     watermark_ms = -END_MS
     for start, end in pairwise(bounds):
         rows = list(range(start, end))
         random.shuffle(rows)
         latest_ms = int(batch.time_ms[end]) if end < len(batch) else END_MS
-        known = [watermark_ms, latest_ms, int(batch.time_ms[end - 1]) if end else watermark_ms]
-        watermark_ms = max(watermark_ms, min(latest_ms, random.choice(known)))
-        found.append((batch.take(np.array(rows, np.int64)), watermark_ms))
-    return [*found, (batch.take(np.empty(0, np.int64)), END_MS)]
+        choices = [watermark_ms, latest_ms, int(batch.time_ms[end - 1]) if end else watermark_ms]
+        watermark_ms = max(watermark_ms, min(latest_ms, random.choice(choices)))
+        deliveries.append((batch.take(np.array(rows, np.int64)), watermark_ms))
+    return [*deliveries, (batch.take(np.empty(0, np.int64)), END_MS)]
 
 
 # ------------------------------------------------------------------------------------------------------ answers
@@ -120,7 +120,7 @@ def engine_answers(
 
     Between two calls the keyed state is written to bytes and read back.
     """
-    found: dict[bool, list[Found]] = {False: [], True: []}
+    by_kind: dict[bool, list[Found]] = {False: [], True: []}
     compacted_ms = -END_MS
     for number, (batch, watermark_ms) in enumerate(deliveries):
         program = programs if isinstance(programs, Program) else programs[number]
@@ -129,28 +129,28 @@ def engine_answers(
         compacted_ms = watermark_ms if len(batch) else compacted_ms
         keyed_state = through_bytes(program, advanced.keyed_state, compacted_ms)
         for timed_out, one in _found(program, advanced.matches):
-            found[timed_out].append(one)
-    for answers in found.values():
+            by_kind[timed_out].append(one)
+    for answers in by_kind.values():
         assert len(answers) == len(set(answers)), "the engine has emitted something twice"
-    return Answers(frozenset(found[False]), frozenset(found[True]))
+    return Answers(frozenset(by_kind[False]), frozenset(by_kind[True]))
 
 
 def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> KeyedState:
     """Return the state as a runner has it at the next micro-batch, with every segment read again."""
-    kept = decode_page(encode_page(after))
+    state = decode_page(encode_page(after))
     if program.histories is None:
-        return kept
+        return state
     written: dict[int, bytes] = {}
 
-    def load(kept: StoredSegment) -> Block:
-        return decode_segment(written[kept.number])
+    def load(stored: StoredSegment) -> Block:
+        return decode_segment(written[stored.number])
 
-    known = compact_page(program.histories, after.histories, watermark_ms)
-    for segment in known.segments:
+    compacted = compact_page(program.histories, after.histories, watermark_ms)
+    for segment in compacted.segments:
         if segment.stored is not None:
             written[segment.stored.number] = encode_segment(segment.load())
-    head = encode_head(store_segments(known, written.__setitem__, load, SegmentCache(0)))
-    return replace(kept, histories=decode_head(head, load))
+    head = encode_head(store_segments(compacted, written.__setitem__, load, SegmentCache(0)))
+    return replace(state, histories=decode_head(head, load))
 
 
 def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:
@@ -158,8 +158,8 @@ def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:
     rule = program.rules[number]
     for row in np.flatnonzero(matches.rule == number):
         bound: dict[str, list[str]] = {}
-        for at in range(matches.offsets[row], matches.offsets[row + 1]):
-            bound.setdefault(rule.variables[matches.variable[at]], []).append(matches.event_id[at].as_py())
+        for place in range(matches.offsets[row], matches.offsets[row + 1]):
+            bound.setdefault(rule.variables[matches.variable[place]], []).append(matches.event_id[place].as_py())
         key = matches.keys[int(matches.key[row])].as_py()
         one = (key, _sorted(bound), int(matches.detected_ms[row]))
         if matches.completed[row]:
@@ -172,8 +172,13 @@ def _measures(
     matches: Matches, row: int, types: Sequence[tuple[str, Type]], first: int = 0
 ) -> tuple[tuple[str, Value], ...]:
     return tuple(
-        (name, None if matches.measures_null[row, at] else _value(matches, matches.measures[row, at : at + 1], type_))
-        for at, (name, type_) in enumerate(types, start=first)
+        (
+            name,
+            None
+            if matches.measures_null[row, number]
+            else _value(matches, matches.measures[row, number : number + 1], type_),
+        )
+        for number, (name, type_) in enumerate(types, start=first)
     )
 
 
@@ -187,9 +192,9 @@ def oracle_answers(pattern: PatternIR, events: EventsByKey) -> Answers:
     """Return the oracle's answer on every key."""
     matches: set[Found] = set()
     timeouts: set[Found] = set()
-    for key, own in events.items():
-        answer = find_matches(pattern, own)
-        orders = {event.id: event.order for event in own}
+    for key, key_events in events.items():
+        answer = find_matches(pattern, key_events)
+        orders = {event.id: event.order for event in key_events}
         matches |= {oracle_match(key, match, orders) for match in answer.matches}
         if pattern.timeout_measures is not None:
             timeouts |= {oracle_match(key, match, orders) for match in answer.timeouts}

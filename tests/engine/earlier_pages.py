@@ -40,7 +40,7 @@ def pattern(random: Random) -> str:
         "count(a) >= 2",
     ]
     chosen = random.sample(conditions, random.randint(1, 3))
-    measures = [f"v{at} = {value(random)}" for at in range(random.randint(1, 4))]
+    measures = [f"v{number} = {value(random)}" for number in range(random.randint(1, 4))]
     measures.insert(random.randint(0, len(measures)), "n = first(a).note")
     greedy = random.choice(("", " greedy"))
     link = random.choice(("->", "->>"))
@@ -53,10 +53,10 @@ def pattern(random: Random) -> str:
 def rows(random: Random) -> list[str]:
     """Return events of two keys."""
     lines = []
-    for at in range(24):
+    for number in range(24):
         note = random.choice(("one", "two", "-"))
         amount = "-" if random.random() < 0.1 else f"{random.randint(100, 99_999) / 100:.2f}"
-        lines.append(f"{random.choice('xy')} {random.choice('aaab')}@{60_000 * at} {amount} {note}")
+        lines.append(f"{random.choice('xy')} {random.choice('aaab')}@{60_000 * number} {amount} {note}")
     return lines
 
 

@@ -54,8 +54,8 @@ def batch(*rows: str) -> EventBatch:
 
 
 def _record(event_id: str, row: str) -> bytes:
-    key, what, *rest = row.split()
-    kind, time_ms = what.split("@")
+    key, kind_and_time, *rest = row.split()
+    kind, time_ms = kind_and_time.split("@")
     values = [None if text == "-" else text for text in rest] + [None] * (2 - len(rest))
     fields = {"id": event_id, "event_time": int(time_ms), "key": key, "kind": kind}
     return orjson.dumps({**fields, "amount": values[0], "note": values[1]})

@@ -48,13 +48,13 @@ skip to first a in order
 
 
 def test_what_is_held_back_outlives_the_waits_of_its_run() -> None:
-    compiled, given = program(rule(HELD)), batch("x a@3", "x a@4", "x c@9", "x a@9")
-    found, kept = [], None
+    compiled, events = program(rule(HELD)), batch("x a@3", "x a@4", "x c@9", "x a@9")
+    answers, state = [], None
     for row, watermark_ms in enumerate((2, 3, 8, END_MS)):
-        kept, matches = _once(compiled, kept, given.take(np.array([row])), watermark_ms)
-        found += matches
+        state, matches = _once(compiled, state, events.take(np.array([row])), watermark_ms)
+        answers += matches
     whole = [("e0",), ("e0", "e1"), ("e0", "e1", "e3"), ("e1",), ("e1", "e3"), ("e3",)]
-    assert sorted(ids for _, ids, _ in found) == whole
+    assert sorted(ids for _, ids, _ in answers) == whole
 
 
 # Two events may be one round of the group, or a round each; both ways end in the absence.
@@ -71,19 +71,19 @@ on timeout emit n = 1
 def test_what_is_bound_on_two_ways_is_emitted_once(gap: str, splits: list[int]) -> None:
     compiled = program(rule(ROUNDS % gap))
     rows = ["x a@1", "x a@4", "x a@6"]
-    given, found, kept = batch(*rows), [], None
+    events, answers, state = batch(*rows), [], None
     for start, end in pairwise([0, *splits, len(rows)]):
-        watermark_ms = 18 if end == len(rows) else int(given.time_ms[end]) - 1
-        kept, matches = _once(compiled, kept, given.take(np.arange(start, end)), watermark_ms)
-        found += matches
-    found += _once(compiled, kept, batch(), END_MS)[1]
-    matched = [what[1:] for what in found if what[0] == "match"]
-    timed_out = [what[1] for what in found if what[0] == "time-out"]
+        watermark_ms = 18 if end == len(rows) else int(events.time_ms[end]) - 1
+        state, matches = _once(compiled, state, events.take(np.arange(start, end)), watermark_ms)
+        answers += matches
+    answers += _once(compiled, state, batch(), END_MS)[1]
+    matched = [answer[1:] for answer in answers if answer[0] == "match"]
+    timed_out = [answer[1] for answer in answers if answer[0] == "time-out"]
     assert sorted(matched) == sorted(set(matched))
     assert sorted(timed_out) == sorted(set(timed_out))
     # A round of two and then one, or the other way round: only one of the ways may go on.
-    assert ("match", ("e0", "e1", "e2"), 25) in found
-    assert ("time-out", ("e1", "e2"), 13 if gap else 28) in found
+    assert ("match", ("e0", "e1", "e2"), 25) in answers
+    assert ("time-out", ("e1", "e2"), 13 if gap else 28) in answers
 
 
 @pytest.mark.parametrize("skip", ["to last x", "to last x in order", "to first x in order"])
@@ -106,23 +106,23 @@ def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str, monkeypa
 
 
 def _once(
-    compiled: Program, kept: KeyedState | None, given: EventBatch, watermark_ms: int
+    compiled: Program, state: KeyedState | None, events: EventBatch, watermark_ms: int
 ) -> tuple[KeyedState, list[tuple[str, tuple[str, ...], int]]]:
     """Return the state after a call, and (match or time-out, ids, time) of its answers."""
-    done = advance(compiled, kept, given, watermark_ms)
-    ids, found = done.matches.event_id.to_pylist(), []
-    for i in range(len(done.matches)):
-        bound_ids = tuple(ids[done.matches.offsets[i] : done.matches.offsets[i + 1]])
-        kinds = ["match"] * bool(done.matches.completed[i]) + ["time-out"] * bool(done.matches.timed_out[i])
-        found += [(kind, bound_ids, int(done.matches.detected_ms[i])) for kind in kinds]
-    return done.keyed_state, found
+    result = advance(compiled, state, events, watermark_ms)
+    ids, answers = result.matches.event_id.to_pylist(), []
+    for i in range(len(result.matches)):
+        bound_ids = tuple(ids[result.matches.offsets[i] : result.matches.offsets[i + 1]])
+        kinds = ["match"] * bool(result.matches.completed[i]) + ["time-out"] * bool(result.matches.timed_out[i])
+        answers += [(kind, bound_ids, int(result.matches.detected_ms[i])) for kind in kinds]
+    return result.keyed_state, answers
 
 
 def test_the_watermark_frees_runs_of_keys_that_never_come_back() -> None:
     compiled = program(rule(PAIR))
-    kept = advance(compiled, None, batch("x a@1", "y a@5"), 5).keyed_state
-    assert (len(kept), kept.expiry_min) == (2, 11)
-    later = advance(compiled, kept, batch(), 11)
+    state = advance(compiled, None, batch("x a@1", "y a@5"), 5).keyed_state
+    assert (len(state), state.expiry_min) == (2, 11)
+    later = advance(compiled, state, batch(), 11)
     assert (len(later.keyed_state), later.counters["runs_expired"]) == (1, 1)
     assert later.keyed_state.keys.to_pylist() == ["y"]
     assert len(advance(compiled, later.keyed_state, batch(), END_MS).keyed_state.events) == 0
@@ -148,38 +148,38 @@ def test_no_deadline_after_its_span_is_a_match_or_a_time_out(timeouts: bool) -> 
         events = batch("x a@1", "x a@5")
         for cuts in ([END_MS], [5, END_MS], [5, 12, END_MS], [5, 11, 13, 14, 20, END_MS]):
             keyed_state: KeyedState | None = None
-            found: list[str] = []
+            ids: list[str] = []
             expired = 0
             for number, watermark_ms in enumerate(cuts):
                 advanced = advance(compiled, keyed_state, events if number == 0 else batch(), watermark_ms)
                 keyed_state = advanced.keyed_state
-                found += advanced.matches.event_id.to_pylist()
+                ids += advanced.matches.event_id.to_pylist()
                 expired += advanced.counters.get("runs_expired", 0)
             assert keyed_state is not None
-            assert (found, len(keyed_state), expired) == (expected, 0, 2), (until_ms, cuts)
+            assert (ids, len(keyed_state), expired) == (expected, 0, 2), (until_ms, cuts)
 
 
 def test_runs_of_a_rule_that_is_gone_are_counted() -> None:
-    kept = advance(program(rule(PAIR, "r1"), rule(PAIR, "r2")), None, batch("x a@1"), 1).keyed_state
-    left = advance(program(rule(PAIR, "r2")), kept, batch("x b@2"), 2)
-    assert (left.counters["runs_orphaned"], len(left.matches)) == (1, 1)
+    state = advance(program(rule(PAIR, "r1"), rule(PAIR, "r2")), None, batch("x a@1"), 1).keyed_state
+    after = advance(program(rule(PAIR, "r2")), state, batch("x b@2"), 2)
+    assert (after.counters["runs_orphaned"], len(after.matches)) == (1, 1)
 
 
 def test_another_content_is_another_rule() -> None:
-    kept = advance(program(rule(PAIR)), None, batch("x a@1"), 1).keyed_state
+    state = advance(program(rule(PAIR)), None, batch("x a@1"), 1).keyed_state
     changed = replace(rule(PAIR), content_hash="another")
-    assert advance(program(changed), kept, batch("x b@2"), 2).counters["runs_orphaned"] == 1
+    assert advance(program(changed), state, batch("x b@2"), 2).counters["runs_orphaned"] == 1
 
 
 def test_runs_go_on_among_new_neighbours() -> None:
-    kept = advance(program(rule(PAIR + "emit m = a.amount")), None, batch("x a@1 5.00"), 1).keyed_state
+    state = advance(program(rule(PAIR + "emit m = a.amount")), None, batch("x a@1 5.00"), 1).keyed_state
     others = [
         rule("seq a{2} -> c\nwhere a: e kind == a\n c: e\nemit t = sum(a.amount), n = c.note", f"s{i}")
         for i in range(3)
     ]
     joined = program(*others, rule(PAIR + "emit m = a.amount"))
-    found = advance(joined, kept, batch("x b@2 7.00"), 2).matches
-    assert found.measures[0, 0] == 500
+    matches = advance(joined, state, batch("x b@2 7.00"), 2).matches
+    assert matches.measures[0, 0] == 500
 
 
 def test_overflow_stays_above_every_limit_and_is_counted() -> None:
@@ -193,28 +193,28 @@ def test_overflow_stays_above_every_limit_and_is_counted() -> None:
 def test_too_many_runs_of_a_key_are_evicted_and_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 5)
     compiled = program(rule(text + "skip none"))
-    kept = advance(compiled, None, batch(*(f"x a@{i}" for i in range(9)), "y a@1"), 8)
-    assert (kept.counters["runs_evicted"], len(kept.keyed_state)) == (4, 6)
+    state = advance(compiled, None, batch(*(f"x a@{i}" for i in range(9)), "y a@1"), 8)
+    assert (state.counters["runs_evicted"], len(state.keyed_state)) == (4, 6)
     # The oldest were dropped: they are nearest to their end.
-    assert kept.keyed_state.events.event_id.to_pylist() == [f"e{i}" for i in range(4, 10)]
+    assert state.keyed_state.events.event_id.to_pylist() == [f"e{i}" for i in range(4, 10)]
 
 
 @pytest.mark.parametrize("text", [PAIR, GUARDED])
 def test_too_many_matches_of_an_event_are_dropped_and_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 3)
     compiled = program(rule(text + "skip none"))
-    done = advance(compiled, None, batch(*(f"x a@{i}" for i in range(5)), "x b@6"), END_MS)
-    assert (done.counters["matches_dropped"], len(done.matches)) == (2, 3)
-    assert done.counters["rule_matches_dropped[r@1]"] == 2
+    result = advance(compiled, None, batch(*(f"x a@{i}" for i in range(5)), "x b@6"), END_MS)
+    assert (result.counters["matches_dropped"], len(result.matches)) == (2, 3)
+    assert result.counters["rule_matches_dropped[r@1]"] == 2
 
 
 def test_many_runs_and_matches_enlarge_what_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 1_000)
     rows = [f"k{i % 3} a@{i}" for i in range(3_000)] + [f"k{i} b@3001" for i in range(3)]
     text = "seq a -> b within 1 h\nwhere a: e kind == a\n b: e kind == b\nskip none"
-    done = advance(program(rule(text)), None, batch(*rows), END_MS)
-    assert len(done.matches) == 3_000
-    assert np.bincount(done.matches.key).tolist() == [1_000] * 3
+    result = advance(program(rule(text)), None, batch(*rows), END_MS)
+    assert len(result.matches) == 3_000
+    assert np.bincount(result.matches.key).tolist() == [1_000] * 3
 
 
 @pytest.mark.parametrize("text", [PAIR, GUARDED])
@@ -224,8 +224,8 @@ def test_what_was_enlarged_again_and_again_holds_the_same(text: str, monkeypatch
     second = batch(*(f"k{i % 4} {'abc'[i % 3]}@{7 + i // 9}" for i in range(60)))
 
     def found() -> tuple[bytes, int, list[str | None]]:
-        kept = advance(compiled, advance(compiled, None, first, 6).keyed_state, second, 9)
-        return encode_page(kept.keyed_state), len(kept.matches), kept.matches.event_id.to_pylist()
+        state = advance(compiled, advance(compiled, None, first, 6).keyed_state, second, 9)
+        return encode_page(state.keyed_state), len(state.matches), state.matches.event_id.to_pylist()
 
     with_room = found()
     assert with_room[1] > 100
@@ -235,8 +235,8 @@ def test_what_was_enlarged_again_and_again_holds_the_same(text: str, monkeypatch
 
 
 def test_no_rule_reads_nothing() -> None:
-    done = advance(program(), None, batch("x a@1"), END_MS)
-    assert (len(done.matches), len(done.keyed_state)) == (0, 0)
+    result = advance(program(), None, batch("x a@1"), END_MS)
+    assert (len(result.matches), len(result.keyed_state)) == (0, 0)
 
 
 def test_what_a_shadow_and_the_version_beside_it_cost_is_counted() -> None:

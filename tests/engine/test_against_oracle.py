@@ -32,15 +32,15 @@ def compiled_cases(level: int, block: int) -> list[Case]:
     return [case for case in cases if not problems(case.pattern, SCHEMA)]
 
 
-def difference(case: Case, found: Answers, expected: Answers, how: str) -> str:
+def difference(case: Case, answers: Answers, expected: Answers, how: str) -> str:
     """Return a line to start an investigation, with the seed; empty if the answers agree."""
-    for what, ours, theirs in (
-        ("matches", found.matches, expected.matches),
-        ("time-outs", found.timeouts, expected.timeouts),
+    for kind, ours, theirs in (
+        ("matches", answers.matches, expected.matches),
+        ("time-outs", answers.timeouts, expected.timeouts),
     ):
         if ours != theirs:
             missing, extra = sorted(theirs - ours)[:2], sorted(ours - theirs)[:2]
-            return f"random_case({case.seed}, {case.level}) {how}: {what} missing {missing}, not expected {extra}"
+            return f"random_case({case.seed}, {case.level}) {how}: {kind} missing {missing}, not expected {extra}"
     return ""
 
 
@@ -52,31 +52,31 @@ def every_match(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
 def test_the_engine_finds_what_the_oracle_finds(level: int, block: int) -> None:
-    found = []
+    lines = []
     cases = compiled_cases(level, block)
     for case in cases:
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
-        found.append(difference(case, engine_answers(program, whole(batch)), _expected(case), "at once"))
-    assert [line for line in found if line] == []
+        lines.append(difference(case, engine_answers(program, whole(batch)), _expected(case), "at once"))
+    assert [line for line in lines if line] == []
     assert len(cases) > BLOCK / 2, "most random patterns should compile"
 
 
 @pytest.mark.parametrize(("level", "block"), LATER_BLOCKS)
 def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> None:
-    found = []
+    lines = []
     for case in compiled_cases(level, block):
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
         at_once = engine_answers(program, whole(batch))
         for attempt in range(3):
             random = Random(f"{case.level}/{case.seed}/{attempt}")
             answers = engine_answers(program, split(batch, random))
-            found.append(difference(case, answers, at_once, f"split {attempt}"))
-    assert [line for line in found if line] == []
+            lines.append(difference(case, answers, at_once, f"split {attempt}"))
+    assert [line for line in lines if line] == []
 
 
 @pytest.mark.parametrize(("level", "block"), LATER_BLOCKS)
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: int) -> None:
-    found = []
+    lines = []
     for case in compiled_cases(level, block):
         others = [c.pattern for c in (random_case(case.seed + 7_000 + i, 1 + i % 3) for i in range(3))]
         beside = [pattern for pattern in others if not problems(pattern, SCHEMA)]
@@ -86,25 +86,25 @@ def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: 
         joined = Answers(
             frozenset(one for a in alone for one in a.matches), frozenset(one for a in alone for one in a.timeouts)
         )
-        found.append(difference(case, joined, at_once, "key by key"))
+        lines.append(difference(case, joined, at_once, "key by key"))
         crowded = program_of(SCHEMA, case.pattern, *beside)
         batch = batch_of(SCHEMA, case.events)
-        found.append(difference(case, engine_answers(crowded, whole(batch)), at_once, "with rules beside"))
+        lines.append(difference(case, engine_answers(crowded, whole(batch)), at_once, "with rules beside"))
         parts = split(batch, Random(case.seed))
-        found.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))
-    assert [line for line in found if line] == []
+        lines.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))
+    assert [line for line in lines if line] == []
 
 
 @pytest.mark.parametrize(("level", "block"), NULL_BLOCKS)
 def test_a_field_declared_without_null_may_be_null(level: int, block: int) -> None:
     """An unreadable value is null in any field."""
-    found, matched = [], 0
+    lines, matched = [], 0
     for case in map(with_nulls, compiled_cases(level, block)):
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
         expected = _expected(case)
         matched += bool(expected.matches)
-        found.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
-    assert [line for line in found if line] == []
+        lines.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
+    assert [line for line in lines if line] == []
     assert matched > BLOCK / 5
 
 
@@ -113,12 +113,12 @@ def test_cases_that_were_answered_wrongly_once() -> None:
 
     Others had time-outs of matches that a skip strategy drops, or the least time of a group without its first step.
     """
-    found = []
+    lines = []
     for case in (random_case(seed, 3) for seed in WRONG_ONCE):
         program = program_of(SCHEMA, case.pattern)
         answers = engine_answers(program, whole(batch_of(SCHEMA, case.events)))
-        found.append(difference(case, answers, _expected(case), "at once"))
-    assert [line for line in found if line] == []
+        lines.append(difference(case, answers, _expected(case), "at once"))
+    assert [line for line in lines if line] == []
 
 
 @pytest.mark.slow

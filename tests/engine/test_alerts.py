@@ -26,12 +26,12 @@ def alerts(rows: list[str], *rules: DeployedRule) -> pa.Table:
 
 
 def one(text: str, rows: list[str], **changes: Any) -> dict[str, Any]:
-    (found,) = alerts(rows, rule(text, **changes)).to_pylist()
-    return dict(found)
+    (alert,) = alerts(rows, rule(text, **changes)).to_pylist()
+    return dict(alert)
 
 
 def test_an_alert_says_everything() -> None:
-    found = one(
+    alert = one(
         PAIR + "emit amount = b.amount, total = a.amount + b.amount",
         ["card c@0", "card a@1 10.00", "card b@5 0.05"],
         message="{amount} of {total} on {key}, {unknown}",
@@ -39,7 +39,7 @@ def test_an_alert_says_everything() -> None:
     )  # fmt: skip
     moment = datetime(1970, 1, 1, tzinfo=UTC)
     digest = hashlib.sha256(b"r 1 4:card2:e12:e2").hexdigest()[:32]
-    assert found == {
+    assert alert == {
         "alert_id": digest,
         "rule_id": "r",
         "version": 1,
@@ -65,7 +65,7 @@ def test_an_alert_says_everything() -> None:
         "match_start": moment.replace(microsecond=1_000),
         "match_end": moment.replace(microsecond=5_000),
         "detected_at": moment.replace(microsecond=5_000),
-        "content_hash": found["content_hash"],
+        "content_hash": alert["content_hash"],
     }
 
 
@@ -92,22 +92,22 @@ def test_measures_of_every_kind(measure: str, expected: Any, in_message: str) ->
         events.key, events.event_id, events.event_type, events.time_ms, {**events.columns, "note": note}
     )
     compiled = program(rule(PAIR + f"emit m = {measure}", message="<{m}>"))
-    (found,) = alert_table(compiled, advance(compiled, None, events, END_MS).matches).to_pylist()
-    measured = json.loads(found["measures"])["m"]
+    (alert,) = alert_table(compiled, advance(compiled, None, events, END_MS).matches).to_pylist()
+    measured = json.loads(alert["measures"])["m"]
     assert measured == (pytest.approx(expected) if isinstance(expected, float) else expected)
-    assert found["message"] == f"<{in_message}>"
+    assert alert["message"] == f"<{in_message}>"
 
 
 def test_the_words_of_the_pattern_are_on_the_alert_in_one_line() -> None:
     deployed = rule(PAIR)
     documented = replace(deployed, pattern=replace(deployed.pattern, doc="An a, then a b.\n  Soon."))
-    (found,) = alerts(["card a@1", "card b@5"], documented).to_pylist()
-    assert found["description"] == "An a, then a b. Soon."
+    (alert,) = alerts(["card a@1", "card b@5"], documented).to_pylist()
+    assert alert["description"] == "An a, then a b. Soon."
 
 
 def test_a_pattern_without_measures_and_a_rule_without_message() -> None:
-    found = one(PAIR, ["x a@1", "x b@2"])
-    assert (found["measures"], found["message"]) == ("{}", "")
+    alert = one(PAIR, ["x a@1", "x b@2"])
+    assert (alert["measures"], alert["message"]) == ("{}", "")
 
 
 def test_ids_cannot_be_made_to_collide() -> None:
@@ -116,16 +116,16 @@ def test_ids_cannot_be_made_to_collide() -> None:
     events = batch("x a@1", "x a@2", "x a@3", "x b@4")
     ids = pa.array(["1:a", "1:b", "1:a1:b", "c"], pa.large_string())
     events = type(events)(events.key, ids, events.event_type, events.time_ms, events.columns)
-    found = alert_table(compiled, advance(compiled, None, events, END_MS).matches)
-    assert found.num_rows == len(set(found["alert_id"].to_pylist())) == 3
+    table = alert_table(compiled, advance(compiled, None, events, END_MS).matches)
+    assert table.num_rows == len(set(table["alert_id"].to_pylist())) == 3
 
 
 def test_alerts_come_in_the_order_of_detection_then_id() -> None:
     rows = [f"k{i % 5} {'ab'[i // 5 % 2]}@{i}" for i in range(60)]
-    found = alerts(rows, rule(PAIR, "r1"), rule(PAIR, "r2"))
-    keys = list(zip(found["detected_at"].to_pylist(), found["alert_id"].to_pylist(), strict=True))
+    table = alerts(rows, rule(PAIR, "r1"), rule(PAIR, "r2"))
+    keys = list(zip(table["detected_at"].to_pylist(), table["alert_id"].to_pylist(), strict=True))
     assert keys == sorted(keys)
-    assert set(found["rule_id"].to_pylist()) == {"r1", "r2"}
+    assert set(table["rule_id"].to_pylist()) == {"r1", "r2"}
 
 
 def test_alerts_of_several_rules_between_each_other_keep_what_is_theirs() -> None:
@@ -136,10 +136,10 @@ def test_alerts_of_several_rules_between_each_other_keep_what_is_theirs() -> Non
         rule(PAIR, "r2", message="two"),
         rule(PAIR, "r3", message="3"),
     ]
-    found = alerts(rows, *rules).to_pylist()
+    records = alerts(rows, *rules).to_pylist()
     alone = [alert for one in rules for alert in alerts(rows, one).to_pylist()]
-    assert found == sorted(alone, key=lambda alert: (alert["detected_at"], alert["alert_id"]))
-    assert len({alert["rule_id"] for alert in found[:4]}) > 1
+    assert records == sorted(alone, key=lambda alert: (alert["detected_at"], alert["alert_id"]))
+    assert len({alert["rule_id"] for alert in records[:4]}) > 1
 
 
 def test_tables_that_follow_each_other_or_do_not_become_one_in_order() -> None:
@@ -152,9 +152,9 @@ def test_tables_that_follow_each_other_or_do_not_become_one_in_order() -> None:
 
 
 def test_no_match_gives_an_empty_table_of_the_same_shape() -> None:
-    found = alerts(["x a@1"], rule(PAIR))
-    assert found.num_rows == 0
-    assert found.schema == ALERT_SCHEMA
+    table = alerts(["x a@1"], rule(PAIR))
+    assert table.num_rows == 0
+    assert table.schema == ALERT_SCHEMA
 
 
 def test_a_time_out_is_an_alert_of_its_kind() -> None:
@@ -173,6 +173,6 @@ def test_a_time_out_is_an_alert_of_its_kind() -> None:
 
 def test_an_absence_that_is_certain_when_its_run_times_out_gives_two_alerts() -> None:
     text = "seq a -> b? -> !c within 10 ms\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c\n"
-    found = alerts(["x a@1", "x c@50"], rule(text + "on timeout emit n = a.amount"))
-    assert len(set(found["alert_id"].to_pylist())) == found.num_rows
-    assert sorted(found["kind"].to_pylist()) == ["match", "timeout"]
+    table = alerts(["x a@1", "x c@50"], rule(text + "on timeout emit n = a.amount"))
+    assert len(set(table["alert_id"].to_pylist())) == table.num_rows
+    assert sorted(table["kind"].to_pylist()) == ["match", "timeout"]

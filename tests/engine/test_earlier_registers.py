@@ -29,25 +29,25 @@ def matches(compiled: Program, before: KeyedState | None, case: dict[str, Any], 
     """Return the matches that are completed after the cut: rule, bound events and measures."""
     events = batch(*case["events"])
     cut_ms = 60_000 * case["cut"]
-    found = advance(
+    matches = advance(
         compiled, before, events.take(np.arange(case["cut"] if after_cut else 0, len(events))), END_MS
     ).matches
     matched = []
-    for row, (first, end) in enumerate(pairwise(found.offsets.tolist())):
-        if found.detected_ms[row] >= cut_ms:
-            described = compiled.rules[int(found.rule[row])]
-            values = [_value(found, row, at, type_) for at, (_, type_) in enumerate(described.measures)]
-            bound = found.event_id[first:end].to_pylist()
+    for row, (first, end) in enumerate(pairwise(matches.offsets.tolist())):
+        if matches.detected_ms[row] >= cut_ms:
+            described = compiled.rules[int(matches.rule[row])]
+            values = [_value(matches, row, number, type_) for number, (_, type_) in enumerate(described.measures)]
+            bound = matches.event_id[first:end].to_pylist()
             matched.append((described.deployed.rule_id, bound, values))
     return sorted(matched, key=str)
 
 
-def _value(found: Matches, row: int, at: int, type_: Type) -> object:
-    slot = found.measures[row, at]
-    if found.measures_null[row, at]:
+def _value(matches: Matches, row: int, number: int, type_: Type) -> object:
+    slot = matches.measures[row, number]
+    if matches.measures_null[row, number]:
         return None
     if type_.kind is Kind.STRING:
-        return found.texts[int(slot)].as_py()
+        return matches.texts[int(slot)].as_py()
     return pytest.approx(float(slot.view(np.float64)), rel=1e-6, abs=1e-6) if type_.is_float else int(slot)
 
 
@@ -56,8 +56,8 @@ def test_runs_of_an_earlier_build_go_on(case: dict[str, Any]) -> None:
     compiled = program(rule(case["other"], "other"), rule(case["text"]))
     stored = decode_page(bytes.fromhex(case["page"]))
     assert stored.layout.is_earlier
-    kept, orphans = migrate_state(stored, compiled)
-    assert (orphans, len(kept)) == (0, len(stored))
+    state, orphans = migrate_state(stored, compiled)
+    assert (orphans, len(state)) == (0, len(stored))
     fresh = matches(compiled, None, case, after_cut=False)
-    continued = matches(compiled, kept, case, after_cut=True)
+    continued = matches(compiled, state, case, after_cut=True)
     assert continued == fresh

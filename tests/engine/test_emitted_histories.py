@@ -54,18 +54,18 @@ def every_match(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("block", seeds(30, inner=2))
 def test_they_are_what_the_oracle_says_of_the_last_event(block: int) -> None:
     """Patterns have absences, time-outs and `in order`; one call, and several with the state as bytes between."""
-    found, asked = [], 0
+    lines, compared = [], 0
     for case in [emitting(random_case(seed, 3)) for seed in range(block * BLOCK, (block + 1) * BLOCK)]:
         if problems(case.pattern, SCHEMA):
             continue
-        asked += 1
+        compared += 1
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
         expected = oracle_answers(case.pattern, case.events)
-        found.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
+        lines.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
         parts = split(batch, Random(case.seed))
-        found.append(difference(case, engine_answers(program, parts), expected, "split"))
-    assert [line for line in found if line] == []
-    assert asked > BLOCK / 2
+        lines.append(difference(case, engine_answers(program, parts), expected, "split"))
+    assert [line for line in lines if line] == []
+    assert compared > BLOCK / 2
 
 
 def test_a_rule_that_joins_later_changes_nothing_for_one_that_emits_them() -> None:
@@ -131,8 +131,8 @@ def test_they_are_the_features_of_the_last_event_and_have_types(pattern: str) ->
     rules = cep.parse(f"{DECLARED}pattern p by card_id {{\n  {pattern}\n{EMIT}}}\n")
     alerts = rules.match(stream())
     assert len(alerts) > 5
-    found = cep.features(stream(), FEATURES, by="card_id", declare=DECLARED)
-    features = {row["tx_id"]: row for row in found.to_pylist()}
+    table = cep.features(stream(), FEATURES, by="card_id", declare=DECLARED)
+    features = {row["tx_id"]: row for row in table.to_pylist()}
     measures = alerts.measures("p")
     assert measures.schema.field("spent").type == pa.decimal128(21, 2)
     for alert, values in zip(alerts.table.to_pylist(), measures.to_pylist(), strict=True):

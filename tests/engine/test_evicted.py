@@ -34,12 +34,12 @@ def test_each_key_is_named(texts: list[str], cut: int, monkeypatch: pytest.Monke
     matched = 0
     for start, end in ((0, cut), (cut, len(LINES))):
         watermark = int(events.time_ms[end]) if end < len(LINES) else int(events.time_ms[-1])
-        done = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
-        keyed_state = done.keyed_state
-        matched += len(done.matches)
-        for evicted in done.evicted:
+        result = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
+        keyed_state = result.keyed_state
+        matched += len(result.matches)
+        for evicted in result.evicted:
             lost[evicted.rule.rule_id, evicted.key] += evicted.runs_count
-        counted.update(done.counters)
+        counted.update(result.counters)
     assert matched == 0, "a note of evicted runs is no match"
     assert lost == {(f"r{n}", key): count for n in range(len(texts)) for key, count in (("x", 5), ("y", 1))}
     by_rule = {name: count for name, count in counted.items() if name.startswith("rule_runs_evicted")}
@@ -57,5 +57,5 @@ def test_dust_from_many_addresses_hides_no_poisoned_address() -> None:
         for n, (move, address, worth) in enumerate([*moves, ("withdrawn", "bait", 1_000.0)])
     ]  # fmt: skip
     rules = cep.load(Path(__file__).parents[2] / "patterns" / "crypto.cep")
-    found = rules.match(pa.Table.from_pylist(rows))
-    assert found.table["rule_id"].to_pylist() == ["address_poisoning"]
+    result = rules.match(pa.Table.from_pylist(rows))
+    assert result.table["rule_id"].to_pylist() == ["address_poisoning"]

@@ -21,27 +21,27 @@ NOTED = "seq a{2,} -> c within 1 h\nwhere a: e kind == a\n c: e kind == c\nemit 
 
 def test_the_same_program_needs_no_fitting() -> None:
     compiled = program(rule(PAIR))
-    kept = advance(compiled, None, batch("x a@1"), 1).keyed_state
-    assert migrate_state(kept, compiled) == (kept, 0)
+    state = advance(compiled, None, batch("x a@1"), 1).keyed_state
+    assert migrate_state(state, compiled) == (state, 0)
 
 
 def test_order_and_neighbours_of_rules_do_not_matter() -> None:
     first = program(rule(PAIR, "p"), rule(NOTED, "n"))
-    kept = advance(first, None, batch("x a@1 1.00 one", "x a@2 2.00 two", "y a@2 5.00 five"), 2).keyed_state
+    state = advance(first, None, batch("x a@1 1.00 one", "x a@2 2.00 two", "y a@2 5.00 five"), 2).keyed_state
     other = program(rule(NOTED, "n"), rule('seq c\nwhere c: e kind == c and note == "z"', "new"), rule(PAIR, "p"))
-    fitted, dropped = migrate_state(kept, other)
-    assert (dropped, len(fitted)) == (0, len(kept))
-    found = advance(other, kept, batch("x b@3", "x c@4", "y b@5"), END_MS).matches
-    by_rule = {other.rules[r].deployed.rule_id: int((found.rule == r).sum()) for r in range(3)}
+    fitted, dropped = migrate_state(state, other)
+    assert (dropped, len(fitted)) == (0, len(state))
+    matches = advance(other, state, batch("x b@3", "x c@4", "y b@5"), END_MS).matches
+    by_rule = {other.rules[r].deployed.rule_id: int((matches.rule == r).sum()) for r in range(3)}
     assert by_rule["p"] >= 2
     assert by_rule["n"] >= 1
-    (row,) = np.flatnonzero(found.rule == 0)[:1]
-    assert found.texts[int(found.measures[row, 0])].as_py() == "one"
+    (row,) = np.flatnonzero(matches.rule == 0)[:1]
+    assert matches.texts[int(matches.measures[row, 0])].as_py() == "one"
 
 
 def test_a_column_that_is_newly_kept_is_null_in_events_bound_before() -> None:
-    kept = advance(program(rule(PAIR, "p")), None, batch("x a@1 1.00 one"), 1).keyed_state
-    fitted, _ = migrate_state(kept, program(rule(PAIR, "p"), rule(NOTED, "n")))
+    state = advance(program(rule(PAIR, "p")), None, batch("x a@1 1.00 one"), 1).keyed_state
+    fitted, _ = migrate_state(state, program(rule(PAIR, "p"), rule(NOTED, "n")))
     assert fitted.events.columns["note"].to_pylist() == [None]
     assert fitted.events.columns["amount"].to_pylist() == [100]
 

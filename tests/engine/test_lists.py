@@ -38,17 +38,17 @@ def rule(condition: str, **params: object) -> DeployedRule:
 
 
 def versions(kind: str, timeline: Sequence[Version]) -> Timeline:
-    found = [(at, Content(kind).changed("replace", keys_of(entries, kind)[0])) for at, entries in timeline]
-    return tuple(FixedVersion(at, content) for at, content in found)
+    contents = [(from_ms, Content(kind).changed("replace", keys_of(entries, kind)[0])) for from_ms, entries in timeline]
+    return tuple(FixedVersion(from_ms, content) for from_ms, content in contents)
 
 
 def seen(timeline: Sequence[Version], time_ms: int) -> list[str] | None:
-    return next((entries for at, entries in reversed(timeline) if at <= time_ms), None)
+    return next((entries for from_ms, entries in reversed(timeline) if from_ms <= time_ms), None)
 
 
 def still_seen(timeline: Sequence[Version], first_ms: int) -> list[Version]:
     """Return the versions that an event from then on sees."""
-    return [v for at, v in enumerate(timeline) if at + 1 == len(timeline) or timeline[at + 1][0] > first_ms]
+    return [v for number, v in enumerate(timeline) if number + 1 == len(timeline) or timeline[number + 1][0] > first_ms]
 
 
 def told(timeline: Sequence[Version], time_ms: int, test: Callable[[list[str]], bool | None]) -> bool | None:
@@ -89,8 +89,8 @@ def test_each_event_sees_the_version_of_its_time(
         return None if row[3] == "-" else told(names, row[1], lambda entries: row[3] in entries)
 
     def past(row: Row) -> int:
-        at = rows.index(row)
-        same = [r for r in rows[:at] if r[0] == row[0] and r[1] > row[1] - 15] + [row]
+        place = rows.index(row)
+        same = [r for r in rows[:place] if r[0] == row[0] and r[1] > row[1] - 15] + [row]
         return sum(named(r) is True for r in same)
 
     def starting(row: Row) -> bool | None:
@@ -104,10 +104,10 @@ def test_each_event_sees_the_version_of_its_time(
 
     def within(row: Row) -> bool | None:
         networks = {"10.0.0.1": ["10.0.0.0/16"], "10.1.0.1": [], "::1": ["::/0"]}
-        own = networks.get(row[3])
-        return None if own is None else told(nets, row[1], lambda e: any(one in e for one in own))
+        network = networks.get(row[3])
+        return None if network is None else told(nets, row[1], lambda e: any(one in e for one in network))
 
-    rows = [row for at, row in enumerate(rows) if row not in rows[:at]]
+    rows = [row for place, row in enumerate(rows) if row not in rows[:place]]
     holds: list[Callable[[Row], bool]] = [
         lambda row: named(row) is True,
         lambda row: starting(row) is False,
@@ -119,20 +119,22 @@ def test_each_event_sees_the_version_of_its_time(
     ]
     kinds = {("names", "string"): names, ("starts", "prefix"): starts, ("sums", "decimal(2)"): sums}
     kinds[("nets", "cidr")] = nets
-    events = batch(*(f"{key} a@{at} {amount} {note}" for key, at, amount, note in rows))
-    found: set[tuple[int, str]] = set()
+    events = batch(*(f"{key} a@{place} {amount} {note}" for key, place, amount, note in rows))
+    matched: set[tuple[int, str]] = set()
     keyed_state: KeyedState | None = None
     bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     for start, end in [*pairwise(bounds), (len(rows), len(rows))]:
         # Versions that no later event can see are forgotten, as in a rulebook.
         first_ms = rows[start][1] if start < len(rows) else TIME_MS_MAX
-        lists: Lists = {key: versions(key[1], still_seen(given, first_ms)) for key, given in kinds.items()}
-        taken = events.take(np.arange(start, end))
+        lists: Lists = {
+            key: versions(key[1], still_seen(list_timeline, first_ms)) for key, list_timeline in kinds.items()
+        }
+        part = events.take(np.arange(start, end))
         watermark_ms = TIME_MS_MAX if start == len(rows) else rows[end - 1][1] - 1
-        advanced = advance(replace(PROGRAM, lists=lists), keyed_state, taken, watermark_ms)
+        advanced = advance(replace(PROGRAM, lists=lists), keyed_state, part, watermark_ms)
         keyed_state = decode_page(encode_page(advanced.keyed_state))
         matches = advanced.matches
         ids = matches.event_id.to_pylist()
-        found |= set(zip(matches.rule.tolist(), ids, strict=True))
-    expected = {(n, f"e{at}") for n, test in enumerate(holds) for at, row in enumerate(rows) if test(row)}
-    assert found == expected
+        matched |= set(zip(matches.rule.tolist(), ids, strict=True))
+    expected = {(n, f"e{place}") for n, test in enumerate(holds) for place, row in enumerate(rows) if test(row)}
+    assert matched == expected

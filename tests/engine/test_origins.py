@@ -93,11 +93,11 @@ def test_an_alert_lists_what_its_derived_events_were_made_of(matches: list[list[
         expected = [
             (place, *one) for place, (n, e) in enumerate(match) if isinstance(e, Derived) for one in behind(n, e)
         ]
-        found = [
+        listed = [
             (o["place"], o["variable"], o["event_id"], round(o["event_time"].timestamp() * 1_000))
             for o in origins or ()
         ]
-        assert found == expected
+        assert listed == expected
         assert (origins is None) == (not expected)
         assert all(o["level"] == len(o["variable"].split(".")) for o in origins or ())
 
@@ -145,9 +145,9 @@ def test_state_of_a_build_that_had_no_origins_goes_on(tmp_path: Path) -> None:
     after = advance(program, stored, late, TIME_MS_MAX)
     halves = [alert_table(program, matches.matches) for matches in (before, after)]
     assert all(half.num_rows for half in halves)
-    found = pa.concat_tables(halves)
-    assert found.drop_columns("origins").equals(whole.drop_columns("origins"))
+    joined = pa.concat_tables(halves)
+    assert joined.drop_columns("origins").equals(whole.drop_columns("origins"))
     times = dict(zip(batch.event_id.to_pylist(), batch.time_ms.tolist(), strict=True))
-    for ours, theirs in zip(found.to_pylist(), whole.to_pylist(), strict=True):
+    for ours, theirs in zip(joined.to_pylist(), whole.to_pylist(), strict=True):
         is_late = [times[event["event_id"]] >= middle_ms for event in ours["events"]]
         assert (ours["origins"] or []) == [origin for origin in theirs["origins"] if is_late[origin["place"]]]

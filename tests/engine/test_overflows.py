@@ -18,43 +18,46 @@ END_MS = 2**61 - 1
 
 def _carried(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[list[tuple[str, list[int]]], Counter[str]]:
     """Return the rule and the measures of each match, of rows `key kind@ms amount` in batches that end at the cuts."""
-    state, counters, found = None, Counter[str](), []
+    state, counters, results = None, Counter[str](), []
     for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         here = rows[first:end]
         last_ms = END_MS if end == len(rows) else int(here[-1].split("@")[1].split()[0]) - 1 if here else 0
-        done = advance(compiled, state, batch(*here), last_ms)
-        state = done.keyed_state
-        counters += Counter(done.counters)
-        for row in range(len(done.matches)):
-            values = done.matches.measures[row].tolist()
-            found.append((compiled.rules[done.matches.rule[row]].deployed.rule_id, values))
-            assert not done.matches.measures_null[row].any()
-    return found, counters
+        result = advance(compiled, state, batch(*here), last_ms)
+        state = result.keyed_state
+        counters += Counter(result.counters)
+        for row in range(len(result.matches)):
+            values = result.matches.measures[row].tolist()
+            results.append((compiled.rules[result.matches.rule[row]].deployed.rule_id, values))
+            assert not result.matches.measures_null[row].any()
+    return results, counters
 
 
 def _at(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[dict[str, set[int]], Counter[str]]:
     """Return the times of the events for which each rule holds, and the counters."""
-    state, counters, found = None, Counter[str](), dict[str, set[int]]()
+    state, counters, times_by_rule = None, Counter[str](), dict[str, set[int]]()
     for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-        done = advance(compiled, state, batch(*rows[first:end]), END_MS if end == len(rows) else 0)
-        state = done.keyed_state
-        counters += Counter(done.counters)
-        for row, number in enumerate(done.matches.rule.tolist()):
-            times = found.setdefault(compiled.rules[number].deployed.rule_id, set())
-            times.add(int(done.matches.event_time_ms[done.matches.offsets[row]]))
-    return found, counters
+        result = advance(compiled, state, batch(*rows[first:end]), END_MS if end == len(rows) else 0)
+        state = result.keyed_state
+        counters += Counter(result.counters)
+        for row, number in enumerate(result.matches.rule.tolist()):
+            times = times_by_rule.setdefault(compiled.rules[number].deployed.rule_id, set())
+            times.add(int(result.matches.event_time_ms[result.matches.offsets[row]]))
+    return times_by_rule, counters
 
 
 def test_one_absurd_payment_hides_none_and_is_forgotten_with_its_window() -> None:
-    rows = [f"x a@{at} {amount}" for at, amount in [(1, "5.00"), (2, ABSURD), (3, "5.00"), (8, "5.00"), (20, "7.00")]]
+    rows = [
+        f"x a@{second} {amount}"
+        for second, amount in [(1, "5.00"), (2, ABSURD), (3, "5.00"), (8, "5.00"), (20, "7.00")]
+    ]
     compiled = program(
         rule("seq a\nwhere a: e sum(e.amount over 10 ms) > 4.00", "above"),
         rule(f"seq a\nwhere a: e sum(e.amount over 10 ms) == {ABSURD}", "bound"),
         rule("seq a\nwhere a: e sum(e.amount over 10 ms) == 7.00", "right again"),
     )
     for cuts in ([], [1], [2, 3], [1, 2, 3, 4]):
-        found, counters = _at(compiled, rows, cuts)
-        assert found == {"above": {1, 2, 3, 8, 20}, "bound": {2, 3, 8}, "right again": {20}}
+        times, counters = _at(compiled, rows, cuts)
+        assert times == {"above": {1, 2, 3, 8, 20}, "bound": {2, 3, 8}, "right again": {20}}
         assert counters["arithmetic_overflows"] == counters["rule_overflows[above@1]"] == 3
 
 
@@ -63,8 +66,8 @@ def test_a_loop_goes_on_above_its_limit() -> None:
         rule("seq a+ -> b\nwhere a: e kind == a\n b: e kind == b and sum(a.amount) > 1000.00\nemit s = sum(a.amount)")
     )
     rows = [f"x a@1 {ABSURD}", f"x a@2 {ABSURD}", "x a@3 1.00", "x b@4 1.00"]
-    found, counters = _carried(compiled, rows, [2])
-    assert max(values[0] for _, values in found) == GREATEST
+    results, counters = _carried(compiled, rows, [2])
+    assert max(values[0] for _, values in results) == GREATEST
     assert counters["rule_overflows[r@1]"] > 0
 
 
@@ -100,17 +103,17 @@ def test_sums_are_those_of_whole_numbers_with_bounds(seed: int) -> None:
     """Sums are exact within a history, and one after the other in a loop; in any cut of the events into batches."""
     random = Random(f"saturation {seed}")
     amounts = _amounts(random)
-    rows = [f"x a@{at} {_text(amount)}" for at, amount in enumerate(amounts, 1)]
+    rows = [f"x a@{number} {_text(amount)}" for number, amount in enumerate(amounts, 1)]
     limits = [0, 2**62, GREATEST - 1, LEAST + 1]
     history = program(
         *(rule(f"seq a\nwhere a: e sum(e.amount over 5 ms) > {_text(limit)}", f"{limit}") for limit in limits)
     )
     loop = program(rule("seq a+ -> b\nwhere a: e kind == a\n b: e kind == b\nskip past last\nemit s = sum(a.amount)"))
-    windows = {at + 1: sum(amounts[max(at - 4, 0) : at + 1]) for at in range(len(amounts))}
+    windows = {number + 1: sum(amounts[max(number - 4, 0) : number + 1]) for number in range(len(amounts))}
     cuts = sorted(random.sample(range(1, len(rows)), random.randint(0, 5)))
-    found, counters = _at(history, rows, cuts)
+    times, counters = _at(history, rows, cuts)
     for limit in limits:
-        assert found.get(f"{limit}", set()) == {at for at, total in windows.items() if total > limit}
+        assert times.get(f"{limit}", set()) == {number for number, total in windows.items() if total > limit}
     assert counters["rule_overflows[0@1]"] == sum(not LEAST <= total <= GREATEST for total in windows.values())
     total = 0
     for amount in amounts:

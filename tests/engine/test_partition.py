@@ -27,6 +27,6 @@ def test_it_is_what_selecting_gives(seed: int) -> None:
     parts_count = int(random.integers(1, 5))
     part = random.integers(0, parts_count, len(keyed_state.keys))
     cut = partition_keys(keyed_state, part, parts_count, program.row_registers)
-    for at, share in enumerate(cut):
-        wanted = select_keys(keyed_state, part == at, program.row_registers)
-        assert encode_page(share) == encode_page(wanted)
+    for number, share in enumerate(cut):
+        expected = select_keys(keyed_state, part == number, program.row_registers)
+        assert encode_page(share) == encode_page(expected)

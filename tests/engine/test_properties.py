@@ -42,21 +42,21 @@ def _cases(level: int) -> Iterator[tuple[Case, Random]]:
 
 def _with_others(events: EventsByKey, random: Random) -> dict[str, list[Event]]:
     """Return the events with events of another type between them, of the same keys; times and order stay."""
-    found: dict[str, list[Event]] = {}
-    for key, own in events.items():
-        found[key] = []
-        for event in own:
-            found[key].append(replace(event, order=event.order * 10))
+    merged: dict[str, list[Event]] = {}
+    for key, key_events in events.items():
+        merged[key] = []
+        for event in key_events:
+            merged[key].append(replace(event, order=event.order * 10))
             for place in range(random.choice((0, 0, 1, 2))):
                 order, time_ms = event.order * 10 + 1 + place, event.time_ms + random.choice((0, 0, 1))
                 fields: dict[str, Value] = {"id": str(order), "event_time": time_ms, "key": key}
-                found[key].append(Event(1_000 + order, OTHER, time_ms, order, fields))
-        found[key].sort(key=lambda event: (event.time_ms, event.order))
-    return found
+                merged[key].append(Event(1_000 + order, OTHER, time_ms, order, fields))
+        merged[key].sort(key=lambda event: (event.time_ms, event.order))
+    return merged
 
 
 def _only(events: EventsByKey, event_type: str) -> dict[str, list[Event]]:
-    return {key: [event for event in own if event.type == event_type] for key, own in events.items()}
+    return {key: [event for event in key_events if event.type == event_type] for key, key_events in events.items()}
 
 
 def _joined(parts: list[Answers]) -> Answers:
@@ -70,31 +70,31 @@ def _joined(parts: list[Answers]) -> Answers:
 @pytest.mark.always
 @LEVELS
 def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: int) -> None:
-    found = []
+    lines = []
     for case, random in _cases(level):
         program = program_of(TWO_TYPES, case.pattern)
         events = _with_others(case.events, random)
         without = engine_answers(program, whole(batch_of(TWO_TYPES, _only(events, EVENT_TYPE))))
         batch = batch_of(TWO_TYPES, events)
-        found.append(difference(case, engine_answers(program, whole(batch)), without, "with others"))
-        found.append(difference(case, engine_answers(program, split(batch, random)), without, "with others, split"))
-    assert [line for line in found if line] == []
+        lines.append(difference(case, engine_answers(program, whole(batch)), without, "with others"))
+        lines.append(difference(case, engine_answers(program, split(batch, random)), without, "with others, split"))
+    assert [line for line in lines if line] == []
 
 
 @pytest.mark.slow
 @pytest.mark.always
 @LEVELS
 def test_over_all_looks_at_every_type(level: int) -> None:
-    found, changed = [], 0
+    lines, changed = [], 0
     for case, random in _cases(level):
         pattern = replace(case.pattern, event_types=(EVENT_TYPE, OTHER))
         program = program_of(TWO_TYPES, pattern)
         events = _with_others(case.events, random)
         batch, expected = batch_of(TWO_TYPES, events), oracle_answers(pattern, events)
-        found.append(difference(case, engine_answers(program, whole(batch)), expected, "over all"))
-        found.append(difference(case, engine_answers(program, split(batch, random)), expected, "over all, split"))
+        lines.append(difference(case, engine_answers(program, whole(batch)), expected, "over all"))
+        lines.append(difference(case, engine_answers(program, split(batch, random)), expected, "over all, split"))
         changed += expected != oracle_answers(case.pattern, events)
-    assert [line for line in found if line] == []
+    assert [line for line in lines if line] == []
     assert changed > 3 or level == 1, "`over all` should decide something now and then"
 
 
@@ -102,20 +102,20 @@ def test_over_all_looks_at_every_type(level: int) -> None:
 @pytest.mark.always
 @LEVELS
 def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: int) -> None:
-    found = []
+    lines = []
     for case, random in _cases(level):
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
         together = engine_answers(program, whole(batch))
         groups: list[dict[str, list[Event]]] = [{}, {}]
-        for key, own in case.events.items():
-            random.choice(groups)[key] = own
+        for key, key_events in case.events.items():
+            random.choice(groups)[key] = key_events
         apart = [engine_answers(program, split(batch_of(SCHEMA, group), random)) for group in groups]
-        found.append(difference(case, _joined(apart), together, "in groups of keys"))
+        lines.append(difference(case, _joined(apart), together, "in groups of keys"))
         keys = np.array(batch.key.to_pylist())
         chosen = random.sample(sorted(case.events), len(case.events))
         rows = np.concatenate([np.flatnonzero(keys == key) for key in chosen])
-        found.append(difference(case, engine_answers(program, whole(batch.take(rows))), together, "key after key"))
-    assert [line for line in found if line] == []
+        lines.append(difference(case, engine_answers(program, whole(batch.take(rows))), together, "key after key"))
+    assert [line for line in lines if line] == []
 
 
 def test_the_random_cases_hold_what_the_properties_are_about() -> None:

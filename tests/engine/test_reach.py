@@ -30,7 +30,7 @@ def test_the_earliest_time_of_a_window_is_the_last_that_it_holds(unit: str | Non
         now_ms = random.randint(1_700_000_000_000, 1_710_000_000_000)
         (first_ms,) = reaches_ms([window], np.array([now_ms])).tolist()
         now = Event("now", "e", now_ms, 2, {})
-        before = [Event("then", "e", at, 1, {}) for at in (first_ms - 1, first_ms)]
+        before = [Event("then", "e", time_ms, 1, {}) for time_ms in (first_ms - 1, first_ms)]
         assert [in_window(window, event, now) for event in before] == [False, first_ms < now_ms or not window.previous]
 
 
@@ -49,10 +49,10 @@ def test_an_alert_has_it_and_a_condition_on_all_of_the_past_always() -> None:
     compiled = program(rule(text), rule(lasting, "l"), rule("seq a\nwhere a: e\nskip none", "n"))
     events = batch("x a@100", "x a@105", "x a@109", "x a@110")
     matches = advance(compiled, None, events, TIME_MS_MAX).matches
-    found = alert_table(compiled, matches, 100).to_pylist()
+    records = alert_table(compiled, matches, 100).to_pylist()
     since = datetime.fromtimestamp(0.1, UTC)
-    told = {(a["rule_id"], a["events"][0]["event_id"]): a["history_from"] for a in found}
-    assert told == {
+    known_from = {(a["rule_id"], a["events"][0]["event_id"]): a["history_from"] for a in records}
+    assert known_from == {
         **{("r", f"e{i}"): since if i < 2 else None for i in range(4)},
         **{("l", f"e{i}"): since for i in range(4)},
         **{("n", f"e{i}"): None for i in range(4)},

@@ -27,25 +27,25 @@ _OF_WORK = ("run_steps",)
 
 def _matched(compiled: Program, deliveries: list[Delivery]) -> tuple[pa.Table, Counter[str]]:
     output = MatchOutput()
-    kept: KeyedState | None = None
+    state: KeyedState | None = None
     for events, watermark_ms in deliveries:
-        kept = match_events(compiled, kept, events, watermark_ms, output)
+        state = match_events(compiled, state, events, watermark_ms, output)
     return sort_alerts(output.alert_table()), Counter({n: c for n, c in output.counters.items() if n not in _OF_WORK})
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_slices_change_nothing(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, sliced = [], 0
+    subjects, sliced = [], 0
     for seed in range(300_000, 300_020):
         case = random_case(seed, level)
         case = with_past(case) if seed % 2 else case
         if not problems(case.pattern, SCHEMA):
             compiled = program_of(SCHEMA, case.pattern, case.pattern)
-            asked.append((compiled, split(batch_of(SCHEMA, case.events), Random(seed), cuts_max=2)))
-    at_once = [_matched(compiled, deliveries) for compiled, deliveries in asked]
+            subjects.append((compiled, split(batch_of(SCHEMA, case.events), Random(seed), cuts_max=2)))
+    at_once = [_matched(compiled, deliveries) for compiled, deliveries in subjects]
     for name in ("MATCHES_AT_ONCE_MAX", "BINDINGS_AT_ONCE_MAX"):
         monkeypatch.setattr(f"cep.engine.slices.{name}", 1)
-        for (compiled, deliveries), (alerts, counters) in zip(asked, at_once, strict=True):
+        for (compiled, deliveries), (alerts, counters) in zip(subjects, at_once, strict=True):
             again, counted = _matched(compiled, deliveries)
             assert again.equals(alerts)
             assert counted == counters

@@ -54,21 +54,21 @@ SKIPS = (SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT)
 
 
 def _streams() -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {}
+    streams: dict[str, list[Event]] = {}
     for length in range(1, STREAM_MAX + 1):
         for letters in product(LETTERS, repeat=length):
             word = "".join(letters)
-            found[word] = [
+            streams[word] = [
                 Event(
-                    str(at),
+                    str(number),
                     SCHEMA.event_types[0].name,
-                    1_000 + at,
-                    at,
-                    {"id": str(at), "event_time": 1_000 + at, "key": word, "k": letter, "v": at},
+                    1_000 + number,
+                    number,
+                    {"id": str(number), "event_time": 1_000 + number, "key": word, "k": letter, "v": number},
                 )
-                for at, letter in enumerate(letters)
+                for number, letter in enumerate(letters)
             ]
-    return found
+    return streams
 
 
 def _is(letter: str) -> Expr:
@@ -78,10 +78,10 @@ def _is(letter: str) -> Expr:
 def _pattern(
     letters: str, links: tuple[Link, ...], words: tuple[str, ...], skip: SkipKind, negated: int | None
 ) -> PatternIR:
-    names = [f"x{at}" for at in range(len(letters))]
+    names = [f"x{number}" for number in range(len(letters))]
     steps = tuple(
-        Step(link, VarNode(name, Quantifier() if at == negated else QUANTIFIERS[word]), negated=at == negated)
-        for at, (name, link, word) in enumerate(zip(names, links, words, strict=True))
+        Step(link, VarNode(name, Quantifier() if number == negated else QUANTIFIERS[word]), negated=number == negated)
+        for number, (name, link, word) in enumerate(zip(names, links, words, strict=True))
     )
     variables = tuple(
         Variable(name, SCHEMA.event_types[0].name, _is(letter)) for name, letter in zip(names, letters, strict=True)
@@ -149,7 +149,7 @@ KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": 
 def _compare(pattern: PatternIR, streams: dict[str, list[Event]], batch: EventBatch) -> None:
     actual = engine_answers(program_of(SCHEMA, pattern), whole(batch))
     # The streams differ only in their letters, so every one of them is a word of these choices.
-    choices = [[streams[letter * STREAM_MAX][at] for letter in LETTERS] for at in range(STREAM_MAX)]
+    choices = [[streams[letter * STREAM_MAX][place] for letter in LETTERS] for place in range(STREAM_MAX)]
     expected = set()
     for word, answer in find_matches_of_words(pattern, choices):
         key = "".join(LETTERS[number] for number in word)
@@ -164,7 +164,7 @@ def test_walking_words_is_matching_each_stream() -> None:
     patterns = [pattern for kind in KINDS.values() for pattern in list(kind())[::97]]
     for pattern in patterns:
         expected = oracle_answers(pattern, streams).matches
-        choices = [[streams[letter * STREAM_MAX][at] for letter in LETTERS] for at in range(STREAM_MAX)]
+        choices = [[streams[letter * STREAM_MAX][place] for letter in LETTERS] for place in range(STREAM_MAX)]
         words = list(find_matches_of_words(pattern, choices))
         assert sorted("".join(LETTERS[n] for n in word) for word, _ in words) == sorted(streams)
         walked = {

@@ -70,8 +70,8 @@ def some_rule(
     """
     steps = steps or random.choice(STEPS)
     used = [name for name in CONDITIONS if name in re.findall(r"[a-z]\d?", steps.replace("any", ""))]
-    given = {name: text for name, text in CONDITIONS.items() if isinstance(text, str)} | dict(chosen or {})
-    lines = [f"{name}: {given[name] if name in given else random.choice(CONDITIONS[name])}" for name in used]
+    conditions = {name: text for name, text in CONDITIONS.items() if isinstance(text, str)} | dict(chosen or {})
+    lines = [f"{name}: {conditions[name] if name in conditions else random.choice(CONDITIONS[name])}" for name in used]
     skip = random.choice(SKIPS if "b" in used and "!b" not in steps and "|" not in steps else SKIPS[:3])
     text = f"seq {steps} within {random.choice((5, 20, 60))} ms\nwhere " + "\n ".join(lines) + f"\nskip {skip}"
     which = "b" if chosen and random.random() < 0.5 else "a"
@@ -88,9 +88,9 @@ def alike(
     random: Random, numbers: Iterable[int], from_ms: int = LONG_AGO_MS, family: str | None = None
 ) -> list[DeployedRule]:
     """Return rules of which most have a common prefix and no end; the prefix of a `family` is always the same."""
-    own = Random(family) if family else random
-    c, d = own.choice(("e kind == c", "e amount > 3.00")), own.choice(CONDITIONS["d"])
-    steps, chosen = own.choice(LONGER), {"b": "e kind == b", "c": c, "d": d}
+    family_random = Random(family) if family else random
+    c, d = family_random.choice(("e kind == c", "e amount > 3.00")), family_random.choice(CONDITIONS["d"])
+    steps, chosen = family_random.choice(LONGER), {"b": "e kind == b", "c": c, "d": d}
     rules = [
         some_rule(random, number, from_ms, *((steps, chosen) if random.random() < 0.8 else (None, None)))
         for number in numbers
@@ -131,31 +131,31 @@ def shared_from(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def found_in(program: Program, matches: Matches) -> Counter[tuple[object, ...]]:
     """Count each match in words: rule, key, time, the bound events with their variables, and the emitted values."""
-    found: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for row in range(len(matches)):
         span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
-        own = program.rules[int(matches.rule[row])]
-        bound = tuple((own.variables[matches.variable[at]], matches.event_id[at].as_py()) for at in span)
+        own_rule = program.rules[int(matches.rule[row])]
+        bound = tuple((own_rule.variables[matches.variable[place]], matches.event_id[place].as_py()) for place in span)
         key = matches.keys[int(matches.key[row])].as_py()
-        known = matches.measures_null[row] == 0
-        measures = tuple(np.where(known, matches.measures[row], -1)[: len(own.measures)].tolist())
-        found[own.identity, key, int(matches.detected_ms[row]), bound, measures] += 1
-    return found
+        has_value = matches.measures_null[row] == 0
+        measures = tuple(np.where(has_value, matches.measures[row], -1)[: len(own_rule.measures)].tolist())
+        counts[own_rule.identity, key, int(matches.detected_ms[row]), bound, measures] += 1
+    return counts
 
 
 def carried(
     programs: Sequence[Program], deliveries: Sequence[tuple[EventBatch, int]]
 ) -> tuple[Counter[tuple[object, ...]], Counter[str], KeyedState | None]:
     """Return all matches with a program at each delivery, the counters, and the last state; bytes between calls."""
-    found: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     counters: Counter[str] = Counter()
     keyed_state: KeyedState | None = None
     for current, (events, watermark_ms) in zip(programs, deliveries, strict=True):
         advanced = advance(current, keyed_state, events, watermark_ms)
-        found += found_in(current, advanced.matches)
+        counts += found_in(current, advanced.matches)
         counters.update(advanced.counters)
         keyed_state = decode_page(encode_page(advanced.keyed_state))
-    return found, counters, keyed_state
+    return counts, counters, keyed_state
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -247,14 +247,14 @@ def test_nor_when_rules_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) 
             after_ms = max(after_ms, int(events.time_ms.min()))
         if number:
             rules = [one for one in rules if random.random() < 0.7]
-            rules += [some_rule(random, 10 * number + at, after_ms) for at in range(random.randint(0, 3))]
+            rules += [some_rule(random, 10 * number + offset, after_ms) for offset in range(random.randint(0, 3))]
         in_force.append(list(rules))
         after_ms = max(after_ms, int(events.time_ms.max()) + 1 if len(events) else 0)
     with shared_from(NEVER, monkeypatch):
-        expected, _, _ = carried([program(*own) for own in in_force], deliveries)
+        expected, _, _ = carried([program(*rules_in_force) for rules_in_force in in_force], deliveries)
     with shared_from(random.choice((1, 2, 3)), monkeypatch):
-        found, _, _ = carried([program(*own) for own in in_force], deliveries)
-    assert found == expected
+        matches, _, _ = carried([program(*rules_in_force) for rules_in_force in in_force], deliveries)
+    assert matches == expected
 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS)
@@ -278,14 +278,14 @@ def test_nor_when_prefixes_become_longer_and_shorter(seed: int, monkeypatch: pyt
         in_force.append(list(rules))
         after_ms = max(after_ms, int(events.time_ms.max()) + 1 if len(events) else 0)
     with shared_from(NEVER, monkeypatch):
-        expected, _, _ = carried([program(*own) for own in in_force], deliveries)
+        expected, _, _ = carried([program(*rules_in_force) for rules_in_force in in_force], deliveries)
     programs = []
-    for own in in_force:
+    for rules_in_force in in_force:
         with shared_from(random.choice((1, 2, 3)), monkeypatch), monkeypatch.context() as patched:
             patched.setattr("cep.nfa.shared.LENGTH_MAX", random.choice((1, 2, 32, 32, 32)))
-            programs.append(program(*own))
-    found, _, _ = carried(programs, deliveries)
-    assert found == expected
+            programs.append(program(*rules_in_force))
+    matches, _, _ = carried(programs, deliveries)
+    assert matches == expected
 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS[:40])
@@ -338,7 +338,7 @@ def test_what_waits_behind_the_starts_of_a_key_is_bounded(
     text = f"seq {steps} within 9 h\nwhere a: e kind == a\n b: e kind == b\n z: e kind == c and amount == "
     rules = [replace(_parsed(f"{text}{n}.00"), rule_id=f"r{n}", content_hash=f"{n}") for n in range(5)]
     rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled again, with the lower limit
-    together, keyed_state, kept = program(*rules), None, list[int]()
+    together, keyed_state, sizes = program(*rules), None, list[int]()
     assert together.shared
     count = 2_000  # four times this is more than the limit, and once where ids are long
     for number in range(4):
@@ -346,9 +346,9 @@ def test_what_waits_behind_the_starts_of_a_key_is_bounded(
         ids = [f"{number}/{n}{'.' * 3 * NODE_TEXT_BYTES * long}" for n in range(len(events))]
         events = replace(events, event_id=pa.array(ids, events.event_id.type))
         keyed_state = advance(together, keyed_state, events, (number + 1) * count - 1).keyed_state
-        kept.append(len(keyed_state.events))
-    assert max(kept) <= nodes_max + 2 * runs_max
-    assert not long or max(kept) <= nodes_max // 4 + runs_max
+        sizes.append(len(keyed_state.events))
+    assert max(sizes) <= nodes_max + 2 * runs_max
+    assert not long or max(sizes) <= nodes_max // 4 + runs_max
 
 
 @pytest.mark.parametrize("seed", SEEDS[:12])
@@ -401,8 +401,8 @@ def test_of_a_rule_that_is_gone_only_its_own_runs_are_counted() -> None:
     first = advance(program(*rules), None, batch("x a@1", "x a@2", "x b@3 9.00"), 3)
     _, orphans = migrate_state(first.keyed_state, program(*rules[1:]))
     assert orphans == 0
-    left, orphans = migrate_state(first.keyed_state, program(*rules[4:]))  # two share nothing
-    assert (orphans, len(left)) == (0, 4)
+    state, orphans = migrate_state(first.keyed_state, program(*rules[4:]))  # two share nothing
+    assert (orphans, len(state)) == (0, 4)
     _, orphans = migrate_state(first.keyed_state, program())
     assert orphans == 2
 
@@ -425,13 +425,13 @@ def test_a_rule_that_kept_its_own_starts_finds_no_match_twice() -> None:
         (batch("z c@14", "x a@15 2.00"), 15),
         (batch("x b@20 9.00", "y b@21 9.00"), 21),
     ]
-    found, _, _ = carried([first, then, then], deliveries)
-    assert sorted((key, bound) for (_, key, _, bound, _) in found) == [
+    matches, _, _ = carried([first, then, then], deliveries)
+    assert sorted((key, bound) for (_, key, _, bound, _) in matches) == [
         ("x", (("a", "e0"), ("b", "e0"))),
         ("x", (("a", "e1"), ("b", "e0"))),
         ("y", (("a", "e1"), ("b", "e1"))),
     ]
-    assert set(found.values()) == {1}
+    assert set(matches.values()) == {1}
 
 
 def threes(count: int, within: str = "1 h") -> list[DeployedRule]:
@@ -441,9 +441,9 @@ def threes(count: int, within: str = "1 h") -> list[DeployedRule]:
 
 def kept_ids(keyed_state: KeyedState, rules_count: int) -> list[str]:
     """Return the ids of the events that are stored for several rules."""
-    own = keyed_state.run_rule >= rules_count
-    found: list[str] = keyed_state.events.event_id.take(keyed_state.runs[own, y.RUN_START_ROW]).to_pylist()
-    return found
+    is_shared = keyed_state.run_rule >= rules_count
+    ids: list[str] = keyed_state.events.event_id.take(keyed_state.runs[is_shared, y.RUN_START_ROW]).to_pylist()
+    return ids
 
 
 def test_of_what_follows_a_start_only_that_is_kept_for_which_a_run_may_wait() -> None:
@@ -498,7 +498,7 @@ def test_state_with_shared_first_conditions_goes_on_with_longer_prefixes(monkeyp
     deliveries = [(batch("x a@1", "y a@2"), 2), (batch("x b@3", "x a@4"), 4), (batch("y b@5"), 5)]
     deliveries.append((batch(*(f"{key} c@{6 + n} {n}.00" for n in range(5) for key in "xy")), 20))
     for programs in ([shorter, longer, longer, longer], [longer, longer, shorter, longer], [longer, shorter] * 2):
-        found, _, _ = carried(programs, deliveries)
-        assert sorted((str(match[0])[2:4], match[1]) for match in found) == [
+        matches, _, _ = carried(programs, deliveries)
+        assert sorted((str(match[0])[2:4], match[1]) for match in matches) == [
             (f"r{n}", k) for n in range(5) for k in "xy"
         ]

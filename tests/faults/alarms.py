@@ -98,24 +98,26 @@ class Alarms:
         return {one for one, values in _by_instance(self._risen(name, within)).items() if sum(values) > float(bound)}
 
     def _changed(self, name: str, within: str, bound: str) -> set[Labels]:
-        series = _by_instance({at: float(_changes(points)) for at, points in self._series(name, within).items()})
+        series = _by_instance(
+            {labels: float(_changes(points)) for labels, points in self._series(name, within).items()}
+        )
         return {one for one, counts in series.items() if sum(counts) > float(bound)}
 
     def _shared(self, name: str, within: str, whole: str, bound: str) -> set[Labels]:
         parts, wholes = (_by_instance(self._risen(each, within)) for each in (name, whole))
         sums = {one: (sum(parts.get(one, ())), sum(values)) for one, values in wholes.items()}
-        return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
+        return {one for one, (part, total) in sums.items() if total > 0 and part / total > float(bound)}
 
     def _shared_by_two(self, name: str, within: str, other: str, whole: str, bound: str) -> set[Labels]:
         parts = [_by_instance(self._risen(each, within)) for each in (name, other)]
         wholes = _by_instance(self._risen(whole, within))
-        sums = {one: (sum(sum(part.get(one, ())) for part in parts), sum(of)) for one, of in wholes.items()}
-        return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
+        sums = {one: (sum(sum(part.get(one, ())) for part in parts), sum(total)) for one, total in wholes.items()}
+        return {one for one, (part, total) in sums.items() if total > 0 and part / total > float(bound)}
 
     def _divided(self, name: str, by: str, bound: str) -> set[Labels]:
         wholes = _by_instance(self._now(by))
         sums = {one: (sum(values), sum(wholes.get(one, ()))) for one, values in _by_instance(self._now(name)).items()}
-        return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
+        return {one for one, (part, total) in sums.items() if total > 0 and part / total > float(bound)}
 
     def _absent(self, name: str) -> set[Labels]:
         return set() if self._now(name) else {_ALL}
@@ -131,7 +133,7 @@ class Alarms:
         for labels, count in self._risen(name, within).items():
             buckets, edge = below.setdefault(_instance(labels), {}), float(dict(labels)["le"])
             buckets[edge] = buckets.get(edge, 0.0) + count
-        return {one for one, of in below.items() if _at_share(float(share), sorted(of.items())) > float(bound)}
+        return {one for one, counts in below.items() if _at_share(float(share), sorted(counts.items())) > float(bound)}
 
     # -------------------------------------------------------------------------------------------------------- values
 
@@ -202,9 +204,9 @@ def _instance(labels: Labels) -> Labels:
     return frozenset(label for label in labels if label[0] == "instance")
 
 
-def _by_instance(found: Found) -> dict[Labels, list[float]]:
+def _by_instance(by_labels: Found) -> dict[Labels, list[float]]:
     values: dict[Labels, list[float]] = {}
-    for labels, value in found.items():
+    for labels, value in by_labels.items():
         values.setdefault(_instance(labels), []).append(value)
     return values
 
@@ -226,8 +228,8 @@ def _slope(points: list[tuple[int, float]]) -> float:
     """Return the slope of the line of least squares, per second."""
     times = [at_ms / 1_000 for at_ms, _ in points]
     middle, level = sum(times) / len(times), sum(value for _, value in points) / len(points)
-    spread = sum((at - middle) ** 2 for at in times)
-    return sum((at - middle) * (value - level) for at, (_, value) in zip(times, points, strict=True)) / spread
+    spread = sum((time_s - middle) ** 2 for time_s in times)
+    return sum((time_s - middle) * (value - level) for time_s, (_, value) in zip(times, points, strict=True)) / spread
 
 
 def _at_share(share: float, below: list[tuple[float, float]]) -> float:

@@ -30,9 +30,9 @@ def run(seed: int) -> Outcome:
 def table(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
     """Return a row for each fault."""
     rows: list[tuple[str, ...]] = []
-    given = list(outcomes)
+    listed = list(outcomes)
     for fault, alarms in FAULTS.items():
-        having = [outcome for outcome in given if fault in outcome.begun_ms]
+        having = [outcome for outcome in listed if fault in outcome.begun_ms]
         rang: dict[str, list[int]] = {}
         for outcome in having if alarms else ():
             for alarm, minutes in outcome.rang(fault).items():

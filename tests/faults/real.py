@@ -161,8 +161,8 @@ class Trial:
             assert time.monotonic() < until_s, "the job goes on with a topic that was created again"
             job.scrape()
             time.sleep(SCRAPE_S)
-        said = [member.log.read_text() for member in job.members if not member.is_alive]
-        assert any("created again" in text for text in said), said[-1][-1_000:]
+        logs = [member.log.read_text() for member in job.members if not member.is_alive]
+        assert any("created again" in text for text in logs), logs[-1][-1_000:]
         for _ in range(16):
             job.scrape()
             time.sleep(SCRAPE_S)
@@ -170,12 +170,12 @@ class Trial:
     def judge(self) -> None:
         """Compare the alerts with the replay."""
         job, outcome = self.job, self.outcome
-        wanted = Counter(job.replayed())
-        outcome.alerts = wanted.total()
+        expected = Counter(job.replayed())
+        outcome.alerts = expected.total()
         for sink, ids in job.ids().items():
-            lost, more = wanted - Counter(ids), Counter(ids) - wanted
+            lost, more = expected - Counter(ids), Counter(ids) - expected
             if lost or more:
-                outcome.problem += f"{sink}: {lost.total()} missing, {more.total()} too many, of {wanted.total()}; "
+                outcome.problem += f"{sink}: {lost.total()} missing, {more.total()} too many, of {expected.total()}; "
         if "late events" not in outcome.faults and (count := job.set_aside()):
             outcome.problem += f"{count} payments were set aside that should count; "
 
@@ -184,8 +184,11 @@ class Trial:
         for name, begun_ms in self.begun_ms.items():
             alarms, must_ring = FAULTS[name]
             rung = self.job.alarms.rung
-            first = {alarm: next((at for at in rung.get(alarm, ()) if at >= begun_ms), None) for alarm in alarms}
-            after = {alarm: (at - begun_ms) / 1_000 for alarm, at in first.items() if at is not None}
+            first = {
+                alarm: next((rung_ms for rung_ms in rung.get(alarm, ()) if rung_ms >= begun_ms), None)
+                for alarm in alarms
+            }
+            after = {alarm: (rung_ms - begun_ms) / 1_000 for alarm, rung_ms in first.items() if rung_ms is not None}
             self.outcome.after_s[name] = after
             if must_ring and not after:
                 self.outcome.problem += f"{name} rang nothing; "

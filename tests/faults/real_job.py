@@ -305,8 +305,8 @@ class RealJob:
             return False
         now = self.alarms.samples[-1][1]
         mine = {
-            name: [value for labels, value in found.items() if ("instance", member.name) in labels]
-            for name, found in now.items()
+            name: [value for labels, value in samples.items() if ("instance", member.name) in labels]
+            for name, samples in now.items()
         }
         delay_s = mine.get("cep_watermark_delay_seconds", [1e9])[0]
         lags, undelivered = mine.get("cep_lag_records", [1.0]), mine.get("cep_undelivered_alerts", [0.0])
@@ -323,7 +323,7 @@ class RealJob:
         """Return the ids of the alerts in each sink."""
         paths = sorted((self.folder / "alerts").glob("**/*.jsonl"))
         lines = [line for path in paths for line in path.read_bytes().splitlines()]
-        found = {
+        by_sink = {
             "folder": [orjson.loads(line)["alert_id"] for line in lines],
             "topic": [
                 orjson.loads(value)["alert_id"] for value in committed(self.kafka.address, self.topics["alerts"])
@@ -331,8 +331,8 @@ class RealJob:
         }
         if self.database is not None:
             with psycopg.connect(self.database) as connection:
-                found["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
-        return found
+                by_sink["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
+        return by_sink
 
     def replayed(self) -> list[str]:
         """Return the ids of the replay of all payments that were not set aside."""

@@ -90,7 +90,7 @@ class Outcome:
         ends_ms = begun_ms + (minutes + SEEN_WITHIN) * MINUTE_MS
         after: dict[str, int] = {}
         for alarm in (*FAULTS[fault], GONE):
-            times = [at for at in self.rung.get(alarm, ()) if begun_ms <= at <= ends_ms]
+            times = [rung_ms for rung_ms in self.rung.get(alarm, ()) if begun_ms <= rung_ms <= ends_ms]
             if times and not (alarm == GONE and after):
                 after[alarm] = (times[0] - begun_ms) // MINUTE_MS
         return after
@@ -295,9 +295,9 @@ class Simulation:
     def _run(self) -> None:
         for _ in range(STEPS_MAX):
             now_ms = self.clock.now_ms
-            for at in [at for at in self.plan if self.begin_ms + at[0] * MINUTE_MS <= now_ms]:
-                self.plan.remove(at)
-                self.begin(at[1], at[2])
+            for fault in [fault for fault in self.plan if self.begin_ms + fault[0] * MINUTE_MS <= now_ms]:
+                self.plan.remove(fault)
+                self.begin(fault[1], fault[2])
             for end in [end for end in self.ends if end[0] <= now_ms]:
                 self.ends.remove(end)
                 self.end(end[1])
@@ -396,10 +396,10 @@ class Simulation:
         aside = self.letters.ids()
         history = [line for line in self.lines if orjson.loads(line)["tx_id"] not in aside]
         changed = deployment([*RULES, *map(_record, self.brokers.control)])
-        wanted, got = sorted(expected(history, changed, self.folder)), self.receiver.lines()
-        if wanted != got:
-            lost, more = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
-            return f"{lost.total()} alerts are missing, {more.total()} are too many, of {len(wanted)}"
+        expected_alerts, alerts = sorted(expected(history, changed, self.folder)), self.receiver.lines()
+        if expected_alerts != alerts:
+            lost, more = Counter(expected_alerts) - Counter(alerts), Counter(alerts) - Counter(expected_alerts)
+            return f"{lost.total()} alerts are missing, {more.total()} are too many, of {len(expected_alerts)}"
         late = {name for name in aside if not name.startswith(("late", "tomorrow"))}
         is_wrong = late and not {"clock behind", "clock ahead"} & self.outcome.begun_ms.keys()
         return f"{len(late)} events were set aside that should count" if is_wrong else ""
@@ -421,11 +421,11 @@ class Simulation:
 
 def quicker(lines: Sequence[bytes]) -> list[bytes]:
     """Return the payments with shorter gaps, so that a payment of one partition does not wait long for the next."""
-    given = [orjson.loads(line) for line in lines]
+    events = [orjson.loads(line) for line in lines]
     begin_ms = time_ms(lines[0])
-    for line, event in zip(lines, given, strict=True):
+    for line, event in zip(lines, events, strict=True):
         event["event_time"] = utc_text(begin_ms + (time_ms(line) - begin_ms) // QUICKER)
-    return [orjson.dumps(event) for event in given]
+    return [orjson.dumps(event) for event in events]
 
 
 def _record(data: bytes) -> Any:

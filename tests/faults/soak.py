@@ -126,22 +126,22 @@ class Soak:
 
     def start(self, name: str) -> Member:
         """Start a process of the job, with its own folder."""
-        own = self.folder / name
-        own.mkdir(exist_ok=True)
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        conf, target = own / "cep.toml", own / "target"
+        conf, target = folder / "cep.toml", folder / "target"
         conf.write_text('[output]\nwebhook = { "secret" = "of the soak, known to both" }\n')
         words = [
             "run", "--conf", str(conf), "--rules", str(self.folder / "rules"), "--bootstrap-servers",
             self.kafka.address, "--topic", "payments", "--control-topic", "rules", "--status-topic", "rules-status",
-            "--checkpoint", str(own / "job"), "--checkpoint-target", str(target), "--checkpoint-interval", "20 s",
+            "--checkpoint", str(folder / "job"), "--checkpoint-target", str(target), "--checkpoint-interval", "20 s",
             "--changelog", "state", "--standby", "--lateness", "2 s", "--dedup", "1 min", "--key", "device_id",
             "--key-groups", "8", "--interval", "200 ms", "--log", "json", "--listen", address,
         ]  # fmt: skip
         words += [word for sink in self.sinks for word in ("--alerts", sink)]
-        log = own / f"{len(self.members)}.log"
+        log = folder / f"{len(self.members)}.log"
         with log.open("wb") as file:
             command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -176,8 +176,8 @@ class Soak:
                 if self.first.setdefault((place, name), 0.0 if "_total" in name else value) != value:
                     self.moved.add(name.partition("{")[0])
             if values.get("cep_standby") == 0.0:
-                told = {name: values[name] for name in FLAT if name in values}
-                self.samples.add({**told, **resident_bytes(member.process.pid)})
+                figures = {name: values[name] for name in FLAT if name in values}
+                self.samples.add({**figures, **resident_bytes(member.process.pid)})
 
     def feed(self) -> None:
         """Send payments at the rate, oddities and changes each minute, and cause the faults, until the time is over."""
@@ -187,8 +187,8 @@ class Soak:
         self.quiet_from_s = begun + self.seconds / 2
         while (passed_s := time.monotonic() - begun_s) < self.seconds:
             while pending and pending[0][0] * self.seconds <= passed_s:
-                _, what, act = pending.pop(0)
-                print(f"{time.strftime('%H:%M:%S')} {passed_s / self.seconds:.0%}: {what}", flush=True)
+                _, fault, act = pending.pop(0)
+                print(f"{time.strftime('%H:%M:%S')} {passed_s / self.seconds:.0%}: {fault}", flush=True)
                 act()
             if int(passed_s // 60) > minute:
                 minute = int(passed_s // 60)
@@ -261,11 +261,11 @@ class Soak:
         self.producer.flush(WAIT_S)
         self.payments.write()
         self.look()
-        seen, since_s, begun_s = -1, time.monotonic(), time.monotonic()
+        arrived_count, since_s, begun_s = -1, time.monotonic(), time.monotonic()
         while time.monotonic() - since_s < 40:  # the longest window and more
             assert time.monotonic() - begun_s < END_S, self.at_work.log.read_text()[-3_000:]
-            if len(self.webhook.arrived) != seen or not self._is_idle():
-                seen, since_s = len(self.webhook.arrived), time.monotonic()
+            if len(self.webhook.arrived) != arrived_count or not self._is_idle():
+                arrived_count, since_s = len(self.webhook.arrived), time.monotonic()
             self.look()
             self._send("rules", HeartbeatRecord(event_time=utc_text(self._now_ms())).to_json())
             self.producer.flush(WAIT_S)
@@ -294,10 +294,10 @@ class Soak:
 
     def write_seen(self) -> None:
         """Write the observations so far; a reader sees the whole new file or the whole old one."""
-        seen = {"samples": self.samples.found, "moved": sorted(self.moved), "arrived": dict(self.webhook.arrived),
+        report = {"samples": self.samples.found, "moved": sorted(self.moved), "arrived": dict(self.webhook.arrived),
                 "arrived_s": dict(self.webhook.arrived_s), "quiet_from_s": self.quiet_from_s}  # fmt: skip
         path = self.folder / "seen.json"
-        path.with_suffix(".new").write_bytes(orjson.dumps(seen))
+        path.with_suffix(".new").write_bytes(orjson.dumps(report))
         path.with_suffix(".new").replace(path)
 
     def latencies_s(self) -> dict[str, list[float]]:
@@ -312,7 +312,7 @@ class Soak:
         """Return the ids of the alerts in each sink."""
         folder = self.folder
         lines = [line for path in (folder / "alerts").glob("*.jsonl") for line in path.read_bytes().splitlines()]
-        found = {
+        by_sink = {
             "folder": [orjson.loads(line)["alert_id"] for line in lines],
             "Parquet": pq.read_table(folder / "parquet", columns=["alert_id"])["alert_id"].to_pylist(),
             "Delta Lake": deltalake.DeltaTable(str(folder / "delta"))
@@ -323,8 +323,8 @@ class Soak:
         }
         if self.postgres is not None:
             with psycopg.connect(self.postgres.address) as connection:
-                found["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
-        return found
+                by_sink["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
+        return by_sink
 
     def replayed(self) -> list[str]:
         """Return the ids of the replay of all payments that were not set aside (late ones, ones dated ahead)."""
@@ -388,12 +388,12 @@ def judge_flat(samples: Samples) -> tuple[list[tuple[str, ...]], bool]:
     return rows, is_flat
 
 
-def judge_sinks(wanted: Sequence[str], found: dict[str, list[str]]) -> tuple[list[tuple[str, ...]], bool]:
+def judge_sinks(expected: Sequence[str], by_sink: dict[str, list[str]]) -> tuple[list[tuple[str, ...]], bool]:
     """Return a row for each sink, and whether all have the replay's alerts, each once."""
     rows: list[tuple[str, ...]] = []
     are_right = True
-    for sink, ids in found.items():
-        lost, more = Counter(wanted) - Counter(ids), Counter(ids) - Counter(wanted)
+    for sink, ids in by_sink.items():
+        lost, more = Counter(expected) - Counter(ids), Counter(ids) - Counter(expected)
         rows.append((sink, f"{len(ids):,}", f"{lost.total():,}", f"{more.total():,}"))
         are_right = are_right and not (lost or more)
     return rows, are_right

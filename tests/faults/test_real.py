@@ -34,6 +34,6 @@ def test_the_table_has_what_rang_and_after_how_long() -> None:
 @pytest.mark.parametrize("runner", ["run", pytest.param("live", marks=pytest.mark.spark)])
 def test_two_seeds(runner: str) -> None:
     words = [sys.executable, "-m", "tests.faults.real", "--seeds", "2", "--runner", runner]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.stdout.splitlines()[-1:] == ["wrong: none"], done.stdout + done.stderr
-    assert done.returncode == 0
+    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert result.stdout.splitlines()[-1:] == ["wrong: none"], result.stdout + result.stderr
+    assert result.returncode == 0

@@ -84,7 +84,9 @@ def test_a_webhook_notes_what_comes_again() -> None:
 @pytest.mark.slow
 def test_two_minutes() -> None:
     words = [sys.executable, "-m", "tests.faults.soak", "--minutes", "2", "--rate", "30"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
-    lines = [line.split() for line in done.stdout.splitlines()]
+    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    lines = [line.split() for line in result.stdout.splitlines()]
     sinks = {line[0]: line[-2:] for line in lines if line and line[0] in ("folder", "Parquet", "webhook", "topic")}
-    assert sinks == {name: ["0", "0"] for name in ("folder", "Parquet", "webhook", "topic")}, done.stdout + done.stderr
+    assert sinks == {name: ["0", "0"] for name in ("folder", "Parquet", "webhook", "topic")}, (
+        result.stdout + result.stderr
+    )

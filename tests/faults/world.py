@@ -79,15 +79,15 @@ class Partitions:
             return []
         self.look()
         for number in self.order(sorted(self.next.keys() - self.held)):
-            at = self.next[number]
-            records = self.brokers.partitions[number][at : at + self.most]
+            offset = self.next[number]
+            records = self.brokers.partitions[number][offset : offset + self.most]
             if records:
                 self.next[number] += len(records)
                 return [Chunk(_lane(number), pa.array(records, pa.large_binary()))]
         return []
 
     def positions(self) -> Positions:
-        return {_lane(number): at for number, at in self.next.items()}
+        return {_lane(number): offset for number, offset in self.next.items()}
 
     def ids(self) -> dict[str, str]:
         return dict(self.expected)
@@ -97,10 +97,10 @@ class Partitions:
 
     def seek(self, positions: Mapping[str, int]) -> None:
         self._refuse()
-        self.next = {_number(lane): at for lane, at in positions.items()}
+        self.next = {_number(lane): offset for lane, offset in positions.items()}
 
     def behind(self) -> dict[str, bool]:
-        return {_lane(number): at < self.seen.get(number, 0) for number, at in self.next.items()}
+        return {_lane(number): offset < self.seen.get(number, 0) for number, offset in self.next.items()}
 
     def look(self) -> None:
         if not self.brokers.are_away:
@@ -176,14 +176,14 @@ class StateTopic:
     def stand_ins(self) -> dict[str, Callable[..., Any]]:
         """Return replacements for the functions that read a topic."""
         return {
-            "read_range": lambda _, wanted, rows_max=1_000: self.read(wanted, rows_max),
+            "read_range": lambda _, offsets, rows_max=1_000: self.read(offsets, rows_max),
             "earliest_offsets": lambda _, topics: {topic: {0: 0} for topic in topics},
             "latest_offsets": lambda _, topics: {topic: {0: self.end} for topic in topics},
         }
 
-    def read(self, wanted: OffsetRange, rows_max: int) -> Iterator[pa.RecordBatch]:
+    def read(self, offsets: OffsetRange, rows_max: int) -> Iterator[pa.RecordBatch]:
         """Return the entries of a range, as read_range does."""
-        entries = [entry for entry in self.entries if wanted.start <= entry[0] < wanted.end]
+        entries = [entry for entry in self.entries if offsets.start <= entry[0] < offsets.end]
         for start in range(0, len(entries), rows_max):
             columns = zip(*entries[start : start + rows_max], strict=True)
             types = {"offset": pa.int64(), "key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64()}

@@ -36,41 +36,41 @@ def main() -> int:
 
 
 def _show(kind: str, seed: int, number: int) -> int:
-    _, found = examined(drafted(kind, seed, number + 1)[number:])
-    for one in found:
+    _, findings = examined(drafted(kind, seed, number + 1)[number:])
+    for one in findings:
         print("\n".join(lines_of(one)))
-    if not found:
+    if not findings:
         print("the library has no answer, or would take too long for one", file=sys.stderr)
         return 2
-    return int(any(one.is_open for one in found))
+    return int(any(one.is_open for one in findings))
 
 
 def _campaign(kind: str, scenarios: int, seed: int, jobs: int, log: Path | None) -> int:
-    own, (known_build, known) = build(kind), read_log(log) if log is not None else ("", {})
-    if known_build and known_build != own:
+    current, (known_build, rounds) = build(kind), read_log(log) if log is not None else ("", {})
+    if known_build and known_build != current:
         print(f"{log} is of another build: begin another log, one campaign is of one build", file=sys.stderr)
         return 2
     totals, begun, at_first = Tally(), time.monotonic(), 0
-    for tally in known.values():
+    for tally in rounds.values():
         totals.add(tally)
     at_first = totals.drafted
 
     def done(seed: int, tally: Tally) -> None:
         totals.add(tally)
         if log is not None:
-            append(log, own, seed, tally)
+            append(log, current, seed, tally)
         print("".join(f"{text}\n" for text in tally.open), end="")
         each = (totals.drafted - at_first) / (time.monotonic() - begun)
         print(f"seed {seed}: {totals.compared} compared, {len(totals.open)} open, {each:.0f} scenarios/s", flush=True)
 
-    wanted = [(seed + at // ROUND, min(ROUND, scenarios - at)) for at in range(0, scenarios, ROUND)]
-    run(kind, [one for one in wanted if one[0] not in known], jobs, done)
-    _print_totals(own, totals)
+    todo = [(seed + first // ROUND, min(ROUND, scenarios - first)) for first in range(0, scenarios, ROUND)]
+    run(kind, [one for one in todo if one[0] not in rounds], jobs, done)
+    _print_totals(current, totals)
     return 1 if totals.open else 0
 
 
-def _print_totals(own: str, totals: Tally) -> None:
-    print(f"\nbuild {own}: {totals.drafted} scenarios, {totals.compared} compared", end="")
+def _print_totals(current: str, totals: Tally) -> None:
+    print(f"\nbuild {current}: {totals.drafted} scenarios, {totals.compared} compared", end="")
     print(f", {totals.unasked} not asked (the library would hang), {totals.unanswered} not answered", end="")
     print(f", {totals.proven} proven behind a skip, {totals.ties} of them ties, {len(totals.open)} open")
     for verdict, count in totals.verdicts.most_common():

@@ -65,25 +65,25 @@ class Tally:
         for part in fields(self):
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
-    def count(self, found: Finding) -> None:
+    def count(self, finding: Finding) -> None:
         """Count one finding."""
-        outcome = found.outcome
+        outcome = finding.outcome
         self.verdicts[outcome.verdict] += 1
-        self.ties += found.tie
+        self.ties += finding.tie
         if outcome.numbers:
             self.numbers[" ".join(map(str, outcome.numbers))] += 1
         if outcome.verdict is Verdict.NO_ANSWER:
             self.refusals[outcome.scenario.refusal.partition(":")[0]] += 1
-        if found.is_open:
-            self.open.append("\n".join(lines_of(found)))
+        if finding.is_open:
+            self.open.append("\n".join(lines_of(finding)))
 
 
-def lines_of(found: Finding) -> list[str]:
+def lines_of(finding: Finding) -> list[str]:
     """Return the lines of a finding for a reader."""
-    outcome = found.outcome
+    outcome = finding.outcome
     lines = ["", headline(outcome)]
-    lines += [f"  engine and oracle disagree: {found.bug}"] * bool(found.bug)
-    lines += [f"  doubtful: {found.doubt}"] * bool(found.doubt)
+    lines += [f"  engine and oracle disagree: {finding.bug}"] * bool(finding.bug)
+    lines += [f"  doubtful: {finding.doubt}"] * bool(finding.doubt)
     if outcome.written is not None:
         text = outcome.written.text
         lines += ["    " + line for line in text[text.index("pattern ") :].splitlines()]
@@ -93,36 +93,36 @@ def lines_of(found: Finding) -> list[str]:
 @without_limits()
 def examined(scenarios: list[Json]) -> tuple[Tally, list[Finding]]:
     """Answer and compare the scenarios, then prove the differences under a skip strategy."""
-    asked = [one for one in scenarios if not would_hang(one["pattern"])]
-    tally = Tally(drafted=len(scenarios), unasked=len(scenarios) - len(asked))
-    found: list[Finding] = []
+    askable = [one for one in scenarios if not would_hang(one["pattern"])]
+    tally = Tally(drafted=len(scenarios), unasked=len(scenarios) - len(askable))
+    findings: list[Finding] = []
     doubtful: list[tuple[Finding, Json]] = []
-    for given in answered(asked):
-        if given["expected"].get("error") in _NO_ANSWERS:
+    for scenario in answered(askable):
+        if scenario["expected"].get("error") in _NO_ANSWERS:
             tally.unanswered += 1
             continue
-        one = examine(given)
-        tally.features.update(features(given))
+        one = examine(scenario)
+        tally.features.update(features(scenario))
         if one.needs_proof:
-            doubtful.append((one, given))
+            doubtful.append((one, scenario))
         else:
-            found.append(one)
-    questions = [beginnings(given) for _, given in doubtful]
+            findings.append(one)
+    questions = [beginnings(scenario) for _, scenario in doubtful]
     answers = _ask_for_proof([question for several in questions for question in several])
-    for (one, given), several in zip(doubtful, chunks(answers, [len(q) for q in questions]), strict=True):
-        found.append(prove(one, given, several, _ask_for_proof))
-        tally.proven += not found[-1].is_open
-    for one in found:
+    for (one, scenario), several in zip(doubtful, chunks(answers, [len(q) for q in questions]), strict=True):
+        findings.append(prove(one, scenario, several, _ask_for_proof))
+        tally.proven += not findings[-1].is_open
+    for one in findings:
         tally.count(one)
-    return tally, found
+    return tally, findings
 
 
 def _ask_for_proof(questions: Sequence[Json]) -> list[Json]:
     """Return the answers; ask once more where the library has taken too long, as the machine may have been busy."""
     answers = answered(questions, MATCHES_MAX)
-    late = [at for at, one in enumerate(answers) if one["expected"].get("error") == "Hang"]
-    for at, again in zip(late, answered([questions[at] for at in late], MATCHES_MAX), strict=True):
-        answers[at] = again
+    late = [place for place, one in enumerate(answers) if one["expected"].get("error") == "Hang"]
+    for place, again in zip(late, answered([questions[place] for place in late], MATCHES_MAX), strict=True):
+        answers[place] = again
     return answers
 
 
@@ -143,12 +143,12 @@ def one_round(kind: str, seed: int, count: int) -> Tally:
     return examined(drafted(kind, seed, count))[0]
 
 
-def run(kind: str, seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[int, Tally], None]) -> None:
-    """Run every round, a pair of seed and count, in `jobs` processes; `done` is called as each ends."""
+def run(kind: str, seeds: Iterable[tuple[int, int]], jobs: int, note: Callable[[int, Tally], None]) -> None:
+    """Run every round, a pair of seed and count, in `jobs` processes; `note` is called as each ends."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = {pool.submit(one_round, kind, seed, count): seed for seed, count in seeds}
         for future in as_completed(waiting):
-            done(waiting[future], future.result())
+            note(waiting[future], future.result())
 
 
 # --------------------------------------------------------------------------------------------------------- the log
@@ -177,10 +177,10 @@ def read_log(log: Path) -> tuple[str, dict[int, Tally]]:
 
 
 def _tally(line: Json) -> Tally:
-    found = Tally()
+    total = Tally()
     for part in fields(Tally):
-        setattr(found, part.name, type(getattr(found, part.name))(line[part.name]))
-    return found
+        setattr(total, part.name, type(getattr(total, part.name))(line[part.name]))
+    return total
 
 
 def append(log: Path, of_build: str, seed: int, tally: Tally) -> None:

@@ -43,9 +43,9 @@ class Finding:
         return bool(self.outcome.disagreement and self.outcome.scenario.skips and not self.bug)
 
 
-def examine(given: Json) -> Finding:
+def examine(raw: Json) -> Finding:
     """Judge a scenario; check a difference, or an answer that only we have, against the oracle."""
-    outcome = judge(scenario_of(given, given["name"]))
+    outcome = judge(scenario_of(raw, raw["name"]))
     is_refused = outcome.verdict is Verdict.UNSUPPORTED or outcome.code
     is_compared = outcome.scenario.expected is not None and not outcome.disagreement
     if is_refused or is_compared or outcome.written is None:
@@ -81,10 +81,10 @@ def oracle_answer(subject: Subject, scenario: Scenario) -> Answer:
     matches: set[tuple[Bindings, int]] = set()
     timeouts: set[tuple[Bindings, int]] = set()
     for events in by_key.values():
-        found = find_matches(subject.pattern, events)
-        matches |= {bound(match) for match in found.matches}
+        result = find_matches(subject.pattern, events)
+        matches |= {bound(match) for match in result.matches}
         if subject.pattern.timeout_measures is not None:
-            timeouts |= {bound(match) for match in found.timeouts}
+            timeouts |= {bound(match) for match in result.timeouts}
     return Answer(frozenset(matches), frozenset(timeouts))
 
 
@@ -95,4 +95,4 @@ def _contradiction(ours: Answer, oracle: Answer) -> str:
         "time-outs of the engine alone": ours.timeouts - oracle.timeouts,
         "time-outs of the oracle alone": oracle.timeouts - ours.timeouts,
     }
-    return "; ".join(f"{name}: {sorted(found)[:3]}" for name, found in parts.items() if found)
+    return "; ".join(f"{name}: {sorted(differing)[:3]}" for name, differing in parts.items() if differing)

@@ -12,30 +12,30 @@ Json = Any
 
 def features(scenario: Json) -> set[str]:
     """Return the features that the pattern and the events use."""
-    found = {f"skip-{scenario['skip']['type']}"}
+    names = {f"skip-{scenario['skip']['type']}"}
     for stage in scenario["pattern"]:
-        found.update(_of_stage(stage, 0))
+        names.update(_of_stage(stage, 0))
     if scenario.get("within"):
-        found.add(f"within-{scenario['within']['type']}")
+        names.add(f"within-{scenario['within']['type']}")
     times = [event["ts"] for event in scenario["events"]]
     if times != sorted(times):
-        found.add("disorder")
+        names.add("disorder")
     if len(set(times)) < len(times):
-        found.add("same-instant")
+        names.add("same-instant")
     if len({event["key"] for event in scenario["events"]}) > 1:
-        found.add("keys")
+        names.add("keys")
     if "watermarks" in scenario:
-        found.add("watermarks")
-    return found
+        names.add("watermarks")
+    return names
 
 
 def richest(drafted: Sequence[Json], count: int) -> list[Json]:
     """Return the scenarios with the rarest combinations of features, in the order of the draft."""
-    found = [features(scenario) for scenario in drafted]
-    often = Counter(feature for one in found for feature in one)
-    weight = [-sum(log(often[feature] / len(drafted)) for feature in sorted(one)) for one in found]
-    chosen = sorted(range(len(drafted)), key=lambda at: -weight[at])[:count]
-    return [drafted[at] for at in sorted(chosen)]
+    named = [features(scenario) for scenario in drafted]
+    often = Counter(feature for one in named for feature in one)
+    weight = [-sum(log(often[feature] / len(drafted)) for feature in sorted(one)) for one in named]
+    chosen = sorted(range(len(drafted)), key=lambda place: -weight[place])[:count]
+    return [drafted[place] for place in sorted(chosen)]
 
 
 def _of_stage(stage: Json, depth: int) -> Iterator[str]:

@@ -52,11 +52,11 @@ class Cut:
             answered["expected"],
             min((ms for _, ms in answered.get("watermarks", ())), default=END_MS),
         )
-        found = list(zip(map(bindings_of, expected["matches"]), expected["match_ts"], strict=True))
-        certain = frozenset(match for match, at in found if at < stepped_ms)
-        timed = frozenset(match for match, at in found if at < END_MS)
+        pairs = list(zip(map(bindings_of, expected["matches"]), expected["match_ts"], strict=True))
+        certain = frozenset(match for match, time_ms in pairs if time_ms < stepped_ms)
+        timed = frozenset(match for match, time_ms in pairs if time_ms < END_MS)
         timeouts = Counter((bindings_of(one["m"]), int(one["ts"])) for one in expected["timeouts"])
-        every = frozenset(match for match, _ in found)
+        every = frozenset(match for match, _ in pairs)
         return Cut(certain, every - certain, every - timed if stepped_ms < END_MS else frozenset(), timeouts)
 
 
@@ -71,14 +71,14 @@ class Windows:
     last_step_ms: int
 
     @staticmethod
-    def of(given: Json) -> Windows:
+    def of(raw: Json) -> Windows:
         """Return the windows of a scenario.
 
         The shortest is the window of the whole; the pattern's own window replaces the one of the last stage.
         """
-        *before, last = (stage.get("within") or {} for stage in given["pattern"])
-        own = given.get("within") or {}
-        at_end = [own] if own.get("type") == last.get("type") else [own, last]
+        *before, last = (stage.get("within") or {} for stage in raw["pattern"])
+        pattern_window = raw.get("within") or {}
+        at_end = [pattern_window] if pattern_window.get("type") == last.get("type") else [pattern_window, last]
         whole = [w["ms"] for w in (*before, *at_end) if w.get("type") == "first_last" and w["ms"] > 0]
         step = [w["ms"] for w in at_end if w.get("type") == "prev_curr"]
         return Windows(min(whole, default=0), min(step, default=0))
@@ -110,34 +110,34 @@ class KeyStream:
     @cached_property
     def place(self) -> Mapping[int, int]:
         """Return the position of each event by its id."""
-        return {event.id: at for at, event in enumerate(self.events)}
+        return {event.id: number for number, event in enumerate(self.events)}
 
-    def starts(self, at: int) -> bool:
-        """Whether a run or a match starts with event number `at`."""
-        cut, event_id = self.cuts[at], self.events[at].id
-        found = [*cut.matches, *cut.pending, *(run for run, _ in cut.timeouts)]
-        return any(first_of(run, self.place) == self.place[event_id] for run in found)
+    def starts(self, number: int) -> bool:
+        """Whether a run or a match starts with the event of this number."""
+        cut, event_id = self.cuts[number], self.events[number].id
+        candidates = [*cut.matches, *cut.pending, *(run for run, _ in cut.timeouts)]
+        return any(first_of(run, self.place) == self.place[event_id] for run in candidates)
 
     def moments(self, scenario: Scenario, *, always_wakes: bool) -> Iterator[Moment]:
         """Yield the moments of the key, up to the first event without a cut.
 
         A watermark wakes the library if it releases events of the key, or passes the window of a started run.
         """
-        own, taken, timers = self.place, 0, set[int]()
+        places, taken_count, timers = self.place, 0, set[int]()
         for released, watermark_ms in deliveries(scenario):
             now_ms, has_started = -END_MS, False
-            count = sum(event.id in own for _, event in released)
-            for at in range(taken, taken + count):
-                if at == len(self.cuts):
+            count = sum(event.id in places for _, event in released)
+            for number in range(taken_count, taken_count + count):
+                if number == len(self.cuts):
                     return
-                if self.events[at].time_ms != now_ms:
-                    now_ms = self.events[at].time_ms
-                    yield Moment(now_ms, at, looks=True)
-                yield Moment(now_ms, at, looks=False)
-                has_started = has_started or self.starts(at)
+                if self.events[number].time_ms != now_ms:
+                    now_ms = self.events[number].time_ms
+                    yield Moment(now_ms, number, looks=True)
+                yield Moment(now_ms, number, looks=False)
+                has_started = has_started or self.starts(number)
                 if has_started and self.windows.whole_ms:
                     timers.add(now_ms + self.windows.whole_ms)
-            taken += count
+            taken_count += count
             if always_wakes or count or any(timer <= watermark_ms for timer in timers):
                 yield Moment(watermark_ms, None, looks=True)
             timers = {timer for timer in timers if timer > watermark_ms}
@@ -208,46 +208,46 @@ class Strategy:
 
     def answer(self, scenario: Scenario) -> Way | None:
         """Return the strategy's answer for the key, as far as the cuts go; None if it cannot choose as wanted."""
-        way, seen = Way(), _Seen()
+        way, state = Way(), _Seen()
         try:
             for moment in self.stream.moments(scenario, always_wakes=self.by_time):
-                for now_ms in self._looks(seen, moment) if moment.looks else ():
-                    way = self._looked(way, seen, replace(moment, now_ms=now_ms))
+                for now_ms in self._looks(state, moment) if moment.looks else ():
+                    way = self._looked(way, state, replace(moment, now_ms=now_ms))
                 if not moment.looks:
-                    way = self._taken(way, seen, moment)
+                    way = self._taken(way, state, moment)
         except _NoChoiceError:
             return None
         return way
 
-    def _looks(self, seen: _Seen, moment: Moment) -> list[int]:
+    def _looks(self, state: _Seen, moment: Moment) -> list[int]:
         if not self.by_time:
             return [moment.now_ms]
-        ends = {self.stream.end_ms(run) for run in seen.alive} | {
-            self.stream.certain_ms(m, seen.cut) for m in seen.cut.pending
+        ends = {self.stream.end_ms(run) for run in state.alive} | {
+            self.stream.certain_ms(m, state.cut) for m in state.cut.pending
         }
         return sorted(end for end in ends if end <= moment.now_ms)
 
-    def _looked(self, way: Way, seen: _Seen, moment: Moment) -> Way:
+    def _looked(self, way: Way, state: _Seen, moment: Moment) -> Way:
         """Return the progress after runs time out and matches become certain."""
-        new = self._certain(seen.cut, moment) - seen.found
-        ended = Counter({run: n for run, n in seen.alive.items() if self.stream.end_ms(run) <= moment.now_ms})
-        seen.alive, seen.gone = seen.alive - ended, seen.gone + ended
-        return self._passed(way, seen, new, frozenset(self._named(ended, moment)))
+        new = self._certain(state.cut, moment) - state.found
+        ended = Counter({run: n for run, n in state.alive.items() if self.stream.end_ms(run) <= moment.now_ms})
+        state.alive, state.gone = state.alive - ended, state.gone + ended
+        return self._passed(way, state, new, frozenset(self._named(ended, moment)))
 
-    def _taken(self, way: Way, seen: _Seen, moment: Moment) -> Way:
+    def _taken(self, way: Way, state: _Seen, moment: Moment) -> Way:
         """Return the progress after an event has been taken."""
         assert moment.event is not None, "what does not look takes an event"
-        seen.cut = self.stream.cuts[moment.event]
+        state.cut = self.stream.cuts[moment.event]
         # The library was asked without watermarks, so it has looked at this event's time.
-        seen.reported, seen.gone = seen.reported + self._named(seen.gone, moment), Counter()
-        seen.alive = seen.cut.timeouts - seen.reported
-        return self._passed(way, seen, seen.cut.matches - seen.found, frozenset())
+        state.reported, state.gone = state.reported + self._named(state.gone, moment), Counter()
+        state.alive = state.cut.timeouts - state.reported
+        return self._passed(way, state, state.cut.matches - state.found, frozenset())
 
     def _named(self, runs: Counter[Ended], moment: Moment) -> Counter[Ended]:
-        found = Counter[Ended]()
+        ended = Counter[Ended]()
         for run, count in runs.items():
-            found[run[0], self.stream.named_ms(run, moment.now_ms)] += count
-        return found
+            ended[run[0], self.stream.named_ms(run, moment.now_ms)] += count
+        return ended
 
     def _certain(self, cut: Cut, moment: Moment) -> frozenset[Bindings]:
         """Return the pending matches that a look makes certain; before an event the library's answer names them."""
@@ -255,10 +255,10 @@ class Strategy:
             return cut.pending & self.stream.cuts[moment.event].matches
         return frozenset(m for m in cut.pending if self.stream.certain_ms(m, cut) <= moment.now_ms)
 
-    def _passed(self, way: Way, seen: _Seen, new: frozenset[Bindings], ended: frozenset[Ended]) -> Way:
+    def _passed(self, way: Way, state: _Seen, new: frozenset[Bindings], ended: frozenset[Ended]) -> Way:
         """Return the progress after new matches and ended runs."""
-        seen.found |= new
-        alive = {self._start(run) for run in (*(run for run, _ in seen.alive), *(seen.cut.pending - seen.found))}
+        state.found |= new
+        alive = {self._start(run) for run in (*(run for run, _ in state.alive), *(state.cut.pending - state.found))}
         way = replace(
             way,
             withheld=way.withheld | {m for m in new if self._start(m) >= way.floor},
@@ -274,13 +274,13 @@ class Strategy:
     def _emitted(self, way: Way, first: int) -> Way:
         """Emit matches with the same start in any order; one that raises the floor above the start ends them all."""
         alike = frozenset(m for m in way.withheld if self._start(m) == first)
-        wanted = alike & self.wanted
-        ending = frozenset(m for m in wanted if self._floor(m) > first)
-        if len(ending) > 1 or (not ending and wanted != alike):
+        chosen = alike & self.wanted
+        ending = frozenset(m for m in chosen if self._floor(m) > first)
+        if len(ending) > 1 or (not ending and chosen != alike):
             raise _NoChoiceError
-        floor = max(way.floor, *(self._floor(m) for m in wanted))
+        floor = max(way.floor, *(self._floor(m) for m in chosen))
         withheld = frozenset(m for m in way.withheld - alike if self._start(m) >= floor)
-        return replace(way, floor=floor, withheld=withheld, emitted=way.emitted | wanted)
+        return replace(way, floor=floor, withheld=withheld, emitted=way.emitted | chosen)
 
     def _start(self, run: Bindings) -> int:
         return first_of(run, self.stream.place)

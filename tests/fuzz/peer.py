@@ -34,8 +34,8 @@ def draft(seed: int, count: int) -> list[Json]:
         out = Path(folder) / "draft.json"
         command = [sys.executable, str(PEER / "generate.py"), "draft", "--seed", str(seed), "--count", str(count)]
         subprocess.run([*command, "-o", str(out)], check=True)
-        found: list[Json] = json.loads(out.read_bytes())["scenarios"]
-    return found
+        scenarios: list[Json] = json.loads(out.read_bytes())["scenarios"]
+    return scenarios
 
 
 def answered(scenarios: Sequence[Json], matches_max: int = MATCHES_MAX) -> list[Json]:
@@ -47,20 +47,22 @@ def answered(scenarios: Sequence[Json], matches_max: int = MATCHES_MAX) -> list[
     if not scenarios:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        asked, out = Path(folder) / "asked.json", Path(folder) / "answered.json"
-        asked.write_text(json.dumps({"scenarios": [scenarios[0], *scenarios]}))
-        command = ["bash", str(PEER / "run.sh"), "oracle", "fill", str(asked), str(out)]
-        done = subprocess.run(
+        questions, out = Path(folder) / "asked.json", Path(folder) / "answered.json"
+        questions.write_text(json.dumps({"scenarios": [scenarios[0], *scenarios]}))
+        command = ["bash", str(PEER / "run.sh"), "oracle", "fill", str(questions), str(out)]
+        process = subprocess.run(
             [*command, "--max-matches", str(matches_max)],
             check=False,
             capture_output=True,
             text=True,
             env={"JAVA_OPTS": _JAVA, **os.environ},
         )
-        if done.returncode != 0:
-            raise RuntimeError(f"the library's program ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-        found: list[Json] = json.loads(out.read_bytes())["scenarios"][1:]
-    return found
+        if process.returncode != 0:
+            raise RuntimeError(
+                f"the library's program ended with {process.returncode}: {process.stderr.strip()[-2000:]}"
+            )
+        result: list[Json] = json.loads(out.read_bytes())["scenarios"][1:]
+    return result
 
 
 def would_hang(stages: Sequence[Mapping[str, Json]]) -> bool:

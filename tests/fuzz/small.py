@@ -47,14 +47,14 @@ def _scenario(random: Random, name: str, makes: type[_Maker]) -> Json:
             "ms": random.randint(*maker.window_ms),
             "type": "prev_curr" if random.random() < 0.3 else "first_last",
         }
-    found = {
+    scenario = {
         "name": name,
         "pattern": pattern,
         "skip": skip,
         "within": within,
         "events": _events(random, maker, pattern),
     }
-    return {**found, "watermarks": "per_event"} if random.random() < 0.15 else found
+    return {**scenario, "watermarks": "per_event"} if random.random() < 0.15 else scenario
 
 
 def _events(random: Random, maker: _Maker, pattern: Sequence[Json]) -> list[Json]:
@@ -62,11 +62,11 @@ def _events(random: Random, maker: _Maker, pattern: Sequence[Json]) -> list[Json
     size = random.randint(4, 9)
     while len(letters) < size:
         letters += _walk(random, pattern) if random.random() < maker.walks else [random.choice(maker.others)]
-    now_ms, found = 1, []
+    now_ms, events = 1, []
     for number, letter in enumerate(letters[:size]):
         now_ms += random.choice((0, 1, 1, 1, 1, 2, 2, 3, 7))
-        found.append({"id": number, "key": "k", "ts": now_ms, "f": {"name": letter}})
-    return found
+        events.append({"id": number, "key": "k", "ts": now_ms, "f": {"name": letter}})
+    return events
 
 
 def _walk(random: Random, stages: Sequence[Json]) -> Iterator[str]:
@@ -110,19 +110,19 @@ class _Maker:
 
     def stage(self, *, first: bool, absence: bool, depth: int) -> Json:
         """Return a stage, an absence or a group."""
-        random, made = self.random, dict[str, Json]()
+        random, stage = self.random, dict[str, Json]()
         if not first:
-            made["link"] = random.choice(("next", "followedBy", "followedBy", "followedByAny"))
+            stage["link"] = random.choice(("next", "followedBy", "followedBy", "followedByAny"))
         if absence and random.random() < 0.25:
             link = random.choice(("notNext", "notFollowedBy", "notFollowedBy"))
             return {**self._named(), "link": link}
         if depth < 2 and random.random() < (0.35, 0.15)[depth]:
-            made["group"] = self.chain(random.choice((1, 1, 2, 2, 3)), depth + 1)
-            return self._repeated(made)
-        made = self._repeated({**made, **self._named()})
+            stage["group"] = self.chain(random.choice((1, 1, 2, 2, 3)), depth + 1)
+            return self._repeated(stage)
+        stage = self._repeated({**stage, **self._named()})
         if (depth == 0 or not first) and random.random() < 0.15:
-            made["within"] = {"ms": random.randint(2, 6), "type": "prev_curr"}
-        return made
+            stage["within"] = {"ms": random.randint(2, 6), "type": "prev_curr"}
+        return stage
 
     def _named(self) -> Json:
         """Return a stage; mostly the first one takes a, and the second b."""
@@ -182,23 +182,23 @@ class _NestedMaker(_Maker):
         """Return a stage that takes mostly one of two letters, otherwise any."""
         if self.random.random() < 0.2:
             return self.stage(first=first, absence=False, depth=2)
-        made = {**self._linked(first=first), **self._named()}
-        made["where"]["r"] = self.random.choice("aabbc")
+        stage = {**self._linked(first=first), **self._named()}
+        stage["where"]["r"] = self.random.choice("aabbc")
         if not first and self.random.random() < 0.15:
-            made["within"] = {"ms": self.random.randint(2, 6), "type": "prev_curr"}
-        return made
+            stage["within"] = {"ms": self.random.randint(2, 6), "type": "prev_curr"}
+        return stage
 
     def _rounds(self, *, first: bool, depth: int) -> Json:
         """Return a group that repeats."""
         random = self.random
-        made = {**self._linked(first=first), "group": self.chain(0, depth), "times": random.choice(_ROUNDS)}
+        stage = {**self._linked(first=first), "group": self.chain(0, depth), "times": random.choice(_ROUNDS)}
         if random.random() < 0.1:
-            made["inner"] = random.choice(("consecutive", "combinations"))
-        if made["times"][1] is None and random.random() < 0.1:
-            made["until"] = {"op": "==", "l": {"f": "name"}, "r": random.choice(_LETTERS + "x")}
+            stage["inner"] = random.choice(("consecutive", "combinations"))
+        if stage["times"][1] is None and random.random() < 0.1:
+            stage["until"] = {"op": "==", "l": {"f": "name"}, "r": random.choice(_LETTERS + "x")}
         if random.random() < 0.1:
-            made["optional"] = True
-        return made
+            stage["optional"] = True
+        return stage
 
     def _linked(self, *, first: bool) -> Json:
         links = ("followedBy", "followedBy", "followedBy", "followedBy", "followedByAny", "next")

@@ -22,14 +22,14 @@ COUNT = 300
 
 def accepted(drafted: list[Json]) -> list[tuple[Scenario, Subject]]:
     """Return the scenarios whose patterns the language accepts."""
-    found = []
-    for given in drafted:
-        scenario = scenario_of({**given, "expected": {"error": "unasked", "message": ""}}, given["name"])
+    pairs = []
+    for draft in drafted:
+        scenario = scenario_of({**draft, "expected": {"error": "unasked", "message": ""}}, draft["name"])
         try:
-            found.append((scenario, check_pattern(pattern_text(scenario))))
+            pairs.append((scenario, check_pattern(pattern_text(scenario))))
         except RefusedError:
             continue
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("drawn", [small, nested])
@@ -47,16 +47,16 @@ def test_drawn_scenarios_say_what_the_language_knows(drawn: Drawn) -> None:
 @pytest.mark.parametrize("seed", seeds(10))
 @without_limits()
 def test_the_engine_finds_in_them_what_the_oracle_finds(seed: int, drawn: Drawn) -> None:
-    found = [
+    results = [
         scenario.name
         for scenario, subject in accepted(drawn(seed, 150))
         if answer(subject, scenario) != oracle_answer(subject, scenario)
     ]
-    assert found == []
+    assert results == []
 
 
 def test_small_scenarios_have_what_they_are_drawn_for() -> None:
-    often = Counter(feature for given in small(3, COUNT) for feature in features(given))
+    often = Counter(feature for draft in small(3, COUNT) for feature in features(draft))
     crowded = ("notNext", "notFollowedBy", "group", "optional", "until", "greedy", "skip-past_last", "skip-to_first")
     assert all(often[feature] >= COUNT / 20 for feature in (*crowded, "within-first_last", "within-prev_curr")), often
 
@@ -64,17 +64,17 @@ def test_small_scenarios_have_what_they_are_drawn_for() -> None:
 @without_limits()
 def test_nested_scenarios_have_groups_in_groups_that_match() -> None:
     drawn = nested(3, COUNT)
-    assert sum("nested-group" in features(given) for given in drawn) > COUNT / 2
-    found = [answer(subject, scenario) for scenario, subject in accepted(drawn)]
-    assert sum(bool(one.matches) for one in found) > len(found) / 3
+    assert sum("nested-group" in features(draft) for draft in drawn) > COUNT / 2
+    answers = [answer(subject, scenario) for scenario, subject in accepted(drawn)]
+    assert sum(bool(one.matches) for one in answers) > len(answers) / 3
 
 
 def test_the_richest_have_the_features_that_are_seldom() -> None:
-    given = small(5, COUNT)
-    often = Counter(feature for one in given for feature in features(one))
-    chosen = richest(given, COUNT // 10)
+    drafts = small(5, COUNT)
+    often = Counter(feature for one in drafts for feature in features(one))
+    chosen = richest(drafts, COUNT // 10)
     assert len(chosen) == COUNT // 10
-    assert chosen == [one for one in given if one in chosen]
+    assert chosen == [one for one in drafts if one in chosen]
     seldom = [feature for feature, count in often.items() if count < COUNT / 5]
     among = Counter(feature for one in chosen for feature in features(one))
     assert sum(among[f] for f in seldom) / len(chosen) > 1.5 * sum(often[f] for f in seldom) / COUNT

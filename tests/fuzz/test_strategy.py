@@ -42,10 +42,10 @@ def changed(name: str) -> Json:
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["given"]["name"])
 def test_a_difference_is_proven(case: Json) -> None:
     assert [q["name"] for q in beginnings(case["given"])] == [one["name"] for one in case["answers"]]
-    found = proven(case)
-    assert (found.doubt, found.bug, found.is_open) == ("", "", False)
-    assert list(found.outcome.numbers) == case["numbers"]
-    assert found.outcome.verdict is (Verdict.DIFFERS if case["numbers"] else Verdict.PASS)
+    finding = proven(case)
+    assert (finding.doubt, finding.bug, finding.is_open) == ("", "", False)
+    assert list(finding.outcome.numbers) == case["numbers"]
+    assert finding.outcome.verdict is (Verdict.DIFFERS if case["numbers"] else Verdict.PASS)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -60,9 +60,9 @@ def test_an_answer_that_the_strategy_does_not_give_is_open(name: str, part: str)
         wrong = {case["given"]["pattern"][0]["name"]: [last["id"]]}
         expected[part].append({"m": wrong, "ts": last["ts"]} if part == "timeouts" else wrong)
     expected["match_ts"] = [case["given"]["events"][-1]["ts"] for _ in expected["matches"]]
-    found = proven(case)
-    assert found.is_open
-    assert "the strategy does not give the library's answer" in found.doubt
+    finding = proven(case)
+    assert finding.is_open
+    assert "the strategy does not give the library's answer" in finding.doubt
 
 
 def test_a_watermark_is_not_taken_for_another() -> None:

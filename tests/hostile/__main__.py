@@ -46,15 +46,15 @@ def main() -> int:
     numbers = range(options.first, options.first + options.inputs)
     if options.only is not None:
         numbers = range(options.only, options.only + 1)
-    done = read_record(options.record) if options.record is not None else []
-    own = (options.seed, tuple(options.kind))
-    left = left_to_do(numbers, [part for part in done if (part.seed, part.kinds) == own])
+    parts = read_record(options.record) if options.record is not None else []
+    identity = (options.seed, tuple(options.kind))
+    remaining = left_to_do(numbers, [part for part in parts if (part.seed, part.kinds) == identity])
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with ExitStack() as opened:
         progress = opened.enter_context(Progress(*columns, console=console, disable=not console.is_terminal))
         record = opened.enter_context(options.record.open("a")) if options.record is not None else None
-        bar = progress.add_task("inputs", total=sum(map(len, left)))
+        bar = progress.add_task("inputs", total=sum(map(len, remaining)))
         shown, next_s = 0, time.monotonic() + _EACH_S
 
         def show(tally: Tally, part: Part) -> None:
@@ -69,7 +69,7 @@ def main() -> int:
                 next_s = time.monotonic() + _EACH_S
                 print(tally.line(), flush=True)
 
-        tally = run(*own[:1], left, options.workers, own[1], show, tally=_tally(done))
+        tally = run(*identity[:1], remaining, options.workers, identity[1], show, tally=_tally(parts))
     return _print(tally)
 
 

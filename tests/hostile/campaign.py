@@ -99,9 +99,9 @@ def work(
     """
     warnings.simplefilter("ignore")
     os.environ["CEP_DEBUG"] = "1"
-    given = import_module(module)
-    kinds = [kind for kind in given.all_kinds() if not names or kind.name in names]
-    alarm_s = getattr(given, "ALARM_S", ALARM_S)
+    kinds_module = import_module(module)
+    kinds = [kind for kind in kinds_module.all_kinds() if not names or kind.name in names]
+    alarm_s = getattr(kinds_module, "ALARM_S", ALARM_S)
     signal.signal(signal.SIGPROF, _ring)
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=_folder()) as folder:
         feeds = {}
@@ -121,9 +121,9 @@ def work(
         send(part)
         weights = [kind.weight for kind in kinds]
         reported_s = time.monotonic()
-        for of in numbers:
-            part = Part(seed, names, of.start, of.start)
-            for number in of:
+        for span in numbers:
+            part = Part(seed, names, span.start, span.start)
+            for number in span:
                 random = Random(f"{seed}/{number}")
                 kind = random.choices(kinds, weights)[0]
                 current.value = number
@@ -134,9 +134,9 @@ def work(
                     outcome, wrong, waited = _fed(feeds[kind.name], random, alarm_s)
                     if not wrong and waited:
                         outcome, wrong = "hangs", f"it took more than {alarm_s} s of the clock, twice"
-                said = f"{outcome} {seed}/{number} {kind.name}\n{_cut(wrong)}" if wrong else ""
-                part.add(kind.name, outcome, time.process_time() - before_s, said)
-                if wrong or number == of[-1] or time.monotonic() - reported_s > _REPORT_S:
+                failure = f"{outcome} {seed}/{number} {kind.name}\n{_cut(wrong)}" if wrong else ""
+                part.add(kind.name, outcome, time.process_time() - before_s, failure)
+                if wrong or number == span[-1] or time.monotonic() - reported_s > _REPORT_S:
                     reported_s = time.monotonic()
                     part.stop = number + 1
                     part.grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) // 1_024
@@ -228,38 +228,38 @@ def run(
     context = multiprocessing.get_context("spawn")
     tally = Tally() if tally is None else tally
 
-    def start(of: Numbers) -> _Worker:
+    def start(share: Numbers) -> _Worker:
         ours, theirs = context.Pipe(duplex=False)
-        current = context.Value("q", of[0].start - 1, lock=False)
-        process = context.Process(target=_process, args=(of, seed, module, names, theirs, current))
+        current = context.Value("q", share[0].start - 1, lock=False)
+        process = context.Process(target=_process, args=(share, seed, module, names, theirs, current))
         process.start()
         theirs.close()
-        return _Worker(of, process, ours, current, _Clock(process.pid or "self"))
+        return _Worker(share, process, ours, current, _Clock(process.pid or "self"))
 
     def note(part: Part) -> None:
         tally.take(part)
         show(tally, part)
 
-    running = [start(of) for of in divided(numbers, workers)]
+    running = [start(share) for share in divided(numbers, workers)]
     while running:
         for worker in list(running):
             if _listen(worker, note):
                 running.remove(worker)
                 continue
-            at = _stopped(worker, note, seed, names)
-            if at is not None:
+            number = _stopped(worker, note, seed, names)
+            if number is not None:
                 running.remove(worker)
-                left = [part for of in worker.numbers for part in _without(of, at)]
-                if left:
-                    running.append(start(left))
+                remaining = [part for share in worker.numbers for part in _without(share, number)]
+                if remaining:
+                    running.append(start(remaining))
         time.sleep(_LOOK_S)
     return tally
 
 
-def _without(of: range, number: int) -> Numbers:
-    if number not in of:
-        return [of]
-    return [part for part in (range(of.start, number), range(number + 1, of.stop)) if part]
+def _without(span: range, number: int) -> Numbers:
+    if number not in span:
+        return [span]
+    return [part for part in (range(span.start, number), range(number + 1, span.stop)) if part]
 
 
 def _listen(worker: _Worker, note: Callable[[Part], None]) -> bool:
@@ -280,9 +280,9 @@ def _listen(worker: _Worker, note: Callable[[Part], None]) -> bool:
 
 def _stopped(worker: _Worker, note: Callable[[Part], None], seed: int, names: tuple[str, ...]) -> int | None:
     """Return the number at which a worker died or is stuck; None if it works."""
-    at = worker.current.value
-    if at != worker.at or not worker.process.is_alive():
-        worker.at, worker.clock = at, _Clock(worker.process.pid or "self")
+    number = worker.current.value
+    if number != worker.at or not worker.process.is_alive():
+        worker.at, worker.clock = number, _Clock(worker.process.pid or "self")
     is_stuck = worker.clock.is_past(_STUCK_S if worker.is_ready else _BEGIN_S)
     if worker.process.is_alive() and not is_stuck:
         return None
@@ -293,7 +293,7 @@ def _stopped(worker: _Worker, note: Callable[[Part], None], seed: int, names: tu
     _listen(worker, note)  # the parts that it sent before it died
     if not worker.is_ready:
         raise RuntimeError(f"a worker has not begun, exit code {worker.process.exitcode}")
-    part = Part(seed, names, at, at + 1)
-    part.add("a worker", outcome, 0, f"{outcome} {seed}/{at}: the process ended with {worker.process.exitcode}")
+    part = Part(seed, names, number, number + 1)
+    part.add("a worker", outcome, 0, f"{outcome} {seed}/{number}: the process ended with {worker.process.exitcode}")
     note(part)
-    return int(at)
+    return int(number)

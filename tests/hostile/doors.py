@@ -150,8 +150,8 @@ def _printed(letters: Sequence[bytes], counters: Any) -> None:
 
 
 def _quiet(text: str) -> None:
-    if found := HIDDEN.search(text):
-        raise DiffersError(f"{found[0]!r} is printed raw: {text[max(0, found.start() - 50) : found.end() + 50]!r}")
+    if hidden := HIDDEN.search(text):
+        raise DiffersError(f"{hidden[0]!r} is printed raw: {text[max(0, hidden.start() - 50) : hidden.end() + 50]!r}")
 
 
 def _unread(data: bytes | str) -> None:
@@ -191,9 +191,9 @@ def hostile_parquet(random: Random) -> bytes:
     if random.random() < 0.6:
         damaged = bytearray(data)
         for _ in range(random.randrange(1, 5)):
-            at = random.choice((random.randrange(len(data)), random.randrange(min(len(data), 120)), -random.randrange(
+            spot = random.choice((random.randrange(len(data)), random.randrange(min(len(data), 120)), -random.randrange(
                 1, min(len(data), 400))))  # fmt: skip
-            damaged[at] = random.randrange(256)
+            damaged[spot] = random.randrange(256)
         data = bytes(damaged)
     return broken_bytes(data, random) if random.random() < 0.2 else data
 
@@ -327,7 +327,7 @@ def job_records(folder: Path) -> Feed:
         for values in ([write(first), *hostile[:2]], [*hostile[2:], write(second)]):
             chunk = Chunk("payments[0]", pa.array(values, pa.large_binary()))
             decoded = decode_chunks(
-                job.job.schema, [chunk], lambda schema, given: decode(form, schema, given, "payments")
+                job.job.schema, [chunk], lambda schema, record_values: decode(form, schema, record_values, "payments")
             )
             keys, more = job.take(decoded.parts, decoded.time_ms, is_behind=False)
             fired |= keys
@@ -360,12 +360,12 @@ def _protobuf_of(folder: Path) -> tuple[RecordFormat, Callable[[dict[str, Any]],
     form = RecordFormat("protobuf", (("url", f"mock://doors-{folder.name}"),), str(path), "shop.Payment")
     message = _message_class(str(path), "shop.Payment")
     serializer = ProtobufSerializer(message, client_of(form.registry), {"use.deprecated.format": False})
-    known = {field.name for field in message.DESCRIPTOR.fields}
+    names = {field.name for field in message.DESCRIPTOR.fields}
 
     def write(event: dict[str, Any]) -> bytes:
         numbers = {"event_time": round(_numbers(event)["event_time"].timestamp() * 1_000), "status": 1}
-        given = {**event, **numbers}
-        chosen = {name: value for name, value in given.items() if name in known and value is not None}
+        fields = {**event, **numbers}
+        chosen = {name: value for name, value in fields.items() if name in names and value is not None}
         return bytes(serializer(message(**chosen), CONTEXT) or b"")
 
     return form, write
@@ -507,8 +507,8 @@ def repositories(folder: Path) -> Feed:
                         (root / "rules" / f"{odd}.toml").write_text(toml.replace("ID", random.choice(_LOUD) + "x"))
                         (root / "patterns" / f"{odd}.cep").write_text(broken_source(_RULE, random))
                 case 3 if not pattern.is_symlink():
-                    at = random.randrange(len(_RULE))
-                    pattern.write_text(_RULE[:at] + random.choice(_LOUD) + _RULE[at:])
+                    offset = random.randrange(len(_RULE))
+                    pattern.write_text(_RULE[:offset] + random.choice(_LOUD) + _RULE[offset:])
                 case 4 if not rule.is_symlink():
                     rule.write_text(broken_text(toml, random).replace("ID", random.choice(("r", *_LOUD))))
                 case _:

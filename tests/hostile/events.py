@@ -42,10 +42,10 @@ def rows_of(decoded: Decoded) -> list[Row]:
     )
 
 
-def others_are_equal(before: Sequence[Row], after: list[Row], at: int) -> None:
-    """Raise DiffersError unless all records without the one at `at` are there, in their order."""
-    without = [*before[:at], *before[at + 1 :]]
-    if after != without and [*after[:at], *after[at + 1 :]] != without:
+def others_are_equal(before: Sequence[Row], after: list[Row], place: int) -> None:
+    """Raise DiffersError unless all records without the one at `place` are there, in their order."""
+    without = [*before[:place], *before[place + 1 :]]
+    if after != without and [*after[:place], *after[place + 1 :]] != without:
         raise DiffersError(f"{len(before)} records became {len(after)}, others than before")
 
 
@@ -77,12 +77,12 @@ def json_events(folder: Path) -> Feed:
     assert len(before) == _RECORDS
 
     def feed(random: Random) -> str:
-        at = random.randrange(_RECORDS)
-        values = [*good[:at], hostile_json(good[at], random), *good[at + 1 :]]
+        place = random.randrange(_RECORDS)
+        values = [*good[:place], hostile_json(good[place], random), *good[place + 1 :]]
         decoded = decode_json(schema, pa.array(values, pa.large_binary()))
         if decoded.records_count != _RECORDS:
             raise DiffersError("a record is neither decoded nor set aside")
-        others_are_equal(before, rows_of(decoded), at)
+        others_are_equal(before, rows_of(decoded), place)
         return REFUSED if decoded.poison else ACCEPTED
 
     return feed
@@ -118,11 +118,11 @@ def packed_events(folder: Path) -> Feed:
 
     def feed(random: Random) -> str:
         name = random.choice(list(files))
-        at = random.randrange(_RECORDS)
+        place = random.randrange(_RECORDS)
         is_line = name.startswith("events.jsonl") and random.random() < 0.5
         if is_line:
-            hostile = hostile_json(lines[at], random).replace(b"\n", b" ").replace(b"\r", b" ")
-            packed = _packed(name, b"\n".join([*lines[:at], hostile, *lines[at + 1 :]]))
+            hostile = hostile_json(lines[place], random).replace(b"\n", b" ").replace(b"\r", b" ")
+            packed = _packed(name, b"\n".join([*lines[:place], hostile, *lines[place + 1 :]]))
         elif random.random() < 0.02:
             packed = _packed(name, files[name] + b"x" * _BOMB_BYTES)
         else:
@@ -132,7 +132,7 @@ def packed_events(folder: Path) -> Feed:
         except CepError:
             return REFUSED
         if is_line:
-            others_are_equal(before[name], rows_of(decoded), at)
+            others_are_equal(before[name], rows_of(decoded), place)
         elif (
             name.endswith(".gz")
             and not decoded.poison
@@ -186,8 +186,8 @@ def protobuf_events(folder: Path) -> Feed:
     values = []
     for event in EVENTS:
         numbers = {"event_time": round(event["event_time"].timestamp() * 1_000), "amount": float(event["amount"])}
-        given = {name: value for name, value in {**event, **numbers, "status": 1}.items() if value is not None}
-        values.append(serializer(message(**given), CONTEXT) or b"")
+        payment_values = {name: value for name, value in {**event, **numbers, "status": 1}.items() if value is not None}
+        values.append(serializer(message(**payment_values), CONTEXT) or b"")
     return _records(form, values)
 
 
@@ -197,12 +197,12 @@ def _records(form: RecordFormat, values: list[bytes]) -> Feed:
     assert len(before) == len(values)
 
     def feed(random: Random) -> str:
-        at = random.randrange(len(values))
-        given = [*values[:at], broken_bytes(values[at], random), *values[at + 1 :]]
-        decoded = decode(form, schema, pa.array(given, pa.binary()), _TOPIC)
+        place = random.randrange(len(values))
+        records = [*values[:place], broken_bytes(values[place], random), *values[place + 1 :]]
+        decoded = decode(form, schema, pa.array(records, pa.binary()), _TOPIC)
         if decoded.records_count != len(values):
             raise DiffersError("a record is neither decoded nor set aside")
-        others_are_equal(before, rows_of(decoded), at)
+        others_are_equal(before, rows_of(decoded), place)
         return REFUSED if decoded.poison else ACCEPTED
 
     return feed
@@ -229,15 +229,15 @@ def csv_events(folder: Path) -> Feed:
     before = rows_of(_read(path))
 
     def feed(random: Random) -> str:
-        at = random.randrange(len(lines))
-        hostile = broken_bytes(lines[at], random)
-        path.write_bytes(b"\n".join([*lines[:at], hostile, *lines[at + 1 :]]))
+        place = random.randrange(len(lines))
+        hostile = broken_bytes(lines[place], random)
+        path.write_bytes(b"\n".join([*lines[:place], hostile, *lines[place + 1 :]]))
         try:
             decoded = _read(path)
         except CepError:
             return REFUSED
-        if at > 0 and not set(hostile) & set(b'"\r\n') and decoded.records_count == _RECORDS:
-            others_are_equal(before, rows_of(decoded), at - 1)
+        if place > 0 and not set(hostile) & set(b'"\r\n') and decoded.records_count == _RECORDS:
+            others_are_equal(before, rows_of(decoded), place - 1)
         return REFUSED if decoded.poison else ACCEPTED
 
     return feed
@@ -268,8 +268,8 @@ def replays(folder: Path) -> Feed:
     every = payments(1)
     path = folder / "history.jsonl"
 
-    def alerts(given: Sequence[bytes]) -> list[tuple[str, bytes]]:
-        path.write_bytes(b"\n".join(given))
+    def alerts(history: Sequence[bytes]) -> list[tuple[str, bytes]]:
+        path.write_bytes(b"\n".join(history))
         table = embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts
         return sorted(zip(table["key"].to_pylist(), json_lines(table), strict=True))
 
@@ -281,10 +281,10 @@ def replays(folder: Path) -> Feed:
     keys = {json.loads(line)["card_id"] for line in lines}
 
     def feed(random: Random) -> str:
-        at = random.randrange(len(lines))
-        hostile = hostile_json(lines[at], random).replace(b"\n", b" ")
-        touched = {value for line in (lines[at], hostile) for value in _texts(line)}
-        after = alerts([*lines[:at], hostile, *lines[at + 1 :]])
+        place = random.randrange(len(lines))
+        hostile = hostile_json(lines[place], random).replace(b"\n", b" ")
+        touched = {value for line in (lines[place], hostile) for value in _texts(line)}
+        after = alerts([*lines[:place], hostile, *lines[place + 1 :]])
         if [a for a in after if a[0] not in touched and a[0] in keys] != [a for a in whole if a[0] not in touched]:
             raise DiffersError("alerts of other keys have changed")
         return ACCEPTED

@@ -56,11 +56,11 @@ def rocks(folder: Path) -> Feed:
         _damage(bad, random)
         try:
             with RocksStore(bad, settings) as opened:
-                found = dict(opened.scan(KeyRange(b"", b"\xff" * 8)))
+                entries = dict(opened.scan(KeyRange(b"", b"\xff" * 8)))
         except CepError:
             return REFUSED
-        if found != good:
-            raise DiffersError(f"a damaged store opens with {len(found)} of {len(good)} entries, or with others")
+        if entries != good:
+            raise DiffersError(f"a damaged store opens with {len(entries)} of {len(good)} entries, or with others")
         return ACCEPTED
 
     return feed
@@ -115,8 +115,8 @@ def job_folders(folder: Path) -> Feed:
              **dict.fromkeys(("match_start", "detected_at"), "2026-03-01T10:00:00Z")}  # fmt: skip
     letter = {"code": "late", "key_domain": "card_id", "key": "c1", "event_id": "e1"}
     suppressed, letters = job / SUPPRESSED_FOLDER / "batch-1.jsonl", job / "late.jsonl"
-    given = {job / STATUS_FILE: status, alerts: alert, suppressed: {"held": "shadow", "alert": alert}, letters: letter}
-    for path, document in given.items():
+    texts = {job / STATUS_FILE: status, alerts: alert, suppressed: {"held": "shadow", "alert": alert}, letters: letter}
+    for path, document in texts.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(document))
     trail = job / "trail" / "batch-1.jsonl"
@@ -146,8 +146,8 @@ def job_folders(folder: Path) -> Feed:
             return REFUSED
         finally:
             victim.write_bytes(good)
-            for made in ("saved", "copied"):
-                shutil.rmtree(folder / made, ignore_errors=True)
+            for folder_name in ("saved", "copied"):
+                shutil.rmtree(folder / folder_name, ignore_errors=True)
         return ACCEPTED
 
     return feed
@@ -169,10 +169,10 @@ def _make_trail(path: Path) -> tuple[Head, list[bytes]]:
 def _verify_trail(path: Path, head: Head, written: list[bytes]) -> None:
     """Check that `cep audit` shows and verifies a trail: a changed trail must not count as whole."""
     audit.run(_parsed(audit, ["show", str(path.parent)]))
-    found = audit.run(_parsed(audit, ["verify", str(path.parent), "--head", f"{head.count}:{head.hash}"]))
+    outcome = audit.run(_parsed(audit, ["verify", str(path.parent), "--head", f"{head.count}:{head.hash}"]))
     lines = [line.rstrip(b"\r") for line in path.read_bytes().split(b"\n")]
-    told = [line for line, _ in groupby(line for line in lines if line.strip() and not is_letter(line))]
-    if found == 0 and told != written:
+    findings = [line for line, _ in groupby(line for line in lines if line.strip() and not is_letter(line))]
+    if outcome == 0 and findings != written:
         raise DiffersError("a damaged audit is told whole")
 
 
@@ -225,8 +225,8 @@ def _damage_file(victim: Path, random: Random) -> None:
         victim.write_bytes(_broken_document(victim.read_bytes(), random))
     elif victim.suffix == ".jsonl" and random.random() < 0.6:
         lines = victim.read_bytes().splitlines()
-        at = random.randrange(len(lines))
-        victim.write_bytes(b"\n".join([*lines[:at], _broken_document(lines[at], random), *lines[at + 1 :]]))
+        place = random.randrange(len(lines))
+        victim.write_bytes(b"\n".join([*lines[:place], _broken_document(lines[place], random), *lines[place + 1 :]]))
     else:
         victim.write_bytes(broken_bytes(victim.read_bytes(), random))
 

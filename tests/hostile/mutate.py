@@ -35,26 +35,26 @@ def broken_bytes(data: bytes, random: Random) -> bytes:
     """Change bytes: drop, repeat, exchange, flip, insert odd ones, or cut off."""
     out = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 5))):
-        at = random.randrange(len(out) + 1)
+        place = random.randrange(len(out) + 1)
         size = random.choice((1, 1, 2, 4, 8, 40))
         match random.randrange(7):
             case 0:
-                del out[at : at + size]
+                del out[place : place + size]
             case 1:
-                out[at:at] = out[at : at + size] * random.choice((1, 1, 3, 50))
+                out[place:place] = out[place : place + size] * random.choice((1, 1, 3, 50))
             case 2:
                 other = random.randrange(len(out) + 1)
-                out[at : at + size] = out[other : other + size]
-            case 3 if at < len(out):
-                out[at] ^= 1 << random.randrange(8)
+                out[place : place + size] = out[other : other + size]
+            case 3 if place < len(out):
+                out[place] ^= 1 << random.randrange(8)
             case 4:
-                out[at:at] = random.choice(ODD_BYTES)
+                out[place:place] = random.choice(ODD_BYTES)
             case 5:
-                out[at : at + size] = random.randbytes(size)
+                out[place : place + size] = random.randbytes(size)
             case 6 if random.random() < 0.2:
-                del out[at:]
+                del out[place:]
             case _:
-                out[at : at + size] = bytes(random.choice(b'0123456789-."[]{},:=eE \n') for _ in range(size))
+                out[place : place + size] = bytes(random.choice(b'0123456789-."[]{},:=eE \n') for _ in range(size))
     return bytes(out)
 
 
@@ -67,21 +67,21 @@ def broken_source(text: str, random: Random) -> str:
     """Change a pattern file between its tokens: drop, repeat or exchange some, or break off a declaration."""
     tokens = _TOKEN.findall(text)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
-        at = random.randrange(len(tokens) + 1)
+        place = random.randrange(len(tokens) + 1)
         size = random.choice((1, 1, 2, 3, 9))
         other = random.randrange(len(tokens) + 1)
         match random.randrange(5):
             case 0:
-                del tokens[at : at + size]
+                del tokens[place : place + size]
             case 1:
-                tokens[at:at] = tokens[at : at + size] * random.choice((1, 1, 30))
+                tokens[place:place] = tokens[place : place + size] * random.choice((1, 1, 30))
             case 2:
-                tokens[at : at + size] = tokens[other : other + size]
+                tokens[place : place + size] = tokens[other : other + size]
             case 3:
-                tokens[at:at] = tokens[other : other + size]
+                tokens[place:place] = tokens[other : other + size]
             case _:
-                ends = (n for n in range(at, len(tokens)) if tokens[n] in DECLARATIONS)
-                tokens[at : next(ends, len(tokens))] = ["\n"]
+                ends = (n for n in range(place, len(tokens)) if tokens[n] in DECLARATIONS)
+                tokens[place : next(ends, len(tokens))] = ["\n"]
     return "".join(tokens)
 
 

@@ -42,7 +42,7 @@ class Part:
 
     def to_json(self) -> str:
         """Return a line of a record."""
-        counts = [[*at, count, round(self.seconds[at], 6)] for at, count in self.counts.items()]
+        counts = [[*key, count, round(self.seconds[key], 6)] for key, count in self.counts.items()]
         return json.dumps({
             "seed": self.seed, "kinds": self.kinds, "start": self.start, "stop": self.stop, "counts": counts,
             "wrong": self.wrong, "grown_mb": self.grown_mb,
@@ -114,13 +114,13 @@ def read_record(path: Path) -> list[Part]:
     return [Part.from_json(line) for line in lines[:-1]]
 
 
-def left_to_do(numbers: range, done: Iterable[Part]) -> Numbers:
+def left_to_do(numbers: range, parts: Iterable[Part]) -> Numbers:
     """Return the numbers that are in none of the parts."""
-    left, at = [], numbers.start
-    for start, stop in sorted((part.start, part.stop) for part in done):
-        left.append(range(at, min(start, numbers.stop)))
-        at = max(at, stop)
-    return [part for part in (*left, range(at, numbers.stop)) if part]
+    spans, number = [], numbers.start
+    for start, stop in sorted((part.start, part.stop) for part in parts):
+        spans.append(range(number, min(start, numbers.stop)))
+        number = max(number, stop)
+    return [part for part in (*spans, range(number, numbers.stop)) if part]
 
 
 def divided(numbers: Sequence[range], count: int) -> list[Numbers]:
@@ -128,9 +128,9 @@ def divided(numbers: Sequence[range], count: int) -> list[Numbers]:
     total = sum(map(len, numbers))
     shares = []
     for n in range(count):
-        low, high, at, share = total * n // count, total * (n + 1) // count, 0, []
-        for of in numbers:
-            share.append(of[max(low - at, 0) : max(high - at, 0)])
-            at += len(of)
+        low, high, start, share = total * n // count, total * (n + 1) // count, 0, []
+        for span in numbers:
+            share.append(span[max(low - start, 0) : max(high - start, 0)])
+            start += len(span)
         shares.append([part for part in share if part])
     return [share for share in shares if share]

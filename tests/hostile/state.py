@@ -69,8 +69,8 @@ def manifests(folder: Path) -> Feed:
 def entries(folder: Path) -> Feed:
     """A file of entries with damaged bytes, or with bytes that are forged with their checksum."""
     path = folder / "entries"
-    given = [(b"key-%03d" % n, bytes(range(n))) for n in range(60)]
-    write_entries(path, given)
+    pairs = [(b"key-%03d" % n, bytes(range(n))) for n in range(60)]
+    write_entries(path, pairs)
     data = path.read_bytes()
     (size,) = struct.unpack_from("<I", data)
     block = data[4 : 4 + size]
@@ -84,10 +84,10 @@ def entries(folder: Path) -> Feed:
             forged = block[:4] + struct.pack("<I", zlib.crc32(body)) + body
             path.write_bytes(struct.pack("<I", len(forged)) + forged + bytes(4))
         try:
-            seen = [(bytes(key), bytes(value or b"")) for key, value in read_entries(path)]
+            decoded = [(bytes(key), bytes(value or b"")) for key, value in read_entries(path)]
         except CepError:
             return REFUSED
-        if not is_forged and seen != given:
+        if not is_forged and decoded != pairs:
             raise DiffersError("entries are others, and their checksums fit")
         return ACCEPTED
 
@@ -152,8 +152,8 @@ def checkpoints(folder: Path) -> Feed:
         try:
             restored = restore(Target(str(bad)), into)
             if restored is not None:
-                seen = MemoryStore.open(restored.path("store"))
-                if not is_forged and _content(seen) != _content(_store()):
+                store = MemoryStore.open(restored.path("store"))
+                if not is_forged and _content(store) != _content(_store()):
                     raise DiffersError("a damaged checkpoint has come back as another one")
         except CepError:
             return REFUSED

@@ -25,10 +25,10 @@ def test_the_same_seed_makes_the_same_input(seed: int) -> None:
 
 
 def part(start: int, stop: int, outcome: str = "accepted", wrong: str = "") -> Part:
-    made = Part(1, (), start, stop)
+    part = Part(1, (), start, stop)
     for _ in range(start, stop):
-        made.add("x", outcome, 0.25, wrong)
-    return made
+        part.add("x", outcome, 0.25, wrong)
+    return part
 
 
 def test_the_last_line_has_all_counts() -> None:
@@ -49,12 +49,15 @@ def test_a_record_that_was_cut_says_what_is_left(tmp_path: Path) -> None:
     path.write_text("".join(f"{one.to_json()}\n" for one in parts) + part(41, 50).to_json()[:-9])
     for _ in range(2):
         assert read_record(path) == parts
-    left = left_to_do(range(100), parts)
-    assert left == [range(10, 30), range(41, 100)]
+    remaining = left_to_do(range(100), parts)
+    assert remaining == [range(10, 30), range(41, 100)]
     assert left_to_do(range(35, 45), parts) == [range(41, 45)]
     for workers in (1, 2, 3, 100):
-        shares = divided(left, workers)
-        assert sorted(number for share in shares for of in share for number in of) == [*range(10, 30), *range(41, 100)]
+        shares = divided(remaining, workers)
+        assert sorted(number for share in shares for span in share for number in span) == [
+            *range(10, 30),
+            *range(41, 100),
+        ]
         assert max(sum(map(len, share)) for share in shares) - min(sum(map(len, share)) for share in shares) <= 1
 
 

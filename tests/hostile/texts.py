@@ -60,21 +60,21 @@ def patterns(folder: Path) -> Feed:
     twins = {text: _without_docs(compilable(load_text(text))) for text in texts}
 
     def feed(random: Random) -> str:
-        given = random.choice(texts)
-        text = broken_source(given, random) if random.random() < 0.4 else broken_text(given, random)
+        original = random.choice(texts)
+        text = broken_source(original, random) if random.random() < 0.4 else broken_text(original, random)
         checked = compilable(load_text(text))
         render_text(checked.diagnostics, checked.sources)
         lint(checked)
         formatted, _ = format_text(text)
         if not checked.ok:
-            for name in twins[given]:  # the refusal of a record names its hash, too
+            for name in twins[original]:  # the refusal of a record names its hash, too
                 pattern_hash(text, name)
             return REFUSED
-        accepted, twin = _without_docs(checked), twins[given]
+        accepted, twin = _without_docs(checked), twins[original]
         if formatted is not None and _without_docs(compilable(load_text(formatted))) != accepted:
             raise DiffersError("a pattern that is formatted is another one")
         for name in accepted.keys() & twin.keys():
-            if accepted[name] != twin[name] and pattern_hash(text, name) == pattern_hash(given, name):
+            if accepted[name] != twin[name] and pattern_hash(text, name) == pattern_hash(original, name):
                 raise DiffersError(f"pattern `{name}` is another one under the same hash")
         return ACCEPTED
 
@@ -114,9 +114,9 @@ def files(folder: Path) -> Feed:
         text = base.replace("NAME", imported).replace("LIST", listed).encode()
         path.write_bytes(broken_bytes(text, random) if random.random() < 0.7 else text)
         checked = compilable(load_files([path]))
-        said = render_text(checked.diagnostics, checked.sources)
-        if "a-secret" in said or "root:x" in said:
-            raise DiffersError(f"what is outside is quoted: {said}")
+        output = render_text(checked.diagnostics, checked.sources)
+        if "a-secret" in output or "root:x" in output:
+            raise DiffersError(f"what is outside is quoted: {output}")
         return ACCEPTED if checked.ok else REFUSED
 
     return feed
@@ -139,7 +139,7 @@ def rule_files(folder: Path) -> Feed:
     twins = {text: parse_rule_file(text)[0] for text in texts}
 
     def feed(random: Random) -> str:
-        given = text = random.choice(texts)
+        original = text = random.choice(texts)
         text = text + random.choice(TOML_TRICKS).encode() if random.random() < 0.2 else broken_bytes(text, random)
         match random.randrange(6):
             case 0:
@@ -157,9 +157,9 @@ def rule_files(folder: Path) -> Feed:
         if rule is None:
             assert mistakes, "a refusal without a reason"
             return REFUSED
-        said = tomllib.loads(text.decode())
-        _says_no_more(RuleFile, rule, said, "a rule file")
-        if said == tomllib.loads(given.decode()) and rule != twins[given]:
+        values = tomllib.loads(text.decode())
+        _says_no_more(RuleFile, rule, values, "a rule file")
+        if values == tomllib.loads(original.decode()) and rule != twins[original]:
             raise DiffersError("a rule file that says the same is another rule")
         record = upsert_of(rule, "pattern p = a: e")
         if parse_control(record_json(record)) != (record, []):
@@ -191,26 +191,26 @@ def settings(folder: Path) -> Feed:
             accepted = read_settings(path, {})
         except CepError:
             return REFUSED
-        said = tomllib.loads(path.read_text("utf-8"))
-        if unknown := said.keys() - SECTIONS.keys():
+        values = tomllib.loads(path.read_text("utf-8"))
+        if unknown := values.keys() - SECTIONS.keys():
             raise DiffersError(f"{unknown} are passed over")
         for section, model in SECTIONS.items():
-            _says_no_more(model, getattr(accepted, section), said.get(section, {}), section)
+            _says_no_more(model, getattr(accepted, section), values.get(section, {}), section)
         # A file's paths are relative to its folder.
-        if accepted.model_dump_json().replace(f"{folder}/", "") != read_settings(None, said).model_dump_json():
+        if accepted.model_dump_json().replace(f"{folder}/", "") != read_settings(None, values).model_dump_json():
             raise DiffersError("settings that are given as flags are others")
         return ACCEPTED
 
     return feed
 
 
-def _says_no_more(model: type[BaseModel], accepted: BaseModel, said: Mapping[str, Any], what: str) -> None:
+def _says_no_more(model: type[BaseModel], accepted: BaseModel, values: Mapping[str, Any], place: str) -> None:
     """Raise DiffersError if a table has an ignored name, or a value is set that the table does not have."""
-    if unknown := said.keys() - model.model_fields.keys():
-        raise DiffersError(f"{unknown} of {what} are passed over")
+    if unknown := values.keys() - model.model_fields.keys():
+        raise DiffersError(f"{unknown} of {place} are passed over")
     for name, field in model.model_fields.items():
-        if name not in said and getattr(accepted, name) != field.get_default(call_default_factory=True):
-            raise DiffersError(f"`{name}` of {what} is set, and nobody has said it")
+        if name not in values and getattr(accepted, name) != field.get_default(call_default_factory=True):
+            raise DiffersError(f"`{name}` of {place} is set, and nobody has said it")
 
 
 def controls(folder: Path) -> Feed:
@@ -295,9 +295,9 @@ def declared(folder: Path) -> Feed:
         text = base.replace("KIND", kind).replace("ITEMS", chosen)
         text = broken_text(text, random) if random.random() < 0.5 else text
         checked = load_text(text)
-        given = given_lists(checked)
-        render_text([*checked.diagnostics, *given.diagnostics], checked.sources)
-        return ACCEPTED if checked.ok and not given.diagnostics else REFUSED
+        result = given_lists(checked)
+        render_text([*checked.diagnostics, *result.diagnostics], checked.sources)
+        return ACCEPTED if checked.ok and not result.diagnostics else REFUSED
 
     return feed
 

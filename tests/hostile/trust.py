@@ -95,8 +95,8 @@ def private_keys(folder: Path) -> Feed:
 
 def signed_changes(folder: Path) -> Feed:
     """Signed changes and heartbeats for a job that takes only signed ones: a changed one must not count."""
-    given = deploy(rules().values())
-    job = Job(given.schema, given.key_domains)
+    deployment = deploy(rules().values())
+    job = Job(deployment.schema, deployment.key_domains)
     path = folder / "change.json"
     records = _signed(rules().values())
     trees = [json.loads(record.to_json()) for record in records]
@@ -111,20 +111,20 @@ def signed_changes(folder: Path) -> Feed:
     assert len(expected) == 1 + len(records) - _IN_FORCE, "a genuine record counts"
 
     def feed(random: Random) -> str:
-        at = random.randrange(len(trees))
+        place = random.randrange(len(trees))
         if random.random() < 0.2:
             data = json.dumps(broken_value(heartbeat, random)).encode()
         elif random.random() < 0.5:
-            data = broken_bytes(records[at].to_json(), random)
+            data = broken_bytes(records[place].to_json(), random)
         else:
-            data = json.dumps(broken_value(trees[at], random)).encode()
+            data = json.dumps(broken_value(trees[place], random)).encode()
         path.write_bytes(data)
         with suppress(CepError):
             read_change(path)
-        seen = _seen(_after(before, data))
-        if seen not in expected:
-            raise DiffersError(f"a changed record of {records[at].id} counts")
-        return REFUSED if seen == _seen(before) else ACCEPTED
+        after = _seen(_after(before, data))
+        if after not in expected:
+            raise DiffersError(f"a changed record of {records[place].id} counts")
+        return REFUSED if after == _seen(before) else ACCEPTED
 
     return feed
 

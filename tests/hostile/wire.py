@@ -62,7 +62,7 @@ def requests(folder: Path) -> Feed:
     for owner, name in doors:
         setattr(owner, name, note)  # otherwise they keep silent, or print
     observed = Observed(1_000)
-    served = http.served(("127.0.0.1", 0), observed, {"/key": lambda asked: {"asked": sorted(asked)}}, _TOKEN)
+    served = http.served(("127.0.0.1", 0), observed, {"/key": lambda query: {"asked": sorted(query)}}, _TOKEN)
     address = served.__enter__()
     assert address is not None
     _OPEN.append(served)
@@ -228,10 +228,10 @@ def answers(folder: Path) -> Feed:
     version = {**good, "subject": "payment", "version": 1, "id": 1}
     trees: dict[str, Any] = {"/schemas/ids": good, "/schemas/types": ["AVRO", "JSON"], "/subjects": version}
     real = registry.RequestHandlerClass._answer  # type: ignore[attr-defined]
-    given: dict[str, tuple[int, bytes]] = {}  # by the beginning of a path
+    answers_by_path: dict[str, tuple[int, bytes]] = {}  # by the beginning of a path
 
     def answer(handler: Any, status: int, value: dict[str, Any]) -> None:
-        for path, (status_given, body) in given.items():
+        for path, (status_given, body) in answers_by_path.items():
             if handler.path.startswith(path):
                 handler.send_response(status_given)
                 handler.send_header("Content-Length", str(len(body)))
@@ -253,8 +253,8 @@ def answers(folder: Path) -> Feed:
             return kafka.decode(form, common.ONE, pa.array(values, pa.binary()), "payments")
 
     def answer_well() -> None:
-        given.clear()
-        given.update({path: (200, json.dumps(tree).encode()) for path, tree in trees.items()})
+        answers_by_path.clear()
+        answers_by_path.update({path: (200, json.dumps(tree).encode()) for path, tree in trees.items()})
 
     answer_well()
     before = rows_of(decoded())
@@ -264,13 +264,13 @@ def answers(folder: Path) -> Feed:
         answer_well()
         is_referring = random.random() < 0.3
         if is_referring:
-            given["/schemas/ids"] = (200, json.dumps(referring).encode())
+            answers_by_path["/schemas/ids"] = (200, json.dumps(referring).encode())
         path = random.choice(
             ("/subjects", "/schemas/ids") if is_referring else ("/schemas/ids",) * 9 + ("/schemas/types",)
         )
         tree = referring if is_referring and path == "/schemas/ids" else trees[path]
         changed = _changed(tree, schema, random)
-        given[path] = (random.choice((200,) * 9 + (204, 301, 401, 404, 422, 429, 500, 503)), changed)
+        answers_by_path[path] = (random.choice((200,) * 9 + (204, 301, 401, 404, 422, 429, 500, 503)), changed)
         try:
             after = decoded()
         except CepError:

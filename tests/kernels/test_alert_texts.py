@@ -27,8 +27,8 @@ def test_everything_stands_behind_its_length(heads: list[str], keys: list[str], 
     )  # fmt: skip
     parts = [[keys[row % len(keys)], *matches[row]] for row in rows]
     expected = [
-        heads[row % len(heads)].encode() + b"".join(b"%d:%s" % (len(p.encode()), p.encode()) for p in own)
-        for row, own in zip(rows, parts, strict=True)
+        heads[row % len(heads)].encode() + b"".join(b"%d:%s" % (len(p.encode()), p.encode()) for p in row_parts)
+        for row, row_parts in zip(rows, parts, strict=True)
     ]
     starts = [0, *ends.tolist()]
     assert [bytes(texts[a:b]) for a, b in pairwise(starts)] == expected
@@ -40,9 +40,9 @@ def test_texts_are_chosen_by_row(words: list[str], numbers: list[int]) -> None:
     rows = np.array([number % len(words) for number in numbers], np.int64)
     for array in (pa.array(words, TEXT), pa.array(["first", *words], TEXT).slice(1)):
         offsets, data = chosen_texts(*text_buffers(array), rows)
-        found = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
-        found.validate(full=True)
-        assert found.to_pylist() == [words[row] for row in rows]
+        chosen = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
+        chosen.validate(full=True)
+        assert chosen.to_pylist() == [words[row] for row in rows]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1), st.lists(st.integers(0, 1_000)))
@@ -50,6 +50,6 @@ def test_the_events_of_matches_follow_each_other(counts: list[int], numbers: lis
     bounds = np.cumsum([0, *counts])
     rows = np.array([number % len(counts) for number in numbers], np.int64)
     offsets, events = bound_rows(bounds, rows)
-    found = [events[a:b].tolist() for a, b in pairwise(offsets.tolist())]
-    assert found == [list(range(bounds[row], bounds[row + 1])) for row in rows]
+    bound = [events[a:b].tolist() for a, b in pairwise(offsets.tolist())]
+    assert bound == [list(range(bounds[row], bounds[row + 1])) for row in rows]
     assert len(events) == offsets[-1]

@@ -82,19 +82,19 @@ def test_different_codes_of_a_window(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_the_latest_event_before(seed: int) -> None:
     random = Random(f"latest {seed}")
-    of = history(random)
-    size = len(of.times)
+    drawn = history(random)
+    size = len(drawn.times)
     holds = [random.random() < 0.4 for _ in range(size)]
     values = [random.choice((-1, 0, 1, 2)) for _ in range(size)]
     order = np.argsort(values, kind="stable")
     begin = [[values[row] for row in order].index(values[row]) if values[row] >= 0 else size for row in order]
-    by_key = [max((r for r in range(of.key_start[row], row) if holds[r]), default=-1) for row in range(size)]
+    by_key = [max((r for r in range(drawn.key_start[row], row) if holds[r]), default=-1) for row in range(size)]
     by_value = [
         max((r for r in range(row) if holds[r] and values[r] == values[row] >= 0), default=-1) for row in range(size)
     ]
     for run in (latest_before, plain(latest_before)):
         out = np.empty(size, np.int32)
-        run(np.array(holds), np.arange(size), np.array(of.key_start, np.int64), out)
+        run(np.array(holds), np.arange(size), np.array(drawn.key_start, np.int64), out)
         assert out.tolist() == by_key
         run(np.array(holds), order, np.array(begin, np.int64), out)
         assert out.tolist() == by_value
@@ -103,25 +103,25 @@ def test_the_latest_event_before(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_chains_with_what_came_before(seed: int) -> None:
     random = Random(f"before {seed}")
-    of = history(random)
-    size, window_ms = len(of.times), random.choice((1, 20, 60))
+    drawn = history(random)
+    size, window_ms = len(drawn.times), random.choice((1, 20, 60))
     earlier, absent = (
-        [random.choice((-1, *range(of.key_start[row], row))) for row in range(size)] for _ in range(2)
+        [random.choice((-1, *range(drawn.key_start[row], row))) for row in range(size)] for _ in range(2)
     )  # fmt: skip
     absent = random.choice(([], absent))
-    wanted = [
+    expected = [
         [earlier[chain[0]], *chain]
-        for chain in of.chains
+        for chain in drawn.chains
         if earlier[chain[0]] >= 0
-        and of.times[chain[-1]] - of.times[earlier[chain[0]]] < window_ms
+        and drawn.times[chain[-1]] - drawn.times[earlier[chain[0]]] < window_ms
         and (not absent or absent[chain[0]] <= earlier[chain[0]])
     ]
     for run in (prepended_rows, plain(prepended_rows)):
         longer = run(
-            of.rows(), np.array(earlier, np.int32), np.array(absent, np.int32), of.events.time_ms, window_ms
+            drawn.rows(), np.array(earlier, np.int32), np.array(absent, np.int32), drawn.events.time_ms, window_ms
         )  # fmt: skip
-        assert longer.T.tolist() == wanted
-        assert longer.shape[0] == of.steps + 1
+        assert longer.T.tolist() == expected
+        assert longer.shape[0] == drawn.steps + 1
 
 
 @pytest.mark.parametrize("by_any", [False, True])
@@ -129,21 +129,25 @@ def test_chains_with_what_came_before(seed: int) -> None:
 def test_what_chains_find(seed: int, by_any: bool) -> None:
     """With `by_any` a fraud before the end counts if it is recent and the end may be a fraud; the end always counts."""
     random = Random(f"found {seed}")
-    of = history(random)
+    drawn = history(random)
 
     def fraud(chain: list[int], step: int) -> int:
         row, end = chain[step], chain[-1]
-        if step < len(chain) - 1 and (not by_any or of.times[end] - of.times[row] >= LATE_MS or not of.may[end]):
+        if step < len(chain) - 1 and (
+            not by_any or drawn.times[end] - drawn.times[row] >= LATE_MS or not drawn.may[end]
+        ):
             return -1
-        return of.frauds[row]
+        return drawn.frauds[row]
 
-    of_chains = [[fraud(chain, step) for step in range(of.steps)] for chain in of.chains]
-    opened = [{number for number in numbers if number >= 0 and of.is_open[number]} for numbers in of_chains]
-    wrong = [of.weights[chain[-1]] for chain, numbers in zip(of.chains, of_chains, strict=True) if max(numbers) < 0]
+    of_chains = [[fraud(chain, step) for step in range(drawn.steps)] for chain in drawn.chains]
+    opened = [{number for number in numbers if number >= 0 and drawn.is_open[number]} for numbers in of_chains]
+    wrong = [
+        drawn.weights[chain[-1]] for chain, numbers in zip(drawn.chains, of_chains, strict=True) if max(numbers) < 0
+    ]
     for fill, count in ((fill_frauds, count_chains), (plain(fill_frauds), plain(count_chains))):
-        out = np.empty((of.steps, len(of.chains)), np.int64)
-        fill(of.rows(), of.events, by_any, LATE_MS, out)
+        out = np.empty((drawn.steps, len(drawn.chains)), np.int64)
+        fill(drawn.rows(), drawn.events, by_any, LATE_MS, out)
         assert out.T.tolist() == of_chains
-        assert count(of.rows(), of.events, by_any, LATE_MS, np.array(of.is_open)) == (
+        assert count(drawn.rows(), drawn.events, by_any, LATE_MS, np.array(drawn.is_open)) == (
             len(set().union(*opened)), sum(1 for each in opened if each), sum(wrong),
         )  # fmt: skip

@@ -30,13 +30,13 @@ def some(random: Random) -> float:
 def test_sums_are_rounded_once(seed: int) -> None:
     random = Random(seed)
     acc = np.zeros(CHUNKS, np.int64)
-    held: list[float] = []
+    numbers: list[float] = []
     for _ in range(80):
-        if held and random.random() < 0.4:
-            value = held.pop(random.randrange(len(held)))
+        if numbers and random.random() < 0.4:
+            value = numbers.pop(random.randrange(len(numbers)))
             accumulate(acc, bits(value), -1)
         else:
             value = some(random)
-            held.append(value)
+            numbers.append(value)
             accumulate(acc, bits(value), 1)
-        assert rounded(acc) == math.fsum(held)
+        assert rounded(acc) == math.fsum(numbers)

@@ -26,18 +26,18 @@ def test_groups_are_those_of_a_dictionary(seed: int) -> None:
     codes, firsts = grouped(first, second)
     assert codes.tolist() == [numbers[pair] for pair in pairs]
     assert firsts.tolist() == [pairs.index(pair) for pair in numbers]
-    places, found = empty_places(len(pairs)), np.empty(len(others), np.int64)
+    places, group_numbers = empty_places(len(pairs)), np.empty(len(others), np.int64)
     rows, codes = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int64)
     assert group_pairs(first, second, table_key(), places, rows, codes) == len(numbers)
-    wanted = np.array(others, np.int64).T.copy()
-    find_pairs(first, second, table_key(), places, rows, wanted[0], wanted[1], found)
-    assert found.tolist() == [numbers.get(pair, -1) for pair in others]
+    queries = np.array(others, np.int64).T.copy()
+    find_pairs(first, second, table_key(), places, rows, queries[0], queries[1], group_numbers)
+    assert group_numbers.tolist() == [numbers.get(pair, -1) for pair in others]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_texts_are_found_among_different_ones(seed: int) -> None:
     random = Random(f"texts {seed}")
     texts = ["".join(random.choices("abä", k=random.randint(0, 4))) for _ in range(300)]
-    own = list(dict.fromkeys(texts[: random.choice((0, 1, 20, 200))]))
-    found = TextNumbers(pa.array(["", *own], TEXT).slice(1)).of(pa.array(["x", *texts], TEXT).slice(1))
-    assert found.tolist() == [own.index(text) if text in own else -1 for text in texts]
+    distinct = list(dict.fromkeys(texts[: random.choice((0, 1, 20, 200))]))
+    numbers = TextNumbers(pa.array(["", *distinct], TEXT).slice(1)).of(pa.array(["x", *texts], TEXT).slice(1))
+    assert numbers.tolist() == [distinct.index(text) if text in distinct else -1 for text in texts]

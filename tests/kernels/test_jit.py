@@ -44,8 +44,8 @@ assert rounded(sums) == -1e16 + 0.3, rounded(sums)
 @pytest.mark.always
 def test_without_jit_the_answers_are_the_same() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_folder_that_others_write_to_is_not_used(
     monkeypatch.setattr(jit, "_remove", lambda *_: None)
     planted = jit._cache_folder()
     planted.chmod(0o777)
-    own = jit._cache_folder()
-    assert not own.is_relative_to(tmp_path)
+    cache_folder = jit._cache_folder()
+    assert not cache_folder.is_relative_to(tmp_path)
     assert f"{planted} cannot be written, or others may write to it" in capsys.readouterr().err
-    assert jit._cache_folder() == own, "the processes that this one starts share its folder"
+    assert jit._cache_folder() == cache_folder, "the processes that this one starts share its folder"

@@ -16,11 +16,11 @@ RECORDS = st.lists(st.binary(max_size=6) | st.binary(max_size=6).map(lambda inne
 @given(RECORDS, st.integers(0, 3))
 def test_as_join_does(records: list[bytes], first: int) -> None:
     array = pa.array(records, pa.large_binary()).slice(first)
-    own = records[first:]
+    rest = records[first:]
     lines, in_braces, breaks = join_lines(*text_buffers(array))
-    assert bytes(lines) == b"\n".join(own)
-    assert in_braces == all(len(r) >= 2 and r[:1] == b"{" and r[-1:] == b"}" for r in own)
-    assert breaks == sum(r.count(b"\n") for r in own)
+    assert bytes(lines) == b"\n".join(rest)
+    assert in_braces == all(len(r) >= 2 and r[:1] == b"{" and r[-1:] == b"}" for r in rest)
+    assert breaks == sum(r.count(b"\n") for r in rest)
 
 
 @pytest.mark.parametrize(("records", "in_braces"), [([b"{}"], True), ([b"{"], False), ([b"{}", b""], False)])

@@ -42,13 +42,13 @@ def test_what_does_not_fit_is_the_bound_and_counted(left: int, op: str, right: i
         rule(f"seq a\nwhere a: e kind == a and amount {op} {right}.00 {'>' if exact > 0 else '<='} 0.00", "vector"),
         rule(f"seq a -> b\nwhere a: e kind == a\n b: e kind == b\nemit m = a.amount {op} {right}.00", "scalar"),
     )
-    done = advance(both, None, batch(f"x a@1 {left}.00", "x b@2"), END_MS)
-    matches = done.matches
+    result = advance(both, None, batch(f"x a@1 {left}.00", "x b@2"), END_MS)
+    matches = result.matches
     assert int((matches.rule == 0).sum()) == 1
     (row,) = np.flatnonzero(matches.rule == 1)
     assert not matches.measures_null[row, 0]
-    assert (done.counters.get("arithmetic_overflows", 0) > 0) != fits
-    assert [done.counters.get(f"rule_overflows[{name}@1]", 0) > 0 for name in ("vector", "scalar")] == 2 * [not fits]
+    assert (result.counters.get("arithmetic_overflows", 0) > 0) != fits
+    assert [result.counters.get(f"rule_overflows[{name}@1]", 0) > 0 for name in ("vector", "scalar")] == 2 * [not fits]
     ((_, type_),) = both.rules[1].measures
     assert matches.measures[row, 0] == min(max(exact * 10**type_.scale, -(2**63)), 2**63 - 1)
 
@@ -86,7 +86,7 @@ def test_the_remainder_is_that_of_whole_numbers(where: str) -> None:
     events = route(decoded, ("key",), checked.schema.columns())[0]
     matches = advance(compiled, None, events, END_MS).matches
     nulls = matches.measures_null[:, 0].astype(bool)
-    found = [None if null else int(value) for value, null in zip(matches.measures[:, 0], nulls, strict=True)]
+    values = [None if null else int(value) for value, null in zip(matches.measures[:, 0], nulls, strict=True)]
     keys = matches.keys.take(pa.array(matches.key)).to_pylist()
     expected = {key: rest for key, (_, _, rest) in pairs.items() if rest is not None or "null" in where}
-    assert dict(zip(keys, found, strict=True)) == expected
+    assert dict(zip(keys, values, strict=True)) == expected

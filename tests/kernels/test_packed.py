@@ -17,10 +17,10 @@ ROOM = 9 + 8 * 5
 
 def written(lines: list[list[int]]) -> bytes:
     """Write columns one after the other."""
-    out, at = np.empty(ROOM * len(lines), np.uint8), 0
+    out, offset = np.empty(ROOM * len(lines), np.uint8), 0
     for line in lines:
-        at = put_line(np.array([*line, 99], np.int64), len(line), out, at)
-    return out[:at].tobytes()
+        offset = put_line(np.array([*line, 99], np.int64), len(line), out, offset)
+    return out[:offset].tobytes()
 
 
 def data_of(content: bytes) -> np.ndarray:
@@ -30,22 +30,22 @@ def data_of(content: bytes) -> np.ndarray:
 @given(LINES)
 def test_what_is_written_is_read(lines: list[list[int]]) -> None:
     content = written(lines)
-    data, at = data_of(content), 0
+    data, offset = data_of(content), 0
     for line in lines:
-        found = np.zeros(len(line) + 2, np.int64)
-        at = get_line(data, at, len(data), found, 1, len(line))
-        assert found.tolist() == [0, *line, 0]
-    assert at == len(data)
+        numbers = np.zeros(len(line) + 2, np.int64)
+        offset = get_line(data, offset, len(data), numbers, 1, len(line))
+        assert numbers.tolist() == [0, *line, 0]
+    assert offset == len(data)
 
 
 @given(LINES, st.data())
 def test_bytes_that_are_missing_are_told(lines: list[list[int]], draw: st.DataObject) -> None:
     content = written(lines)
     end = draw.draw(st.integers(0, len(content) - 1))
-    data, at = data_of(content), 0
+    data, offset = data_of(content), 0
     for line in lines:
-        at = get_line(data, at, end, np.zeros(len(line), np.int64), 0, len(line))
-    assert at == -1
+        offset = get_line(data, offset, end, np.zeros(len(line), np.int64), 0, len(line))
+    assert offset == -1
 
 
 def test_a_width_that_no_number_has_is_told() -> None:

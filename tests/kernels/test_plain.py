@@ -52,16 +52,16 @@ def _changed(compiled: Program, word: int, value: int) -> Program:
 
 
 def _events(random: Random, count: int) -> list[str]:
-    at, found = 0, []
+    second, lines = 0, []
     for _ in range(count):
-        at += random.choice((0, 0, 1, 1, 2, 5, 30))
+        second += random.choice((0, 0, 1, 1, 2, 5, 30))
         amount = "-" if random.random() < 0.1 else f"{random.randint(1, 9)}.00"
-        found.append(f"{random.choice('xyz')} {random.choice('aabc')}@{at}000 {amount}")
-    return found
+        lines.append(f"{random.choice('xyz')} {random.choice('aabc')}@{second}000 {amount}")
+    return lines
 
 
-def _matches(done: Advanced) -> list[tuple[object, ...]]:
-    m = done.matches
+def _matches(advanced: Advanced) -> list[tuple[object, ...]]:
+    m = advanced.matches
     ids = m.event_id.to_pylist()
     return sorted(
         (int(m.detected_ms[r]), tuple(ids[m.offsets[r] : m.offsets[r + 1]]), *m.measures[r].tolist())
@@ -75,14 +75,14 @@ def test_the_plain_matcher_finds_what_the_general_one_finds(name: str, skip: str
     compiled = _program(name, skip)
     row = compiled.rules[0].row
     assert (row[y.R_PLAIN], row[y.R_ALIKE]) == (1, int(PLAIN[name][1]))
-    found = 0
+    matched = 0
     for seed in range(4):
         events = batch(*_events(Random(f"{name}/{seed}"), 300))
         expected = advance(_general(compiled), None, events, END_MS)
-        done = advance(compiled, None, events, END_MS)
-        assert _matches(done) == _matches(expected), f"seed {seed}"
-        found += len(done.matches)
-    assert found > 0, "a pattern without matches shows nothing"
+        result = advance(compiled, None, events, END_MS)
+        assert _matches(result) == _matches(expected), f"seed {seed}"
+        matched += len(result.matches)
+    assert matched > 0, "a pattern without matches shows nothing"
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -96,22 +96,22 @@ def test_no_split_changes_what_it_finds(name: str) -> None:
     for end in [*sorted(random.sample(range(1, len(events)), 8)), len(events)]:
         part = events.take(np.arange(start, end))
         watermark = int(events.time_ms[end]) if end < len(events) else END_MS
-        done = advance(compiled, keyed_state, part, watermark)
-        keyed_state, start = decode_page(encode_page(done.keyed_state)), end
-        in_parts += _matches(done)
+        result = advance(compiled, keyed_state, part, watermark)
+        keyed_state, start = decode_page(encode_page(result.keyed_state)), end
+        in_parts += _matches(result)
     assert sorted(in_parts) == at_once
-    assert len(decode_page(encode_page(done.keyed_state))) == 0, "what has a window is over at the end"
+    assert len(decode_page(encode_page(result.keyed_state))) == 0, "what has a window is over at the end"
 
 
 def test_runs_beyond_the_limit_leave_oldest_first() -> None:
     compiled = _changed(_program("pair", "none"), y.R_RUNS_MAX, 3)
-    done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(7))), 0)
-    assert done.counters["runs_evicted"] == 4
-    assert done.keyed_state.events.event_id.to_pylist() == ["e4", "e5", "e6"]
+    result = advance(compiled, None, batch(*(f"x a@{second}" for second in range(7))), 0)
+    assert result.counters["runs_evicted"] == 4
+    assert result.keyed_state.events.event_id.to_pylist() == ["e4", "e5", "e6"]
 
 
 def test_runs_that_are_over_are_not_counted_against_the_limit() -> None:
     compiled = _changed(_program("pair", "none"), y.R_RUNS_MAX, 2)
-    done = advance(compiled, None, batch("x a@1000", "x a@2000", "x a@60000", "x a@61000"), 0)
-    assert "runs_evicted" not in done.counters
-    assert done.counters["runs_expired"] == 2
+    result = advance(compiled, None, batch("x a@1000", "x a@2000", "x a@60000", "x a@61000"), 0)
+    assert "runs_evicted" not in result.counters
+    assert result.counters["runs_expired"] == 2

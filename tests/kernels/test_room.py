@@ -46,10 +46,10 @@ def _bounded(name: str, skip: str, monkeypatch: pytest.MonkeyPatch, runs: int, n
 
 
 def _stream(random: Random, count: int) -> list[str]:
-    at, lines = 0, []
+    second, lines = 0, []
     for _ in range(count):
-        at += random.choice((0, 0, 1, 1, 2, 5, 30))
-        lines.append(f"{random.choice('xxxy')} {random.choice('aaaaabc')}@{at}000 {random.randint(1, 9)}.00")
+        second += random.choice((0, 0, 1, 1, 2, 5, 30))
+        lines.append(f"{random.choice('xxxy')} {random.choice('aaaaabc')}@{second}000 {random.randint(1, 9)}.00")
     return lines
 
 
@@ -60,11 +60,11 @@ def _carried(compiled: Program, lines: list[str], ends: list[int]) -> tuple[list
     counters: Counter[str] = Counter()
     for end in ends:
         watermark = int(events.time_ms[end]) if end < len(events) else END_MS
-        done = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
-        keyed_state, start = decode_page(encode_page(done.keyed_state)), end
-        m, ids = done.matches, done.matches.event_id.to_pylist()
+        result = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
+        keyed_state, start = decode_page(encode_page(result.keyed_state)), end
+        m, ids = result.matches, result.matches.event_id.to_pylist()
         matches += [(int(m.detected_ms[r]), tuple(ids[m.offsets[r] : m.offsets[r + 1]])) for r in range(len(m))]
-        counters.update(done.counters)
+        counters.update(result.counters)
     return sorted(matches), counters
 
 
@@ -129,11 +129,11 @@ def test_long_texts_of_a_key_are_bounded_in_bytes() -> None:
     text = "y" * 60_000
     keyed_state, most, evicted = None, 0, 0
     for first in range(0, 300, 50):
-        events = batch(*(f"x a@{at}000 1.00 {text}" for at in range(first, first + 50)))
-        done = advance(compiled, keyed_state, events, first * 1_000)
-        keyed_state = done.keyed_state
+        events = batch(*(f"x a@{second}000 1.00 {text}" for second in range(first, first + 50)))
+        result = advance(compiled, keyed_state, events, first * 1_000)
+        keyed_state = result.keyed_state
         most = max(most, sum(map(len, keyed_state.events.columns["note"].to_pylist())))
-        evicted += done.counters.get("rule_runs_evicted[r@1]", 0)
+        evicted += result.counters.get("rule_runs_evicted[r@1]", 0)
     assert most <= 2 * NODE_TEXT_BYTES * NODES_PER_KEY_MAX
     assert evicted == 300 - len(keyed_state)  # type: ignore[arg-type]  # there is one
     assert len(keyed_state) >= NODES_PER_KEY_MAX // 2 // (1 + 60_000 // NODE_TEXT_BYTES)  # type: ignore[arg-type]
@@ -142,12 +142,12 @@ def test_long_texts_of_a_key_are_bounded_in_bytes() -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_no_key_has_more_than_the_limits_after_any_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = _bounded(name, "none", monkeypatch, 12, 40)
-    lines = [f"x {kind}@{at}000" for at, kind in enumerate(Random(name).choices("aaaaaab", k=70))]
+    lines = [f"x {kind}@{second}000" for second, kind in enumerate(Random(name).choices("aaaaaab", k=70))]
     events, keyed_state = batch(*lines), None
     most = 0
     for end in range(1, len(lines) + 1):
-        done = advance(compiled, keyed_state, events.take(np.arange(end - 1, end)), int(events.time_ms[end - 1]))
-        keyed_state = done.keyed_state
+        result = advance(compiled, keyed_state, events.take(np.arange(end - 1, end)), int(events.time_ms[end - 1]))
+        keyed_state = result.keyed_state
         assert len(keyed_state) <= 12
         assert len(keyed_state.nodes) <= 40
         most = max(most, len(keyed_state.nodes))
@@ -157,19 +157,19 @@ def test_no_key_has_more_than_the_limits_after_any_event(name: str, monkeypatch:
 def test_the_latest_start_is_the_last_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each take of a greedy loop writes the run again, after younger runs: the start of a run decides."""
     compiled = _bounded("greedy", "none", monkeypatch, 3, 1_000)
-    done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(9))), 8)
-    starts = sorted(done.keyed_state.events.event_id.to_pylist())
-    assert done.counters["runs_evicted"] == 6
+    result = advance(compiled, None, batch(*(f"x a@{second}" for second in range(9))), 8)
+    starts = sorted(result.keyed_state.events.event_id.to_pylist())
+    assert result.counters["runs_evicted"] == 6
     assert starts == ["e6", "e7", "e8"]
 
 
 def test_what_is_evicted_does_not_end_detection(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = _bounded("greedy", "past last", monkeypatch, 1_000, 60)
-    lines = [f"x a@{at}" for at in range(200)] + ["x b@200"]
-    done = advance(compiled, None, batch(*lines), END_MS)
-    assert len(done.matches) == 1
-    assert done.counters["runs_evicted"] > 100
-    assert done.matches.event_id.to_pylist()[-2:] == ["e199", "e200"]
+    lines = [f"x a@{second}" for second in range(200)] + ["x b@200"]
+    result = advance(compiled, None, batch(*lines), END_MS)
+    assert len(result.matches) == 1
+    assert result.counters["runs_evicted"] > 100
+    assert result.matches.event_id.to_pylist()[-2:] == ["e199", "e200"]
 
 
 @pytest.mark.parametrize(("name", "events_count"), [("greedy", 6_000), ("combinations", 2_000)])
@@ -177,26 +177,26 @@ def test_a_hot_key_takes_no_more_memory_than_its_limits(
     name: str, events_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is counted in rows of the arrays. They never shrink in a call, so the size at its end is the peak."""
-    made: list[Outputs] = []
+    created: list[Outputs] = []
     real = Outputs.__init__
 
     def noted(self: Outputs, *arguments: object) -> None:
-        made.append(self)
+        created.append(self)
         real(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Outputs, "__init__", noted)
     monkeypatch.setattr("cep.engine.outputs._ROOM_MAX", 1_024)
     compiled = program(rule(f"{PATTERNS[name]}\nskip none"))
-    done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(events_count))), 1)
-    (outputs,) = made
+    result = advance(compiled, None, batch(*(f"x a@{second}" for second in range(events_count))), 1)
+    (outputs,) = created
     # In use at one time: live nodes, as many not yet dropped, and the ones since the last count; then doubled.
     assert len(outputs.work.nodes) <= 2 * 4 * NODES_PER_KEY_MAX
     assert len(outputs.work.runs) <= 4 * RUNS_PER_KEY_MAX
-    assert len(done.keyed_state.nodes) <= NODES_PER_KEY_MAX
-    assert len(done.keyed_state) <= RUNS_PER_KEY_MAX
-    assert done.counters["runs_evicted"] > 0
+    assert len(result.keyed_state.nodes) <= NODES_PER_KEY_MAX
+    assert len(result.keyed_state) <= RUNS_PER_KEY_MAX
+    assert result.counters["runs_evicted"] > 0
     row_bytes = 8 * compiled.width
-    assert len(done.keyed_state) * row_bytes + 8 * y.NODE_WIDTH * len(done.keyed_state.nodes) <= 2_000_000
+    assert len(result.keyed_state) * row_bytes + 8 * y.NODE_WIDTH * len(result.keyed_state.nodes) <= 2_000_000
 
 
 def test_the_deployed_rules_have_as_much_work_with_each_event_of_a_hot_card() -> None:
@@ -212,8 +212,10 @@ def test_the_deployed_rules_have_as_much_work_with_each_event_of_a_hot_card() ->
 def test_many_matches_stay_whole_while_nodes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matches refer to nodes that no run needs any more, until the end of the call."""
     compiled = _bounded("greedy", "past last", monkeypatch, 100, 20)
-    lines = [f"x {'b' if at % 4 == 3 else 'a'}@{at}" for at in range(400)]
-    done = advance(compiled, None, batch(*lines), END_MS)
-    ids, offsets = done.matches.event_id.to_pylist(), done.matches.offsets.tolist()
+    lines = [f"x {'b' if second % 4 == 3 else 'a'}@{second}" for second in range(400)]
+    result = advance(compiled, None, batch(*lines), END_MS)
+    ids, offsets = result.matches.event_id.to_pylist(), result.matches.offsets.tolist()
     bound = sorted((ids[first:end] for first, end in pairwise(offsets)), key=lambda events: int(events[0][1:]))
-    assert bound == [[f"e{at}", f"e{at + 1}", f"e{at + 2}", f"e{at + 3}"] for at in range(0, 400, 4)]
+    assert bound == [
+        [f"e{second}", f"e{second + 1}", f"e{second + 2}", f"e{second + 3}"] for second in range(0, 400, 4)
+    ]

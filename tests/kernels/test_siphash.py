@@ -28,7 +28,7 @@ def _turned(word: int, bits: int) -> int:
 
 def sip(data: bytes, key: bytes, compress: int, final: int, *, is_wide: bool = False) -> bytes:
     """Compute SipHash as in the paper and its reference code, in Python's integers."""
-    k = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
+    k = [int.from_bytes(key[start : start + 8], "little") for start in (0, 8)]
     v = [k[0] ^ 0x736F6D6570736575, k[1] ^ 0x646F72616E646F6D, k[0] ^ 0x6C7967656E657261, k[1] ^ 0x7465646279746573]
     v[1] ^= 0xEE if is_wide else 0
 
@@ -42,8 +42,8 @@ def sip(data: bytes, key: bytes, compress: int, final: int, *, is_wide: bool = F
             v[2] = _turned(v[2], 32)
 
     padded = data + bytes(-(len(data) + 1) % 8) + bytes([len(data) & 255])
-    for at in range(0, len(padded), 8):
-        word = int.from_bytes(padded[at : at + 8], "little")
+    for start in range(0, len(padded), 8):
+        word = int.from_bytes(padded[start : start + 8], "little")
         v[3] ^= word
         turn(compress)
         v[0] ^= word
@@ -84,26 +84,26 @@ def colliding_keys(count: int, bits: int) -> pa.Array:
 
     A hostile sender who has read arrange.py makes such texts.
     """
-    found: list[pa.Array] = []
+    batches: list[pa.Array] = []
     for part in range(10_000):
-        if sum(map(len, found)) >= count:
+        if sum(map(len, batches)) >= count:
             break
         numbers = np.arange(part * 1_000_000, (part + 1) * 1_000_000)
         texts = pa.array(numbers).cast(TEXT)
         hashes = np.empty(len(texts), np.uint64)
         hash_texts(*text_buffers(texts), 0, hashes)
-        found.append(texts.filter(pa.array(hashes & np.uint64((1 << bits) - 1) == 0)))
-    return pa.concat_arrays(found).slice(0, count)
+        batches.append(texts.filter(pa.array(hashes & np.uint64((1 << bits) - 1) == 0)))
+    return pa.concat_arrays(batches).slice(0, count)
 
 
 def _probes(places_of: Int64, size: int) -> float:
     """Return the average distance of the keys from the first place of their search, in a table without gaps."""
-    taken, total = np.zeros(size, bool), 0
+    is_taken, total = np.zeros(size, bool), 0
     for place in places_of.tolist():
-        at = place
-        while taken[at]:
-            at, total = (at + 1) % size, total + 1
-        taken[at] = True
+        slot = place
+        while is_taken[slot]:
+            slot, total = (slot + 1) % size, total + 1
+        is_taken[slot] = True
     return total / len(places_of)
 
 
@@ -118,9 +118,9 @@ def test_made_keys_fill_a_table_without_a_key_only() -> None:
     assert number_rows(texts, 0, 0, texts, texts, numbered, 0) == (1_000, 1_000)
     hashes = np.empty(1_000, np.uint64)
     keyed_text_hashes(texts.offsets, texts.data, key, hashes)
-    at = np.flatnonzero(places)
-    begins = hashes[(places[at] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1] & np.uint64(2_047)
-    assert ((at - begins.astype(np.int64)) % 2_048).mean() < PROBES
+    filled = np.flatnonzero(places)
+    begins = hashes[(places[filled] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1] & np.uint64(2_047)
+    assert ((filled - begins.astype(np.int64)) % 2_048).mean() < PROBES
     assert _probes((hashed_texts(keys).hashes & np.uint64(2_047)).astype(np.int64), 2_048) < PROBES
 
 
@@ -132,6 +132,6 @@ def test_made_numbers_fill_no_table_of_pairs() -> None:
     assert group_pairs(first, np.zeros_like(first), key, places, firsts, codes) == len(first)
     hashes, size = np.empty(len(first), np.uint64), np.uint64(len(places) - 1)
     keyed_number_hashes(first, key, hashes)
-    at = np.flatnonzero(places >= 0)
-    begins = (hashes[places[at]] & size).astype(np.int64)
-    assert ((at - begins) % len(places)).mean() < PROBES
+    filled = np.flatnonzero(places >= 0)
+    begins = (hashes[places[filled]] & size).astype(np.int64)
+    assert ((filled - begins) % len(places)).mean() < PROBES

@@ -17,27 +17,27 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 def plain(node: object) -> list[object]:
     """Return the tree in pre-order, each part with its size; a span only says that it is there. Trees may be deep."""
-    found: list[object] = []
+    parts: list[object] = []
     waiting = [node]
     while waiting:
         part = waiting.pop()
         if isinstance(part, Span):
-            found.append("span")
+            parts.append("span")
         elif is_dataclass(part) and not isinstance(part, type):
             names = _names(type(part))
-            found.append((type(part).__name__, len(names)))
+            parts.append((type(part).__name__, len(names)))
             waiting.extend(getattr(part, name) for name in names)
         elif isinstance(part, tuple):
-            found.append(len(part))
+            parts.append(len(part))
             waiting.extend(reversed(part))
         else:
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def tree(text: str) -> list[object]:
     """Return the tree of a text, which must have no syntax errors."""
     collector = Collector()
-    found = parse(text, "x.cep", collector)
+    file = parse(text, "x.cep", collector)
     assert collector.error_count == 0, collector.diagnostics
-    return plain(found)
+    return plain(file)

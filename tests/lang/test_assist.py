@@ -42,8 +42,8 @@ def test_every_function_is_described() -> None:
 
 def test_each_name_is_found_where_it_stands() -> None:
     checked = load_text(TEXT)
-    found = places(checked.files, checked.resolved)
-    for place in found:
+    symbols = places(checked.files, checked.resolved)
+    for place in symbols:
         assert TEXT[place.span.start : place.span.end] == place.named.name
     counts = {
         Named("variable", "b", "p"): 4,
@@ -56,15 +56,15 @@ def test_each_name_is_found_where_it_stands() -> None:
         Named("symbol", "approved"): 3,
         Named("event", "transaction"): 4,
     }
-    assert {named: sum(p.named == named for p in found) for named in counts} == counts
+    assert {named: sum(p.named == named for p in symbols) for named in counts} == counts
 
 
 def test_every_name_of_random_files_has_a_declaration() -> None:
     for seed in range(30):
         checked = load_text(random_file(seed))
-        found = places(checked.files, checked.resolved)
-        declared = {p.named for p in found if p.declares}
-        loose = {p.named for p in found if not p.declares and p.named.kind not in ("function", "value")}
+        symbols = places(checked.files, checked.resolved)
+        declared = {p.named for p in symbols if p.declares}
+        loose = {p.named for p in symbols if not p.declares and p.named.kind not in ("function", "value")}
         assert loose <= declared, seed
 
 
@@ -81,9 +81,9 @@ def test_meanings() -> None:
 def test_a_place_is_found_at_both_of_its_ends() -> None:
     checked = load_text(TEXT)
     start = TEXT.index("small(cut)")
-    found = places(checked.files, checked.resolved)
+    symbols = places(checked.files, checked.resolved)
     for offset in (start, start + 5):
-        place = place_at(found, "<text>", offset)
+        place = place_at(symbols, "<text>", offset)
         assert place is not None
         assert place.named == Named("definition", "small")
 

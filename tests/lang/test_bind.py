@@ -31,14 +31,14 @@ def pattern() -> PatternIR:
 
 
 def messages(pattern: PatternIR, **arguments: object) -> list[str]:
-    bound, found = bind(pattern, {"gap": "30 s"} | arguments)
-    assert (bound is None) == bool(found)
-    return [f"{d.code} {d.message}" for d in found]
+    bound, diagnostics = bind(pattern, {"gap": "30 s"} | arguments)
+    assert (bound is None) == bool(diagnostics)
+    return [f"{d.code} {d.message}" for d in diagnostics]
 
 
 def test_defaults(pattern: PatternIR) -> None:
-    bound, found = bind(pattern, {"gap": "30 s"})
-    assert not found
+    bound, diagnostics = bind(pattern, {"gap": "30 s"})
+    assert not diagnostics
     assert bound is not None
     assert bound.params == ()
     assert "$" not in dump_pattern(bound)
@@ -72,10 +72,10 @@ def test_durations(pattern: PatternIR, value: object, ms: int) -> None:
 
 
 def test_unknown_and_missing(pattern: PatternIR) -> None:
-    bound, found = bind(pattern, {"limitt": 1})
+    bound, diagnostics = bind(pattern, {"limitt": 1})
     assert bound is None
-    assert [d.code for d in found] == ["CEP501", "CEP502"]
-    assert found[0].help == "did you mean `limit`?"
+    assert [d.code for d in diagnostics] == ["CEP501", "CEP502"]
+    assert diagnostics[0].help == "did you mean `limit`?"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_faulty_event_type_is_reported_once_and_keeps_its_patterns_out() -> No
 
 
 @pytest.mark.parametrize(
-    ("params", "found"),
+    ("params", "expected"),
     [
         ("n: int = 3 in 1..5", []),
         ("n: int = 3, in 1..5, m: int = 2", []),
@@ -70,8 +70,8 @@ def test_a_faulty_event_type_is_reported_once_and_keeps_its_patterns_out() -> No
         ("amount: int", ["CEP508"]),
     ],
 )
-def test_parameters(params: str, found: list[str]) -> None:
-    assert pattern_codes("seq a", f"pattern p({params}) by card_id") == found
+def test_parameters(params: str, expected: list[str]) -> None:
+    assert pattern_codes("seq a", f"pattern p({params}) by card_id") == expected
 
 
 def test_a_decimal_parameter_without_scale_has_the_digits_of_its_default_but_those_of_money_at_least() -> None:

@@ -41,8 +41,8 @@ def test_unnamed_fields_have_neutral_values() -> None:
 
 def test_events_are_in_the_order_of_time_and_text_and_so_are_their_ids() -> None:
     test = one("c2: 9s transaction c1: 0s transaction x2 every 9s c3: 0s transaction expect none")
-    found = [(e.key, e.time_ms, e.event_id) for e in test.events]
-    assert found == [("c1", 0, "e00001"), ("c3", 0, "e00002"), ("c2", 9_000, "e00003"), ("c1", 9_000, "e00004")]
+    events = [(e.key, e.time_ms, e.event_id) for e in test.events]
+    assert events == [("c1", 0, "e00001"), ("c3", 0, "e00002"), ("c2", 9_000, "e00003"), ("c1", 9_000, "e00004")]
 
 
 def test_times_of_a_key_that_go_back_are_a_mistake() -> None:
@@ -70,9 +70,9 @@ def test_arguments_are_bound() -> None:
 )
 def test_arguments_are_checked_where_they_stand(argument: str, code: str) -> None:
     checked = loaded("c1: 0s transaction expect none", f'test "x" of p with ({argument})')
-    (found,) = checked.diagnostics
-    assert found.code == code
-    assert found.span is not None
+    (diagnostic,) = checked.diagnostics
+    assert diagnostic.code == code
+    assert diagnostic.span is not None
     assert not checked.tests
     assert [t.name for t in checked.refused_tests] == ["x"]
 

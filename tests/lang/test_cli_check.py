@@ -34,10 +34,10 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.cep"
     path.write_text(EVENTS + "pattern p by card_id { seq a+ }", encoding="utf-8")
     assert run([str(path)], as_json=True, color=False) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is True
-    assert found["patterns"] == ["p"]
-    assert [d["severity"] for d in found["diagnostics"]] == ["warning"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["patterns"] == ["p"]
+    assert [d["severity"] for d in report["diagnostics"]] == ["warning"]
 
 
 def test_a_pattern_with_mistakes_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,9 +101,9 @@ def test_a_pipe_a_device_and_a_link_out_of_the_folder_are_named(
     os.mkfifo(folder / "pipe.toml")
     (folder / "p.cep").write_text(EVENTS + "pattern p by card_id { seq a }", encoding="utf-8")
     names = ("device", "large", "out", "pipe")
-    for given in ([str(folder)], [str(folder / f"{name}.toml") for name in names]):
-        assert run(given, as_json=False, color=False) == 1
-        said = capsys.readouterr().out
+    for paths in ([str(folder)], [str(folder / f"{name}.toml") for name in names]):
+        assert run(paths, as_json=False, color=False) == 1
+        output = capsys.readouterr().out
         for name, reason in zip(names, ("not below", "larger than", "not below", "no regular file"), strict=True):
-            (line,) = [line for line in said.splitlines() if line.startswith(str(folder / f"{name}.toml"))]
+            (line,) = [line for line in output.splitlines() if line.startswith(str(folder / f"{name}.toml"))]
             assert reason in line

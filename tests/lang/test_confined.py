@@ -32,12 +32,12 @@ def folder(tmp_path: Path) -> Path:
     """Make a folder for the job, next to a secret outside it."""
     (tmp_path / "secret.cep").write_text(SECRET)
     (tmp_path / "secret.csv").write_text(f"blocked\n{SECRET}\n")
-    given = tmp_path / "given" / "patterns"
-    given.mkdir(parents=True)
-    (given / "linked.cep").symlink_to(tmp_path / "secret.cep")
-    (given / "linked.csv").symlink_to(tmp_path / "secret.csv")
-    os.mkfifo(given / "pipe")
-    return given
+    patterns = tmp_path / "given" / "patterns"
+    patterns.mkdir(parents=True)
+    (patterns / "linked.cep").symlink_to(tmp_path / "secret.cep")
+    (patterns / "linked.csv").symlink_to(tmp_path / "secret.csv")
+    os.mkfifo(patterns / "pipe")
+    return patterns
 
 
 def _import(name: str) -> str:
@@ -67,9 +67,9 @@ def test_a_link_among_the_files_of_a_folder_is_refused(folder: Path, capsys: pyt
     (folder / "pipe").unlink()
     for verb in ("check", "lint", "fmt", "test", "plan"):
         assert main([verb, str(folder)]) != 0
-        said = capsys.readouterr()
-        assert "not below" in said.out + said.err
-        assert "a-secret" not in said.out + said.err
+        output = capsys.readouterr()
+        assert "not below" in output.out + output.err
+        assert "a-secret" not in output.out + output.err
 
 
 def test_a_pipe_named_like_a_pattern_does_not_stop_a_verb(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,8 +82,8 @@ def test_a_repository_is_the_root_of_all_that_is_in_it(folder: Path) -> None:
     (folder.parent / "common").mkdir()
     (folder.parent / "common" / "events.cep").write_text(EVENTS)
     (folder / "x.cep").write_text('import "../common/events.cep"\n')
-    (found,) = load_files([folder / "x.cep"]).diagnostics
-    assert "not below" in found.message
+    (diagnostic,) = load_files([folder / "x.cep"]).diagnostics
+    assert "not below" in diagnostic.message
     (folder.parent / ".git").mkdir()
     assert load_files([folder / "x.cep"]).ok
     assert "event transaction" in bundle_source(folder / "x.cep")

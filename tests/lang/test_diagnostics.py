@@ -27,12 +27,12 @@ pattern five by card_id {
 
 
 def test_five_different_mistakes_in_a_pattern_are_reported_at_once() -> None:
-    found = codes(FIVE)
-    assert sorted(found) == ["CEP201", "CEP203", "CEP304", "CEP305", "CEP406", "CEP409"]
+    reported = codes(FIVE)
+    assert sorted(reported) == ["CEP201", "CEP203", "CEP304", "CEP305", "CEP406", "CEP409"]
 
 
 def test_mistakes_of_syntax_do_not_hide_each_other() -> None:
-    found = codes(
+    reported = codes(
         EVENTS
         + """
 event other { id id  at }
@@ -42,8 +42,8 @@ list l = [1, 2
 pattern three by card_id { seq a where a: transaction amont > 1 }
 """
     )
-    assert found.count("CEP105") == 6
-    assert "CEP201" in found
+    assert reported.count("CEP105") == 6
+    assert "CEP201" in reported
 
 
 def test_the_good_patterns_of_a_file_with_mistakes_are_there() -> None:
@@ -55,8 +55,8 @@ def test_the_good_patterns_of_a_file_with_mistakes_are_there() -> None:
 def test_every_code_in_the_source_is_in_the_catalogue_and_the_other_way_round() -> None:
     source = Path(__file__).parents[2] / "cep"
     texts = [path.read_text(encoding="utf-8") for path in source.rglob("*.py") if path.name != "catalogue.py"]
-    given = {code for text in texts for code in re.findall(r'"(CEP\d{3})"', text)}
-    assert given == set(CATALOGUE)
+    reported = {code for text in texts for code in re.findall(r'"(CEP\d{3})"', text)}
+    assert reported == set(CATALOGUE)
     assert all(len(entry.explanation) > 40 for entry in CATALOGUE.values())
 
 
@@ -70,12 +70,12 @@ def test_explain() -> None:
 def test_json_has_lines_columns_and_labels() -> None:
     text = EVENTS + "pattern p by card_id { seq a -> a }"
     checked = load_text(text, "x.cep")
-    (found,) = [to_json(d, checked.sources) for d in checked.diagnostics]
-    assert found["code"] == "CEP406"
-    assert found["severity"] == "error"
+    (diagnostic,) = [to_json(d, checked.sources) for d in checked.diagnostics]
+    assert diagnostic["code"] == "CEP406"
+    assert diagnostic["severity"] == "error"
     line = text.count("\n") + 1
-    assert found["span"] == {"file": "x.cep", "line": line, "column": 33, "end_line": line, "end_column": 34}
-    assert found["labels"][0]["span"]["column"] == 28
+    assert diagnostic["span"] == {"file": "x.cep", "line": line, "column": 33, "end_line": line, "end_column": 34}
+    assert diagnostic["labels"][0]["span"]["column"] == 28
 
 
 def test_color_only_if_wanted() -> None:

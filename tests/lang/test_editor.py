@@ -31,17 +31,17 @@ def scope(text: str) -> str:
     """Return the scope of the first rule that takes the whole word, in the order of the grammar."""
     for include in GRAMMAR["patterns"]:
         for rule in rules(GRAMMAR["repository"][include["include"].removeprefix("#")]):
-            found = re.match(rule["match"] if "match" in rule else rule["begin"], text)
-            if found is not None and found.end() >= len(text.split(maxsplit=1)[0]):
+            match = re.match(rule["match"] if "match" in rule else rule["begin"], text)
+            if match is not None and match.end() >= len(text.split(maxsplit=1)[0]):
                 captures = rule.get("captures", {"1": {"name": ""}})
                 return str(rule.get("name", captures["1"]["name"]))
     return ""
 
 
 def test_every_expression_compiles() -> None:
-    found = [rule[key] for rule in rules(GRAMMAR) for key in ("match", "begin", "end") if key in rule]
-    assert len(found) > 12
-    for expression in found:
+    expressions = [rule[key] for rule in rules(GRAMMAR) for key in ("match", "begin", "end") if key in rule]
+    assert len(expressions) > 12
+    for expression in expressions:
         re.compile(expression)
 
 

@@ -17,9 +17,9 @@ FILES = sorted([*(ROOT / "patterns").rglob("*.cep"), *(Path(__file__).parent / "
 
 
 def formatted(text: str) -> str:
-    found, mistakes = format_text(text)
-    assert found is not None, mistakes
-    return found
+    output, mistakes = format_text(text)
+    assert output is not None, mistakes
+    return output
 
 
 def only_the_layout_changes(text: str, name: str) -> None:
@@ -127,14 +127,14 @@ def test_a_long_list_is_broken_between_items() -> None:
 
 def test_one_blank_line_between_declarations_and_none_at_the_ends() -> None:
     text = '\n\n\nimport "a.cep"\n\n\n\nimport "b.cep"\nevent e { id id event_time time }\n# x\n\n\n# y\n\n\n'
-    found = formatted(text)
-    assert found.startswith('import "a.cep"\n\nimport "b.cep"\n\nevent e {\n')
-    assert found.endswith("}\n# x\n\n# y\n")
+    output = formatted(text)
+    assert output.startswith('import "a.cep"\n\nimport "b.cep"\n\nevent e {\n')
+    assert output.endswith("}\n# x\n\n# y\n")
 
 
 def test_mistakes_of_syntax_stand_in_the_way() -> None:
-    found, mistakes = format_text("pattern p by { seq a }")
-    assert found is None
+    output, mistakes = format_text("pattern p by { seq a }")
+    assert output is None
     assert [d.code for d in mistakes] == ["CEP105"]
 
 

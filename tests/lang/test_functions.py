@@ -41,8 +41,8 @@ def typed(text: str) -> str:
     ],
 )  # fmt: skip
 def test_types(text: str, dump: str | None) -> None:
-    found = typed(text)
-    assert dump is None or found == dump
+    result = typed(text)
+    assert dump is None or result == dump
 
 
 @pytest.mark.parametrize(

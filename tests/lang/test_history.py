@@ -20,12 +20,12 @@ MORE = "event login { login_id id  event_time time  card_id string  ok bool }\ne
 
 def typed(text: str) -> History:
     pattern = checked_pattern(f"seq a where a: transaction {text}", before=MORE)
-    (found,) = histories(pattern)
-    shown = show_expr(found)
-    written = shown if str(found.type) == "bool" else f"{shown} is not null"
+    (history,) = histories(pattern)
+    shown = show_expr(history)
+    written = shown if str(history.type) == "bool" else f"{shown} is not null"
     (again,) = histories(checked_pattern(f"seq a where a: transaction {written}", before=MORE))
-    assert again == found, shown
-    return found
+    assert again == history, shown
+    return history
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def typed(text: str) -> History:
     ],
 )  # fmt: skip
 def test_types(text: str, dump: str | None) -> None:
-    found = typed(text)
-    assert dump is None or dump_expr(found) == dump
+    result = typed(text)
+    assert dump is None or dump_expr(result) == dump
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_windows_and_percentages_may_be_parameters() -> None:
     bound, mistakes = bind(pattern, {"back": "2 h"})
     assert bound is not None
     assert not mistakes
-    (found,) = histories(bound)
-    assert found.window is not None
-    assert found.window.ms == 7_200_000
+    (history,) = histories(bound)
+    assert history.window is not None
+    assert history.window.ms == 7_200_000
     assert [d.code for d in bind(pattern, {"share": 0})[1]] == ["CEP504"]
 
 
@@ -165,8 +165,8 @@ def test_a_look_back_beyond_the_retention_is_a_finding() -> None:
     events = EVENTS.replace("  online      bool\n", "  online      bool\n  retain 10 d\n")
     for window, expected in (("9 d", False), ("11 d", True), ("month", True), ("week", False)):
         pattern = f"pattern p by card_id {{ seq a where a: transaction count(transaction over {window}) > 1 }}"
-        found = [d.code for d in lint(load_text(events + pattern))]
-        assert ("CEP705" in found) == expected, window
+        lints = [d.code for d in lint(load_text(events + pattern))]
+        assert ("CEP705" in lints) == expected, window
 
 
 def test_format_keeps_them() -> None:

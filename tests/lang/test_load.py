@@ -42,11 +42,11 @@ def test_files_are_checked_together(folder: Path) -> None:
 
 def test_a_duplicate_in_two_files_points_at_both(folder: Path) -> None:
     (folder / "q.cep").write_text(USES, encoding="utf-8")
-    (found,) = load_files([folder / "p.cep", folder / "q.cep"]).diagnostics
-    assert found.code == "CEP207"
-    assert found.span is not None
-    assert found.span.file.endswith("q.cep")
-    assert found.labels[0].span.file.endswith("p.cep")
+    (diagnostic,) = load_files([folder / "p.cep", folder / "q.cep"]).diagnostics
+    assert diagnostic.code == "CEP207"
+    assert diagnostic.span is not None
+    assert diagnostic.span.file.endswith("q.cep")
+    assert diagnostic.labels[0].span.file.endswith("p.cep")
 
 
 def test_a_bundle_has_everything_once_and_means_the_same(folder: Path) -> None:
@@ -106,16 +106,16 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason
     path = tmp_path / "x.cep"
     if content is not None:
         path.write_bytes(content)
-    (found,) = load_files([path]).diagnostics
-    assert found.code == "CEP110"
-    assert reason in found.message
+    (diagnostic,) = load_files([path]).diagnostics
+    assert diagnostic.code == "CEP110"
+    assert reason in diagnostic.message
 
 
 def test_strange_paths_are_refused() -> None:
     for path in ("", "\0", "/" * 5_000, "x" * 5_000, "."):
         assert not load_files([path]).ok
-        found = load_text(f'import "{path}"', "x.cep").diagnostics[-1]
-        assert found.code in ("CEP208", "CEP101")
+        diagnostic = load_text(f'import "{path}"', "x.cep").diagnostics[-1]
+        assert diagnostic.code in ("CEP208", "CEP101")
 
 
 def test_a_text_alone_imports_nothing_but_a_resolver_may_say_otherwise() -> None:

@@ -79,16 +79,16 @@ def broken_bytes(text: str, random: Random) -> str:
     """Do the same with bytes; bytes that are not UTF-8 are replaced, as in an editor."""
     data = bytearray(text.encode())
     for _ in range(random.randint(1, 6)):
-        at, other = random.randrange(len(data)), random.randrange(len(data))
+        first, other = random.randrange(len(data)), random.randrange(len(data))
         match random.randrange(4):
             case 0:
-                del data[at : at + random.randint(1, 8)]
+                del data[first : first + random.randint(1, 8)]
             case 1:
-                data[at:at] = data[other : other + random.randint(1, 20)]
+                data[first:first] = data[other : other + random.randint(1, 20)]
             case 2:
-                data[at], data[other] = data[other], data[at]
+                data[first], data[other] = data[other], data[first]
             case _:
-                data.insert(at, random.randrange(256))
+                data.insert(first, random.randrange(256))
     return data.decode("utf-8", "replace")
 
 
@@ -145,8 +145,8 @@ def test_many_mutations() -> None:
 @pytest.mark.parametrize("word", [*ODD, *HUGE], ids=[ascii(w)[:16] for w in (*ODD, *HUGE)])
 def test_odd_characters_and_huge_numbers_everywhere(word: str) -> None:
     text = random_file(3)
-    for at in range(0, len(text), max(1, len(text) // 12)):
-        survives(text[:at] + word + text[at:], f"{word!r} at {at}")
+    for end in range(0, len(text), max(1, len(text) // 12)):
+        survives(text[:end] + word + text[end:], f"{word!r} at {end}")
 
 
 # A repeated part, and the text around it.

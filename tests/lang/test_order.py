@@ -11,10 +11,10 @@ from cep.lang.syntax import PatternSyntax
 
 
 def order(structure: str) -> Order:
-    (found,) = parse(f"pattern p by k {{ seq {structure} }}", "x", Collector()).declarations
-    assert isinstance(found, PatternSyntax)
-    assert found.structure is not None
-    return order_of(found.structure)
+    (declaration,) = parse(f"pattern p by k {{ seq {structure} }}", "x", Collector()).declarations
+    assert isinstance(declaration, PatternSyntax)
+    assert declaration.structure is not None
+    return order_of(declaration.structure)
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def order(structure: str) -> Order:
     ],
 )
 def test_before(structure: str, variable: str, may: str, must: str) -> None:
-    found = order(structure).at[variable]
-    assert (found.may, found.must) == (frozenset(may), frozenset(must))
+    position = order(structure).at[variable]
+    assert (position.may, position.must) == (frozenset(may), frozenset(must))
 
 
 def test_until_sees_its_own_loop() -> None:
-    found = order("a -> b+ until (x) -> c")
-    (before,) = found.at_until.values()
+    result = order("a -> b+ until (x) -> c")
+    (before,) = result.at_until.values()
     assert (before.may, before.must) == (frozenset("ab"), frozenset("a"))
 
 
 def test_the_end() -> None:
-    found = order("a -> b? -> !c")
-    assert (found.end.may, found.end.must, found.negated) == (frozenset("ab"), frozenset("a"), frozenset("c"))
+    result = order("a -> b? -> !c")
+    assert (result.end.may, result.end.must, result.negated) == (frozenset("ab"), frozenset("a"), frozenset("c"))

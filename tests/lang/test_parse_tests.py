@@ -21,41 +21,41 @@ def parsed(body: str, header: str = 'test "x" of p') -> tuple[PatternTestSyntax,
 
 
 def test_times_are_sums_of_durations() -> None:
-    test, found = parsed("c1: 0s t 1 h 30 min t 1h30s t 20 s t 0.5 min t")
-    assert found == ["CEP104 `h30s` is not a unit of time"]
-    test, found = parsed("c1: 0s t 1 h 30 min t 2 d 1 ms t 0.5 min t")
-    assert not found
+    test, codes = parsed("c1: 0s t 1 h 30 min t 1h30s t 20 s t 0.5 min t")
+    assert codes == ["CEP104 `h30s` is not a unit of time"]
+    test, codes = parsed("c1: 0s t 1 h 30 min t 2 d 1 ms t 0.5 min t")
+    assert not codes
     assert [e.time.ms for e in test.keys[0].events] == [0, 5_400_000, 172_800_001, 30_000]
 
 
 def test_a_unit_is_a_unit_unless_it_is_the_next_field() -> None:
-    test, found = parsed("c1: 0s t n=3 d=5 gap=5 m s=ok 10 s t n=-3, w=5min")
-    assert not found
+    test, codes = parsed("c1: 0s t n=3 d=5 gap=5 m s=ok 10 s t n=-3, w=5min")
+    assert not codes
     first, second = test.keys[0].events
     assert [f.name for f in first.fields] == ["n", "d", "gap", "s"]
     assert [f.name for f in second.fields] == ["n", "w"]
 
 
 def test_repetitions() -> None:
-    test, found = parsed("c1: 0s t a=1 x5 every 20s 5m t x2 every 1 h 30 min expect none")
-    assert not found
+    test, codes = parsed("c1: 0s t a=1 x5 every 20s 5m t x2 every 1 h 30 min expect none")
+    assert not codes
     assert [(e.count, e.every.ms if e.every else None) for e in test.keys[0].events] == [(5, 20_000), (2, 5_400_000)]
     assert [e.kind for e in test.expects] == ["none"]
 
 
 def test_labels_are_names_texts_and_numbers() -> None:
-    test, found = parsed('c1: 0s t\n "a b": 5s t\n 4711: 5 s t\n c2(k = "z"):\n c1: 6s t')
-    assert not found
+    test, codes = parsed('c1: 0s t\n "a b": 5s t\n 4711: 5 s t\n c2(k = "z"):\n c1: 6s t')
+    assert not codes
     labels = [k.label.name if isinstance(k.label, NameRef) else k.label.value for k in test.keys]
     assert labels == ["c1", "a b", 4711, "c2", "c1"]
     assert [len(k.events) for k in test.keys] == [1, 1, 1, 0, 1]
 
 
 def test_expectations() -> None:
-    test, found = parsed(
+    test, codes = parsed(
         'c1: 0s t expect match on c1 at 5m { a: 3, b: -1.5 }\n expect timeout on "c 2" at 1 h expect matches 3 on c1'
     )
-    assert not found
+    assert not codes
     match, timeout, count = test.expects
     assert match.at is not None
     assert (match.kind, match.at.ms, [m.name for m in match.measures]) == ("match", 300_000, ["a", "b"])
@@ -71,14 +71,14 @@ def test_todo_with_and_without_a_reason() -> None:
 
 
 def test_arguments() -> None:
-    test, found = parsed("expect none", 'test "x" of p with (tries = 2, window = 5 min,)')
-    assert not found
+    test, codes = parsed("expect none", 'test "x" of p with (tries = 2, window = 5 min,)')
+    assert not codes
     assert [a.name for a in test.arguments] == ["tries", "window"]
 
 
 def test_after_a_mistake_it_goes_on_with_the_next_entry() -> None:
-    test, found = parsed("c1: 0s t a=1 b\n 5s t\n expect mach\n c2: 5s t a==2\n expect none")
-    assert len(found) == 3
+    test, codes = parsed("c1: 0s t a=1 b\n 5s t\n expect mach\n c2: 5s t a==2\n expect none")
+    assert len(codes) == 3
     assert test.broken
     assert [e.kind for e in test.expects] == ["none"]
 

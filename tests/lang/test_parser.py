@@ -33,17 +33,17 @@ def parsed(text: str) -> tuple[list[object], list[str]]:
 
 
 def pattern(body: str, head: str = "pattern p by k") -> PatternSyntax:
-    (found,), codes = parsed(f"{head} {{ {body} }}")
+    (declaration,), codes = parsed(f"{head} {{ {body} }}")
     assert not codes
-    assert isinstance(found, PatternSyntax)
-    return found
+    assert isinstance(declaration, PatternSyntax)
+    return declaration
 
 
 def expression(text: str) -> ExprSyntax:
-    (found,), codes = parsed(f"define f = {text}")
+    (declaration,), codes = parsed(f"define f = {text}")
     assert not codes
-    assert isinstance(found, DefineSyntax)
-    return found.body
+    assert isinstance(declaration, DefineSyntax)
+    return declaration.body
 
 
 def shape(node: ExprSyntax) -> str:
@@ -86,19 +86,21 @@ def test_precedence(text: str, expected: str) -> None:
 
 
 def test_a_unit_after_a_number_is_not_the_next_entry_of_where() -> None:
-    found = pattern("seq a -> m where a: t f > 10 m: t f > 10 m")
-    assert [w.variable for w in found.wheres] == ["a", "m"]
+    parsed_pattern = pattern("seq a -> m where a: t f > 10 m: t f > 10 m")
+    assert [w.variable for w in parsed_pattern.wheres] == ["a", "m"]
 
 
 def test_entries_of_where_may_be_empty() -> None:
-    found = pattern("seq a -> b where a: t b: t c: t x > 1 skip none")
-    assert [w.condition is None for w in found.wheres] == [True, True, False]
+    parsed_pattern = pattern("seq a -> b where a: t b: t c: t x > 1 skip none")
+    assert [w.condition is None for w in parsed_pattern.wheres] == [True, True, False]
 
 
 def test_links_and_suffixes() -> None:
-    found = pattern("seq a? , b{2,} [5 min] strict greedy -> !c ->> d* any until (x > 1) ->[1 s .. 2 s] e within 1 h")
-    assert found.structure is not None
-    steps = found.structure.steps
+    parsed_pattern = pattern(
+        "seq a? , b{2,} [5 min] strict greedy -> !c ->> d* any until (x > 1) ->[1 s .. 2 s] e within 1 h"
+    )
+    assert parsed_pattern.structure is not None
+    steps = parsed_pattern.structure.steps
     assert [s.link for s in steps[1:]] == [Link.NEXT, Link.FOLLOWED_BY, Link.FOLLOWED_BY_ANY, Link.FOLLOWED_BY]
     assert [s.negated for s in steps] == [False, False, True, False, False]
     loop = steps[1].element
@@ -108,7 +110,7 @@ def test_links_and_suffixes() -> None:
     assert loop.suffix.gap is not None
     assert steps[3].element.suffix.until is not None
     assert steps[4].gap_min is not None
-    assert len(found.structure.windows) == 1
+    assert len(parsed_pattern.structure.windows) == 1
 
 
 def test_a_window_at_the_end_is_the_sequence_s_and_one_in_the_middle_the_group_s() -> None:
@@ -129,12 +131,12 @@ def test_a_window_at_the_end_is_the_sequence_s_and_one_in_the_middle_the_group_s
 
 
 def test_a_choice_at_the_top() -> None:
-    found = pattern("seq a | (b -> c) within 1 min").structure
-    assert found is not None
-    group = found.steps[0].element
+    node = pattern("seq a | (b -> c) within 1 min").structure
+    assert node is not None
+    group = node.steps[0].element
     assert isinstance(group, GroupSyntax)
     assert isinstance(group.body, ChoiceSyntax)
-    assert len(found.windows) == 1
+    assert len(node.windows) == 1
 
 
 @pytest.mark.parametrize(
@@ -154,10 +156,10 @@ def test_skip(text: str, kind: SkipKind, variable: str | None, in_order: bool) -
 
 
 def test_words_of_declarations_and_suffixes_may_name_fields() -> None:
-    (found,), codes = parsed("event t {\n list string\n event int\n pattern float\n any bool\n over id\n}")
+    (declaration,), codes = parsed("event t {\n list string\n event int\n pattern float\n any bool\n over id\n}")
     assert not codes
-    assert isinstance(found, EventSyntax)
-    assert [f.name for f in found.fields] == ["list", "event", "pattern", "any", "over"]
+    assert isinstance(declaration, EventSyntax)
+    assert [f.name for f in declaration.fields] == ["list", "event", "pattern", "any", "over"]
 
 
 def test_each_broken_field_clause_and_declaration_is_reported() -> None:
@@ -178,18 +180,18 @@ pattern p by k {
 define f( = 1
 pattern good by k { seq a }
 """
-    found, codes = parsed(text)
+    declarations, codes = parsed(text)
     assert len(codes) == 10
-    assert any(isinstance(d, PatternSyntax) and d.name == "good" for d in found)
+    assert any(isinstance(d, PatternSyntax) and d.name == "good" for d in declarations)
 
 
 def test_the_doc_comment_of_a_pattern() -> None:
-    (found,), _ = parsed("## What it is.\n## More.\npattern p by k { seq a }")
-    assert isinstance(found, PatternSyntax)
-    assert found.doc == "What it is.\nMore."
+    (declaration,), _ = parsed("## What it is.\n## More.\npattern p by k { seq a }")
+    assert isinstance(declaration, PatternSyntax)
+    assert declaration.doc == "What it is.\nMore."
 
 
 def test_bounds_and_default_of_a_parameter_in_either_order() -> None:
     orders = ("n: int = 3 in 1..20", "n: int in 1..20 = 3", "n: int = 3, in 1..20")
-    found = [checked_pattern("seq a{n} within 1 h", f"pattern p({text}) by card_id").params for text in orders]
-    assert [(p.default, p.minimum, p.maximum) for (p,) in found] == [(3, 1, 20)] * 3
+    params = [checked_pattern("seq a{n} within 1 h", f"pattern p({text}) by card_id").params for text in orders]
+    assert [(p.default, p.minimum, p.maximum) for (p,) in params] == [(3, 1, 20)] * 3

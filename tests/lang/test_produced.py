@@ -31,9 +31,9 @@ def test_the_formatter_keeps_the_clause() -> None:
 
 
 def test_a_chain_has_an_end() -> None:
-    found = [d for d in load_text(CHAIN).diagnostics if d.is_error]
-    assert [d.code for d in found] == ["CEP427"]
-    assert f"p{PRODUCE_DEPTH_MAX + 1}" in found[0].message
+    errors = [d for d in load_text(CHAIN).diagnostics if d.is_error]
+    assert [d.code for d in errors] == ["CEP427"]
+    assert f"p{PRODUCE_DEPTH_MAX + 1}" in errors[0].message
 
 
 def test_levels_are_those_of_the_longest_way_from_the_source() -> None:

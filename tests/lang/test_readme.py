@@ -56,9 +56,9 @@ def test_each_operator_matches_what_is_said(written: str, skip: str, matches: st
     columns = {"id": rows, "event_time": minutes, "k": ["k"] * len(rows), "kind": [row[0] for row in rows]}
     batch, _ = route(decode_table(checked.schema, pa.table(columns), str), ("k",), checked.schema.columns())
     program = compile_rules(checked.schema, ("k",), [DeployedRule("r", 1, 1, "h", checked.patterns["p"])])
-    found = advance(program, None, batch, TIME_MS_MAX).matches
-    ids = found.event_id.to_pylist()
-    bound = {" ".join(ids[found.offsets[m] : found.offsets[m + 1]]) for m in np.flatnonzero(found.completed)}
+    alerts = advance(program, None, batch, TIME_MS_MAX).matches
+    ids = alerts.event_id.to_pylist()
+    bound = {" ".join(ids[alerts.offsets[m] : alerts.offsets[m + 1]]) for m in np.flatnonzero(alerts.completed)}
     assert bound == set(re.findall(r"`(.+?)`", matches))
 
 
@@ -68,9 +68,9 @@ def test_the_operators_are_there() -> None:
 
 
 def test_the_example_of_patterns_that_feed_patterns_is_sound() -> None:
-    found = re.search(r"```cep\n(event transfer.*?)```", TEXT, re.DOTALL)
-    assert found is not None
-    checked = load_text(found.group(1))
+    match = re.search(r"```cep\n(event transfer.*?)```", TEXT, re.DOTALL)
+    assert match is not None
+    checked = load_text(match.group(1))
     assert checked.ok, shown(checked)
     assert [p.produces for p in checked.patterns.values()] == ["credit", "debit", "hop"]
 

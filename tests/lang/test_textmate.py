@@ -49,16 +49,16 @@ def scopes_of(texts: dict[str, str], modules: Path, folder: Path) -> dict[str, l
         (folder / name).write_text(text, encoding="utf-8")
     grammar = EDITOR / "syntaxes" / "cep.tmLanguage.json"
     script = Path(__file__).parent / "textmate.js"
-    said = json.loads(run(["node", str(script), str(modules), str(grammar), *texts], folder))
-    found: dict[str, list[list[str]]] = {}
+    output = json.loads(run(["node", str(script), str(modules), str(grammar), *texts], folder))
+    result: dict[str, list[list[str]]] = {}
     for name, text in texts.items():
-        units = [at for at, character in enumerate(text) for _ in range(len(character.encode("utf-16-le")) // 2)]
-        own: list[list[str]] = [[] for _ in text]
-        for start, end, scopes in said[name]:
+        units = [index for index, character in enumerate(text) for _ in range(len(character.encode("utf-16-le")) // 2)]
+        characters: list[list[str]] = [[] for _ in text]
+        for start, end, scopes in output[name]:
             for unit in units[start:end]:
-                own[unit] = scopes
-        found[name] = own
-    return found
+                characters[unit] = scopes
+        result[name] = characters
+    return result
 
 
 @pytest.mark.slow
@@ -73,17 +73,21 @@ def test_our_tokens_have_the_scopes_of_their_kinds(modules: Path, tmp_path: Path
         text = texts[name]
         lexed = lex(text, name, Collector())
         for comment in lexed.comments:
-            for at in range(comment.span.start, comment.span.end):
-                if not text[at].isspace():
-                    assert scopes[at][0].startswith("comment.line."), (name, comment.text, scopes[at])
+            for index in range(comment.span.start, comment.span.end):
+                if not text[index].isspace():
+                    assert scopes[index][0].startswith("comment.line."), (name, comment.text, scopes[index])
             counts["comment"] += 1
         for token in lexed.tokens:
-            own = scopes[token.span.start : token.span.end]
+            token_scopes = scopes[token.span.start : token.span.end]
             if token.kind in SCOPES:
-                assert all(s and s[0].startswith(SCOPES[token.kind]) for s in own), (name, token, own)
+                assert all(s and s[0].startswith(SCOPES[token.kind]) for s in token_scopes), (name, token, token_scopes)
                 counts[token.kind.value] += 1
             elif token.kind is TokenKind.NAME and token.text in RESERVED:
-                assert all(s[0].startswith(("keyword.", "constant.language.")) for s in own), (name, token, own)
+                assert all(s[0].startswith(("keyword.", "constant.language.")) for s in token_scopes), (
+                    name,
+                    token,
+                    token_scopes,
+                )
                 counts["reserved"] += 1
     assert min(counts.values()) > 5, counts
 
@@ -91,7 +95,7 @@ def test_our_tokens_have_the_scopes_of_their_kinds(modules: Path, tmp_path: Path
 def test_the_scopes_of_a_line(modules: Path, tmp_path: Path) -> None:
     text = 'pattern p by card_id {\n  where  hit: transaction  amount >= count(a) and "x\\n" != null\n'
     (scopes,) = scopes_of({"x.cep": text}, modules, tmp_path).values()
-    wanted = {
+    expected = {
         "pattern": "keyword.declaration.cep",
         "p ": "entity.name.type.cep",
         "by": "keyword.control.cep",
@@ -104,6 +108,6 @@ def test_the_scopes_of_a_line(modules: Path, tmp_path: Path) -> None:
         '"x': "string.quoted.double.cep",
         "null": "constant.language.cep",
     }
-    for part, scope in wanted.items():
+    for part, scope in expected.items():
         assert scopes[text.index(part)] == [scope], part
     assert scopes[text.index("\\n")] == ["string.quoted.double.cep", "constant.character.escape.cep"]

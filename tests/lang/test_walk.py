@@ -17,6 +17,6 @@ def test_nodes_by_class(seed: int) -> None:
         for tree in trees:
             walked = list(nodes(tree))
             for kind in (Binary, Const, History, Step, PatternIR):
-                found: list[object] = list(nodes_of(tree, kind))
-                assert [id(node) for node in found] == [id(node) for node in walked if isinstance(node, kind)]
+                by_class: list[object] = list(nodes_of(tree, kind))
+                assert [id(node) for node in by_class] == [id(node) for node in walked if isinstance(node, kind)]
             assert list(histories(tree)) == [node for node in walked if isinstance(node, History)]

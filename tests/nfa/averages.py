@@ -139,19 +139,21 @@ def wrong_answers(seed: int, count: int) -> tuple[int, list[str]]:
     if random.random() < 0.5:
         body = "seq t where t: tx"
         window = f"over {size} s"
-        asked = list(comparisons(random, column, lambda fn: f"{fn}(tx.a {window})", count))
+        questions = list(comparisons(random, column, lambda fn: f"{fn}(tx.a {window})", count))
     else:
         body = f"seq t{{{size}}} where t: tx"
-        asked = list(comparisons(random, column, lambda fn: f"{fn}(t.a)", count))
-    emits = ", ".join(f"c{at} = {one.text}" for at, one in enumerate(asked))
+        questions = list(comparisons(random, column, lambda fn: f"{fn}(t.a)", count))
+    emits = ", ".join(f"c{number} = {one.text}" for number, one in enumerate(questions))
     text = (
         f"event tx {{ tx_id id  event_time time  card string  a {column.type} }}\n"
         f"pattern p by card {{ {body} skip none emit first_id = first(t).tx_id, last_id = last(t).tx_id, {emits} }}"
     )
     events = pa.table(
         {
-            "tx_id": [f"{at:03}" for at in range(EVENTS)],
-            "event_time": pa.array([_START_MS + _STEP_MS * at for at in range(EVENTS)], pa.timestamp("ms", "UTC")),
+            "tx_id": [f"{number:03}" for number in range(EVENTS)],
+            "event_time": pa.array(
+                [_START_MS + _STEP_MS * number for number in range(EVENTS)], pa.timestamp("ms", "UTC")
+            ),
             "card": ["c"] * EVENTS,
             "a": column.arrow,
         }
@@ -162,12 +164,14 @@ def wrong_answers(seed: int, count: int) -> tuple[int, list[str]]:
         first, last = int(fields["first_id"]), int(fields["last_id"])
         begin = first if "{" in body else max(0, last - size + 1)
         amounts = fractions[begin : last + 1]
-        for at, one in enumerate(asked):
+        for number, one in enumerate(questions):
             answers_count += 1
             expected = one.answer(fractions[last], amounts)
-            if expected is not None and fields[f"c{at}"] is not expected:
+            if expected is not None and fields[f"c{number}"] is not expected:
                 values = [column.values[i] for i in range(begin, last + 1)]
-                wrong.append(f"seed {seed}: {one.text} of {column.type} {values}: {fields[f'c{at}']}, not {expected}")
+                wrong.append(
+                    f"seed {seed}: {one.text} of {column.type} {values}: {fields[f'c{number}']}, not {expected}"
+                )
     return answers_count, wrong
 
 

@@ -49,7 +49,7 @@ def of_run(field: str, type_: Type) -> Expr:
 
 def random_events(random: Random, count: int) -> list[Event]:
     """Return events of one key, one a millisecond."""
-    found = []
+    events = []
     for order in range(count):
         values: dict[str, Value] = {
             "i": random.choice((None, 0, 1, -1, random.randint(-9, 9))),
@@ -61,8 +61,8 @@ def random_events(random: Random, count: int) -> list[Event]:
             "t": random.choice((None, *WORDS)),
             "o": random.choice((None, 0, random.randint(-5, 60))),
         }
-        found.append(Event(order, "e", order, order, {"id": str(order), "event_time": order, "key": "x", **values}))
-    return found
+        events.append(Event(order, "e", order, order, {"id": str(order), "event_time": order, "key": "x", **values}))
+    return events
 
 
 class Maker:
@@ -88,7 +88,7 @@ class Maker:
         return self._makers[type_.kind](depth)
 
     def _field(self, type_: Type) -> Expr:
-        names = [name for name, own in FIELDS.items() if own.kind is type_.kind]
+        names = [name for name, field_type in FIELDS.items() if field_type.kind is type_.kind]
         name = self.random.choice(names)
         return self.leaf(name, FIELDS[name])
 

@@ -36,8 +36,8 @@ def test_comparisons_are_those_of_sql(seed: int) -> None:
     top = 10 ** random.randint(1, 17)
     few = [random.randint(-top, top) for _ in range(3)] + [None] * random.randint(0, 1)
     units = [random.choice(few) for _ in range(count)]
-    asked = [(form, random.choice(_OPERATORS)) for form in _FORMS]
-    emits = ", ".join(f"c{at} = {form.format(op=op, size=size)}" for at, (form, op) in enumerate(asked))
+    questions = [(form, random.choice(_OPERATORS)) for form in _FORMS]
+    emits = ", ".join(f"c{number} = {form.format(op=op, size=size)}" for number, (form, op) in enumerate(questions))
     type_ = f"decimal({scale})?" if scale else "int?"
     text = (
         f"event tx {{ tx_id id  event_time time  card string  a {type_} }}\n"
@@ -46,14 +46,14 @@ def test_comparisons_are_those_of_sql(seed: int) -> None:
     amounts = [None if value is None else Decimal(value).scaleb(-scale) for value in units]
     events = pa.table(
         {
-            "tx_id": [f"{at:03}" for at in range(count)],
-            "event_time": pa.array([_START_MS + 1_000 * at for at in range(count)], pa.timestamp("ms", "UTC")),
+            "tx_id": [f"{number:03}" for number in range(count)],
+            "event_time": pa.array([_START_MS + 1_000 * number for number in range(count)], pa.timestamp("ms", "UTC")),
             "card": ["c"] * count,
             "a": pa.array(amounts, pa.decimal128(18, scale)) if scale else pa.array(units, pa.int64()),
         }
     )
     alerts = sorted(cep.parse(text).match(events).measures("p").to_pylist(), key=lambda alert: alert["row"])
-    sql = ", ".join(_FORMS[form].format(op=op) for form, op in asked)
+    sql = ", ".join(_FORMS[form].format(op=op) for form, op in questions)
     rows = pa.table({"n": range(count), "units": pa.array(units, pa.int64())})  # noqa: F841 DuckDB finds it by its name
     window = f"over (order by n rows between {size - 1} preceding and current row)"
     relation = duckdb.sql(
@@ -63,4 +63,4 @@ def test_comparisons_are_those_of_sql(seed: int) -> None:
     )
     assert relation is not None, "a query has rows"
     for alert, answers in zip(alerts, relation.fetchall(), strict=True):
-        assert tuple(alert[f"c{at}"] for at in range(len(asked))) == answers, (alert["row"], text)
+        assert tuple(alert[f"c{number}"] for number in range(len(questions))) == answers, (alert["row"], text)

@@ -50,8 +50,8 @@ def pattern(where: Expr | None, measures: dict[str, Expr], times: int = 1) -> Pa
     )
 
 
-def answers(asked: PatternIR, events: list[Event]) -> Answers:
-    return engine_answers(program_of(SCHEMA, asked), whole(batch_of(SCHEMA, {"x": events})))
+def answers(subject: PatternIR, events: list[Event]) -> Answers:
+    return engine_answers(program_of(SCHEMA, subject), whole(batch_of(SCHEMA, {"x": events})))
 
 
 def same(one: Value, other: Value) -> bool:
@@ -67,9 +67,9 @@ def test_a_condition_over_a_batch_is_what_the_oracle_says(seed: int) -> None:
     events = random_events(random, 130)  # more than two words of a bitmap
     for _ in range(3):
         where = Maker(random, of_event).make(BOOL, random.randint(1, 5))
-        found = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
+        matched = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
         expected = {event_id(e.order) for e in events if evaluate(where, e.fields, {}) is True}
-        assert found == expected, f"seed {seed}: {where}"
+        assert matched == expected, f"seed {seed}: {where}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -79,9 +79,9 @@ def test_a_value_of_a_run_is_what_the_oracle_says(seed: int) -> None:
     maker = Maker(random, of_run)
     types = (INT, CENTS, FLOAT, BOOL, TEXT)
     measures = {f"m{n}": maker.make(type_, random.randint(0, 5)) for n, type_ in enumerate(types)}
-    found = answers(pattern(None, measures), events).matches
-    assert len(found) == len(events)
-    for _, ((_, (own_id,)),), _, values in found:
+    matches = answers(pattern(None, measures), events).matches
+    assert len(matches) == len(events)
+    for _, ((_, (own_id,)),), _, values in matches:
         event = events[int(own_id)]
         for name, value in values:
             expected = evaluate(measures[name], event.fields, {"a": [event.fields]})
@@ -95,9 +95,9 @@ def test_both_kinds_of_code_agree(seed: int) -> None:
     events = random_events(random, 70)
     where = Maker(Random(seed), of_event).make(BOOL, 4)
     measure = Maker(Random(seed), of_run).make(BOOL, 4)
-    taken = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
-    found = answers(pattern(None, {"m": measure}), events).matches
-    assert {ids[0] for _, ((_, ids),), _, values in found if values[0][1] == 1} == taken, f"seed {seed}: {where}"
+    matched = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
+    matches = answers(pattern(None, {"m": measure}), events).matches
+    assert {ids[0] for _, ((_, ids),), _, values in matches if values[0][1] == 1} == matched, f"seed {seed}: {where}"
 
 
 @pytest.mark.parametrize("seed", seeds(30, 10))
@@ -148,7 +148,7 @@ def test_the_distance_from_paris_to_new_york() -> None:
 def test_tests_of_text(fn: str, text: str) -> None:
     events = random_events(Random(3), 130)
     where = Call(fn, (CurrentField("s", TEXT), Const(text, Type(Kind.STRING))), BOOL)
-    found = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
+    matched = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
 
     def passes(value: str) -> bool:
         if fn == "starts_with":
@@ -158,4 +158,4 @@ def test_tests_of_text(fn: str, text: str) -> None:
         return value[1:2] == "b" if text == "_b%" else value == "b%"
 
     expected = {event_id(e.order) for e in events if e.fields["s"] is not None and passes(str(e.fields["s"]))}
-    assert found == expected
+    assert matched == expected

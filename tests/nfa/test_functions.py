@@ -55,7 +55,7 @@ def pattern(body: str) -> PatternIR:
 
 def random_events(random: Random, count: int, times: Callable[[], int] | None = None) -> list[Event]:
     """Return events of one key with every kind of null."""
-    found = []
+    events = []
     time_ms = sorted(times() if times is not None else random.randint(0, 10**6) for _ in range(count))
     for order in range(count):
         fields: dict[str, Value] = {
@@ -65,20 +65,20 @@ def random_events(random: Random, count: int, times: Callable[[], int] | None = 
             "fine": random.choice((None, random.randint(-3, 3) * 5 * 10**8, random.randint(-(10**12), 10**12))),
             "f": random.choice((None, *HALVES, random.uniform(-9, 9), random.uniform(-1e18, 1e18))),
         }
-        own = {"id": event_id(order), "event_time": time_ms[order], "key": "x", **fields}
-        found.append(Event(order, "e", time_ms[order], order, own))
-    return found
+        values = {"id": event_id(order), "event_time": time_ms[order], "key": "x", **fields}
+        events.append(Event(order, "e", time_ms[order], order, values))
+    return events
 
 
-def condition_of(asked: PatternIR) -> Expr:
-    where = asked.variable("a").where
+def condition_of(subject: PatternIR) -> Expr:
+    where = subject.variable("a").where
     assert where is not None
     return where
 
 
-def taken(asked: PatternIR, events: list[Event]) -> set[str]:
+def taken(subject: PatternIR, events: list[Event]) -> set[str]:
     """Return the events that `a` alone takes."""
-    answers = engine_answers(program_of(SCHEMA, asked), whole(batch_of(SCHEMA, {"x": events})))
+    answers = engine_answers(program_of(SCHEMA, subject), whole(batch_of(SCHEMA, {"x": events})))
     return {ids[0] for _, ((_, ids),), _, _ in answers.matches}
 
 
@@ -87,8 +87,8 @@ def measured(expr: str, events: list[Event], random: Random | None = None) -> li
     batch = batch_of(SCHEMA, {"x": events})
     deliveries = whole(batch) if random is None else split(batch, random)
     answers = engine_answers(program_of(SCHEMA, pattern(f"seq a where a: e emit m = {expr}")), deliveries)
-    found = {ids[0]: values[0][1] for _, ((_, ids),), _, values in answers.matches}
-    return [found[event_id(e.order)] for e in events]
+    by_event = {ids[0]: values[0][1] for _, ((_, ids),), _, values in answers.matches}
+    return [by_event[event_id(e.order)] for e in events]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def measured(expr: str, events: list[Event], random: Random | None = None) -> li
 )
 def test_functions_of_text(condition: str, plain: Callable[[str], bool]) -> None:
     events = random_events(Random(condition), 200)
-    asked = pattern(f"seq a where a: e {condition}")
+    subject = pattern(f"seq a where a: e {condition}")
     expected = {event_id(e.order) for e in events if e.fields["s"] is not None and plain(str(e.fields["s"]))}
     assert 0 < len(expected) < len(events)
-    assert {event_id(e.order) for e in events if evaluate(condition_of(asked), e.fields, {}) is True} == expected
-    assert taken(asked, events) == expected
+    assert {event_id(e.order) for e in events if evaluate(condition_of(subject), e.fields, {}) is True} == expected
+    assert taken(subject, events) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_functions_of_text(condition: str, plain: Callable[[str], bool]) -> None
 )
 def test_addresses_and_null(condition: str, expected: set[str | None]) -> None:
     events = random_events(Random(condition), 200)
-    found = taken(pattern(f"seq a where a: e {condition}"), events)
-    assert {e.fields["ip"] for e in events if event_id(e.order) in found} == expected
-    assert len(found) == sum(e.fields["ip"] in expected for e in events)
+    matched = taken(pattern(f"seq a where a: e {condition}"), events)
+    assert {e.fields["ip"] for e in events if event_id(e.order) in matched} == expected
+    assert len(matched) == sum(e.fields["ip"] in expected for e in events)
 
 
 def test_a_batch_without_any_text() -> None:
@@ -158,10 +158,10 @@ def test_a_text_that_is_made_is_compared_with_bound_events() -> None:
     """The condition is `lower(s) == a.s`, over several calls, with the keyed state between them."""
     random = Random(4)
     events = random_events(random, 60)
-    asked = pattern("seq a ->> b where a: e s is not null\n b: e lower(s) == a.s emit n = count(b), m = a.s")
+    subject = pattern("seq a ->> b where a: e s is not null\n b: e lower(s) == a.s emit n = count(b), m = a.s")
     batch = batch_of(SCHEMA, {"x": events})
     for deliveries in (whole(batch), split(batch, random), split(batch, random)):
-        answers = engine_answers(program_of(SCHEMA, asked), deliveries)
+        answers = engine_answers(program_of(SCHEMA, subject), deliveries)
         pairs = {(ids_a[0], ids_b[0]) for _, ((_, ids_a), (_, ids_b)), _, _ in answers.matches}
         assert pairs == {
             (event_id(one.order), event_id(two.order))
@@ -204,9 +204,9 @@ def test_functions_of_time(zone: str) -> None:
     events = random_events(random, 400, any_time)
     for fn in ("hour", "weekday", "date"):
         call = f'{fn}(event_time, "{zone}")'
-        left = condition_of(pattern(f"seq a where a: e {call} == {'event_time' if fn == 'date' else '1'}"))
-        assert isinstance(left, Binary)
-        expected = [evaluate(left.left, e.fields, {}) for e in events]
+        comparison = condition_of(pattern(f"seq a where a: e {call} == {'event_time' if fn == 'date' else '1'}"))
+        assert isinstance(comparison, Binary)
+        expected = [evaluate(comparison.left, e.fields, {}) for e in events]
         assert measured(f'max({fn}(a.event_time, "{zone}"))', events) == expected
         condition = pattern(f"seq a where a: e {call} < {'event_time - 6 h' if fn == 'date' else '5'}")
         passing = {event_id(e.order) for e in events if evaluate(condition_of(condition), e.fields, {}) is True}
@@ -235,18 +235,18 @@ def test_the_ends_of_the_calendar(time_ms: int, zone: str) -> None:
 def test_rounding(call: str) -> None:
     random = Random(call)
     events = random_events(random, 300)
-    found = measured(call.format("a."), events)
+    results = measured(call.format("a."), events)
     where = pattern(f"seq a where a: e {call.format('')} == 0")
     equation = condition_of(where)
     assert isinstance(equation, Binary)
     rounded = equation.left.argument if isinstance(equation.left, Cast) else equation.left
-    for event, value in zip(events, found, strict=True):
+    for event, value in zip(events, results, strict=True):
         expected = evaluate(rounded, event.fields, {})
         if isinstance(value, float) and isinstance(expected, float) and "2" in call:
             assert math.isclose(value, expected, rel_tol=1e-15, abs_tol=0.0100001 if near_half(event) else 1e-15)
         else:
             assert value == expected, (call, event.fields)
-    zeros = {event_id(e.order) for e, value in zip(events, found, strict=True) if value == 0}
+    zeros = {event_id(e.order) for e, value in zip(events, results, strict=True) if value == 0}
     assert taken(where, events) == zeros
 
 
@@ -295,5 +295,5 @@ def test_a_unit_has_whole_panes(unit: CalendarUnit, zone: str, near: str) -> Non
     times = middle_ms + np.arange(-400, 400, dtype=np.int64) * 17 * 60_000 // 5
     opens, panes = unit_starts(unit, zone, times), pane_starts(unit, zone, times)
     assert (panes <= times).all()
-    for at in range(len(times)):
-        assert np.array_equal(times[: at + 1] >= opens[at], panes[: at + 1] >= opens[at])
+    for row in range(len(times)):
+        assert np.array_equal(times[: row + 1] >= opens[row], panes[: row + 1] >= opens[row])

@@ -28,13 +28,13 @@ def test_files_beside_the_pattern_and_entries_in_place(tmp_path: Path) -> None:
     (tmp_path / "p.cep").write_text(TEXT)
     checked = load_files([tmp_path / "p.cep"])
     assert checked.ok
-    found = given_lists(checked)
-    assert {key: len(given.content) for key, given in found.lists.items()} == {
+    lists = given_lists(checked)
+    assert {key: len(given_list.content) for key, given_list in lists.lists.items()} == {
         ("blocked", "string"): 2,
         ("bins", "prefix"): 2,
     }
-    assert found.lists["blocked", "string"].repeated_count == 1
-    assert [d.code for d in found.diagnostics] == ["CEP804"]
+    assert lists.lists["blocked", "string"].repeated_count == 1
+    assert [d.code for d in lists.diagnostics] == ["CEP804"]
     assert checked.lists == {"fixed": ("a",)}
 
 

@@ -88,8 +88,8 @@ def test_after_any_changes_a_program_is_as_if_compiled_at_once(seed: int) -> Non
             case "remove" if len(rules) > 1:
                 del rules[rng.randrange(len(rules))]
             case "interval":
-                at = rng.randrange(len(rules))
-                rules[at] = replace(rules[at], starts_until_ms=2_000, until_ms=3_000)
+                place = rng.randrange(len(rules))
+                rules[place] = replace(rules[place], starts_until_ms=2_000, until_ms=3_000)
             case _:
                 rng.shuffle(rules)
 
@@ -101,9 +101,9 @@ def test_only_what_is_new_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(rules, compiler)
     new: list[object] = []
 
-    def counting(*given: object) -> object:
-        new.append(given[0])
-        return compile_piece(*given)  # type: ignore[arg-type]
+    def counting(*arguments: object) -> object:
+        new.append(arguments[0])
+        return compile_piece(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cep.nfa.compile.compile_piece", counting)
     rules[20] = rule(_TEXTS[0].format(n=77))

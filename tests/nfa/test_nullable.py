@@ -35,9 +35,9 @@ def programs(records: list[UpsertRecord], schema: Schema) -> list[Program]:
 
 def test_runs_have_the_same_shape() -> None:
     few = [rule for seed in range(12) if not deploy([rule := drawn_rule(Random(seed), f"x{seed}")]).set_aside]
-    for given in (list(rules().values()), few):
-        schema = deploy(given).schema
-        for before, after in zip(programs(given, schema), programs(given, nullable(schema)), strict=True):
+    for records in (list(rules().values()), few):
+        schema = deploy(records).schema
+        for before, after in zip(programs(records, schema), programs(records, nullable(schema)), strict=True):
             assert before.width == after.width
             assert np.array_equal(before.row_registers, after.row_registers)
             for one, other in zip(before.rules, after.rules, strict=True):

@@ -73,7 +73,7 @@ def test_index_and_evaluation_agree(seed: int, monkeypatch: pytest.MonkeyPatch) 
     rng = random.Random(seed)
     rules = [_rule(rng, n) for n in range(rng.choice([3, 40, 120]))]
     batch = _events(rng, rng.choice([1, 63, 64, 300, 700]))
-    found = []
+    matched = []
     for smallest in (1, 8, 10**9):
         monkeypatch.setattr(predicates, "INDEX_MIN", smallest)
         program = compile_rules(SCHEMA, ("k",), rules)
@@ -82,8 +82,8 @@ def test_index_and_evaluation_agree(seed: int, monkeypatch: pytest.MonkeyPatch) 
         bitmaps = prepare(program, empty_state(program), batch, 0).bitmaps
         relevant = [program.relevant_to(number) for number in range(len(program.rules))]
         reacts = [[bitmaps[p].tolist() for p in predicates if p >= 0] for predicates in relevant]
-        found.append(reacts)
-    assert found[0] == found[1] == found[2]
+        matched.append(reacts)
+    assert matched[0] == matched[1] == matched[2]
 
 
 def test_many_equal_columns_use_one_index() -> None:

@@ -128,11 +128,11 @@ def test_the_longest_that_enough_rules_have_is_shared() -> None:
     rest = [three(n, third=f"e kind == c and amount > {n}.00", second="e kind == c") for n in range(20, 23)]
     single = [pair(n) for n in range(30, 32)]
     texts = [*deep, *shallow, *rest, *single]
-    found = {(tuple(start.rules.tolist()), len(start.predicates)) for start in of(*texts).shared}
-    assert found == {((0, 1, 2, 3, 4), 3), ((5, 6, 7, 8), 2), ((9, 10, 11, 12, 13), 1)}
+    shared = {(tuple(start.rules.tolist()), len(start.predicates)) for start in of(*texts).shared}
+    assert shared == {((0, 1, 2, 3, 4), 3), ((5, 6, 7, 8), 2), ((9, 10, 11, 12, 13), 1)}
     order = [(5 * n) % len(texts) for n in range(len(texts))]
     again = of(*(texts[n] for n in order)).shared
-    assert {(tuple(sorted(order[n] for n in start.rules)), len(start.predicates)) for start in again} == found
+    assert {(tuple(sorted(order[n] for n in start.rules)), len(start.predicates)) for start in again} == shared
     assert [start.rules.min() for start in again] == sorted(start.rules.min() for start in again)
 
 
@@ -149,5 +149,5 @@ def test_a_version_that_ends_shares_its_first_condition_alone() -> None:
     rules = [rule(three(n), f"r{n}") for n in range(6)]
     rules[4:] = [replace(one, starts_until_ms=1_000, until_ms=2_000) for one in rules[4:]]
     more = [rule(pair(n), f"p{n}") for n in range(2)]
-    found = {(tuple(start.rules.tolist()), len(start.predicates)) for start in program(*rules, *more).shared}
-    assert found == {((0, 1, 2, 3), 3), ((4, 5, 6, 7), 1)}
+    shared = {(tuple(start.rules.tolist()), len(start.predicates)) for start in program(*rules, *more).shared}
+    assert shared == {((0, 1, 2, 3), 3), ((4, 5, 6, 7), 1)}

@@ -65,8 +65,8 @@ def test_what_cannot_be_true_is_false(never: Expr) -> None:
 )
 def test_counts_of_what_is_certain(op: str, number: int, *, bound: bool, expected: Expr) -> None:
     count = Aggregate("count", "a", None, Type(Kind.INT))
-    asked = binary(op, count, Const(number, Type(Kind.INT)))
-    assert simplify(asked, BOUND if bound else NOTHING) == expected
+    comparison = binary(op, count, Const(number, Type(Kind.INT)))
+    assert simplify(comparison, BOUND if bound else NOTHING) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -78,8 +78,8 @@ def test_a_simplified_condition_is_true_where_the_condition_is(seed: int) -> Non
         return random.choice((of_event, of_run))(field, type_)
 
     condition = Maker(random, leaf).make(BOOL, 5)
-    for known, bound in ((BOUND, True), (MAYBE, True), (MAYBE, False), (NOTHING, False)):
-        parts = conjuncts(condition, known)
+    for binding, bound in ((BOUND, True), (MAYBE, True), (MAYBE, False), (NOTHING, False)):
+        parts = conjuncts(condition, binding)
         for i, event in enumerate(events):
             fields = {"a": [events[i - 1].fields]} if bound else {}
             plain = evaluate(condition, event.fields, fields) is True

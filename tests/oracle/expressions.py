@@ -227,8 +227,8 @@ def _rounded(call: Call, value: Value) -> Value:
     if source.is_float and len(call.arguments) > 1:
         digits = int(_number(evaluate(call.arguments[1], {}, {})))
     ways = {"round": ROUND_HALF_UP, "floor": ROUND_FLOOR, "ceil": ROUND_CEILING}
-    found = number.quantize(Decimal(1).scaleb(-digits), ways[call.fn], _EXACT)
-    return float(found) if source.is_float else int(found.scaleb(digits, _EXACT))
+    rounded = number.quantize(Decimal(1).scaleb(-digits), ways[call.fn], _EXACT)
+    return float(rounded) if source.is_float else int(rounded.scaleb(digits, _EXACT))
 
 
 def _calendar(fn: str, time_ms: int, zone: ZoneInfo) -> Value:

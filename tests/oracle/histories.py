@@ -33,9 +33,9 @@ class Event(Protocol):
     def fields(self) -> Mapping[str, Value]: ...
 
 
-def values_at(wanted: Iterable[History], past: Sequence[Event]) -> dict[str, Value]:
+def values_at(histories: Iterable[History], past: Sequence[Event]) -> dict[str, Value]:
     """Return the value of each history at the last of the events of a key, by the history's repr."""
-    return {repr(history): value_at(history, past) for history in wanted}
+    return {repr(history): value_at(history, past) for history in histories}
 
 
 def value_at(history: History, past: Sequence[Event]) -> Value:

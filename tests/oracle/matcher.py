@@ -95,10 +95,10 @@ class Answer:
 
 def by_variable(bindings: Bindings) -> dict[str, list[int | str]]:
     """Return the ids bound to each variable, in order."""
-    found: dict[str, list[int | str]] = {}
+    ids: dict[str, list[int | str]] = {}
     for variable, event_id in bindings:
-        found.setdefault(variable, []).append(event_id)
-    return found
+        ids.setdefault(variable, []).append(event_id)
+    return ids
 
 
 def find_matches(
@@ -138,12 +138,12 @@ def _words(oracle: _Oracle, choices: Sequence[Sequence[Event]], word: list[int])
 def _with_histories(pattern: PatternIR, events: Iterable[Event]) -> list[Event]:
     """Return the events in order; their fields also hold the value of every history of the pattern."""
     ordered = sorted(events, key=lambda e: (e.time_ms, e.order))
-    wanted = _wanted(pattern)
-    if not wanted:
+    pattern_histories = _wanted(pattern)
+    if not pattern_histories:
         return ordered
     return [
-        replace(event, fields={**event.fields, **values_at(wanted, ordered[: at + 1])})
-        for at, event in enumerate(ordered)
+        replace(event, fields={**event.fields, **values_at(pattern_histories, ordered[: number + 1])})
+        for number, event in enumerate(ordered)
     ]
 
 
@@ -322,20 +322,20 @@ class _Oracle:
             deadline_ms = min(time_ms for time_ms, _ in timed)
             if deadline_ms > now_ms:
                 return
-            due = [run for time_ms, run in timed if time_ms == deadline_ms]
-            self._fire(due, [run for time_ms, run in timed if time_ms > deadline_ms], deadline_ms)
+            expired = [run for time_ms, run in timed if time_ms == deadline_ms]
+            self._fire(expired, [run for time_ms, run in timed if time_ms > deadline_ms], deadline_ms)
 
     def fire_counts(self, position: int, now_ms: int) -> None:
         """Fire the window in events: the event at `position` lies outside the windows of runs too far back."""
         limit = self.pattern.within_events
         if limit is not None:
-            due = [run for run in self.runs if position - run.start >= integer(limit)]
-            self._fire(due, [run for run in self.runs if position - run.start < integer(limit)], now_ms)
+            expired = [run for run in self.runs if position - run.start >= integer(limit)]
+            self._fire(expired, [run for run in self.runs if position - run.start < integer(limit)], now_ms)
 
-    def _fire(self, due: list[Run], others: list[Run], now_ms: int) -> None:
-        if not due:
+    def _fire(self, expired: list[Run], others: list[Run], now_ms: int) -> None:
+        if not expired:
             return
-        for run in due:
+        for run in expired:
             if run.wait.variable is None:
                 others += [Run(run.bound, wait) for wait in proceed(run.wait.rest, FRESH)]
             else:

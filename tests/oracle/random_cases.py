@@ -93,8 +93,11 @@ def with_nulls(case: Case) -> Case:
     """Make `k`, which is declared without `?`, null in some events, and test it for null in some conditions."""
     random = Random(f"nulls {case.level}/{case.seed}")
     events = {
-        key: [replace(event, fields={**event.fields, "k": None}) if random.random() < 0.25 else event for event in own]
-        for key, own in case.events.items()
+        key: [
+            replace(event, fields={**event.fields, "k": None}) if random.random() < 0.25 else event
+            for event in key_events
+        ]
+        for key, key_events in case.events.items()
     }
     is_null = Unary("is_null", _K, BOOL)
     variables = [
@@ -108,19 +111,19 @@ def with_nulls(case: Case) -> Case:
 def _events(random: Random) -> dict[str, list[Event]]:
     """Return events of one to three keys, interleaved, with small gaps and ties."""
     keys = ["x", "y", "z"][: random.choice((1, 1, 2, 3))]
-    found: dict[str, list[Event]] = {key: [] for key in keys}
+    events_by_key: dict[str, list[Event]] = {key: [] for key in keys}
     time_ms = START_MS
     letters = random.choice((LETTERS, LETTERS, "aabc", "aab"))
     for order in range(random.randint(4, EVENTS_MAX) * len(keys)):
         time_ms += random.choice((0, 0, 1, 1, 1, 2, 3, 6)) if len(keys) == 1 else random.choice((0, 0, 0, 1, 1, 3))
         key = random.choice(keys)
-        if len(found[key]) >= EVENTS_MAX:
+        if len(events_by_key[key]) >= EVENTS_MAX:
             continue
         value = None if random.random() < 0.12 else random.randint(0, 5)
         fields: dict[str, Value] = {"id": str(order), "event_time": time_ms, "key": key}
         fields |= {"k": random.choice(letters), "v": value}
-        found[key].append(Event(order, EVENT_TYPE, time_ms, order, fields))
-    return found
+        events_by_key[key].append(Event(order, EVENT_TYPE, time_ms, order, fields))
+    return events_by_key
 
 
 class _Maker:

@@ -178,31 +178,31 @@ def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
 
 def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits for any of the items first, and the others after it."""
-    found = []
+    waits = []
     for i, item in enumerate(items):
-        found += enter(item, arrival, Items(items[:i] + items[i + 1 :], rest))
-    return found
+        waits += enter(item, arrival, Items(items[:i] + items[i + 1 :], rest))
+    return waits
 
 
-def _repeat(node: VarNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+def _repeat(node: VarNode, count: int, arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits for one more repetition of a variable, or for the part after it."""
     more = []
-    if _may_repeat(node.quantifier, done):
-        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
-        more = [Wait(node.variable, how, Repeat(node, done + 1, rest))]
-    return more + _leave(node.quantifier, done, more, arrival, rest)
+    if _may_repeat(node.quantifier, count):
+        how = arrival if count == 0 else _again(node.quantifier, count, arrival, rest)
+        more = [Wait(node.variable, how, Repeat(node, count + 1, rest))]
+    return more + _leave(node.quantifier, count, more, arrival, rest)
 
 
-def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+def _rounds(node: SequenceNode, count: int, arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits for one more round of a group, or for the part after it."""
     more = []
-    if _may_repeat(node.quantifier, done):
-        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
-        more = proceed(Steps(node, 0, done + 1, None, rest, how.gap_min_ms), how)
-    left = _leave(node.quantifier, done, more, arrival, rest)
-    if done > 0 and not _opens_empty(node):
-        left = [_behind(wait, more) for wait in left]
-    return more + left
+    if _may_repeat(node.quantifier, count):
+        how = arrival if count == 0 else _again(node.quantifier, count, arrival, rest)
+        more = proceed(Steps(node, 0, count + 1, None, rest, how.gap_min_ms), how)
+    after = _leave(node.quantifier, count, more, arrival, rest)
+    if count > 0 and not _opens_empty(node):
+        after = [_behind(wait, more) for wait in after]
+    return more + after
 
 
 def _behind(wait: Wait, more: list[Wait]) -> Wait:
@@ -221,9 +221,9 @@ def _opens_empty(node: SequenceNode) -> bool:
     return integer(head.quantifier.min_count) == 0 or (isinstance(head, SequenceNode) and _opens_empty(head))
 
 
-def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
+def _leave(quantifier: Quantifier, count: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits after a loop that has enough repetitions. A greedy loop is not left while it can go on."""
-    if done < integer(quantifier.min_count):
+    if count < integer(quantifier.min_count):
         return []
     if quantifier.greedy:
         arrival = replace(arrival, greedy=arrival.greedy + tuple(wait for wait in more if wait.variable is not None))
@@ -240,11 +240,11 @@ def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
     return _rounds(steps.node, steps.round, arrival, steps.rest)
 
 
-def _may_repeat(quantifier: Quantifier, done: int) -> bool:
-    return quantifier.max_count is None or done < integer(quantifier.max_count)
+def _may_repeat(quantifier: Quantifier, count: int) -> bool:
+    return quantifier.max_count is None or count < integer(quantifier.max_count)
 
 
-def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> Arrival:
+def _again(quantifier: Quantifier, count: int, arrival: Arrival, rest: Rest) -> Arrival:
     """Return how the next repetition arrives.
 
     An event that is forbidden right after a loop is also forbidden between its repetitions: `a+ -> !x -> b` ends at an
@@ -253,14 +253,14 @@ def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> A
     bounds = [integer(ms) for ms in (quantifier.gap_ms, arrival.gap_max_ms) if ms is not None]
     gap_max_ms = min(bounds, default=None)  # an optional step that ends a round and is left out bounds the next one
     how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_max_ms)
-    for step in _following_absences(rest, can_leave=done >= integer(quantifier.min_count)):
+    for step in _following_absences(rest, can_leave=count >= integer(quantifier.min_count)):
         how = _forbidding(how, step)
     return how
 
 
 def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
     """Return the negated steps right after the frames that end; include `, !x` only if all of them may be left."""
-    found: list[Step] = []
+    absences: list[Step] = []
     while (isinstance(rest, Steps) and rest.index == len(rest.node.steps)) or (
         isinstance(rest, Items) and not rest.items
     ):
@@ -272,8 +272,8 @@ def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
             if not step.negated:
                 break
             if step.link is not Link.NEXT or can_leave:
-                found.append(step)
-    return found
+                absences.append(step)
+    return absences
 
 
 def _forbidding(arrival: Arrival, step: Step) -> Arrival:
@@ -299,22 +299,22 @@ def _linked(arrival: Arrival, step: Step) -> Arrival:
 
 def least_ms(rest: Rest) -> int:
     """Return the least time since the event before, as required by the groups that begin with the next event."""
-    found = 0
+    least = 0
     while rest is not None:
         if isinstance(rest, Steps) and rest.began_ms is None:
-            found = max(found, rest.least_ms)
+            least = max(least, rest.least_ms)
         rest = rest.rest
-    return found
+    return least
 
 
 def untils_around(rest: Rest) -> tuple[Expr, ...]:
     """Return the stop conditions of all loops around a wait with this rest."""
-    found = []
+    conditions = []
     while rest is not None:
         if not isinstance(rest, Items) and rest.node.quantifier.until is not None:
-            found.append(rest.node.quantifier.until)
+            conditions.append(rest.node.quantifier.until)
         rest = rest.rest
-    return tuple(found)
+    return tuple(conditions)
 
 
 def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
@@ -322,13 +322,13 @@ def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
 
     A stop event ends a group even before the group's first event.
     """
-    found = []
+    conditions = []
     while rest is not None:
         begun = isinstance(rest, Steps) or (isinstance(rest, Repeat) and rest.done > 1)
         if begun and not isinstance(rest, Items) and rest.node.quantifier.until is not None:
-            found.append(rest.node.quantifier.until)
+            conditions.append(rest.node.quantifier.until)
         rest = rest.rest
-    return tuple(found)
+    return tuple(conditions)
 
 
 def stamped(rest: Rest, time_ms: int) -> Rest:

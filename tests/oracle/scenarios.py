@@ -107,12 +107,12 @@ def _key(by_stage: Mapping[str, Sequence[int | str]]) -> tuple[tuple[str, tuple[
 
 def _spans(matches: frozenset[Any], scenario: Json) -> frozenset[tuple[int, int]]:
     """Return the first and last event of every match: rivals of a tie share them."""
-    rank = {event["id"]: (event["ts"], at) for at, event in enumerate(scenario["events"])}
-    found = set()
+    rank = {event["id"]: (event["ts"], number) for number, event in enumerate(scenario["events"])}
+    spans = set()
     for match in matches:
         ids = sorted((i for _, stage_ids in match for i in stage_ids), key=rank.__getitem__)
-        found.add((ids[0], ids[-1]))
-    return frozenset(found)
+        spans.add((ids[0], ids[-1]))
+    return frozenset(spans)
 
 
 # ------------------------------------------------------------------------------------------------------- events
@@ -134,11 +134,11 @@ def events_by_key(scenario: Json) -> dict[str, list[Event]]:
 
 def _watermarks(scenario: Json) -> list[tuple[int, int]]:
     """Return the watermarks, each with the number of events sent before it."""
-    given = scenario.get("watermarks", [])
-    if given == "per_event":
+    watermarks = scenario.get("watermarks", [])
+    if watermarks == "per_event":
         times = [event["ts"] for event in scenario["events"]]
         return [(i + 1, max(times[: i + 1]) - 1) for i in range(len(times))]
-    return [(sent, watermark_ms) for sent, watermark_ms in given]
+    return [(sent, watermark_ms) for sent, watermark_ms in watermarks]
 
 
 # ------------------------------------------------------------------------------------------------------ pattern
@@ -151,7 +151,7 @@ def translate(scenario: Json) -> PatternIR:
     within, stages = scenario.get("within"), scenario["pattern"]
     if within and stages[-1].get("within", {}).get("type") == within["type"]:
         # The window of the whole is a call on the last stage: it replaces the stage's own of that kind.
-        stages = [*stages[:-1], {name: given for name, given in stages[-1].items() if name != "within"}]
+        stages = [*stages[:-1], {name: value for name, value in stages[-1].items() if name != "within"}]
     steps = _steps(stages, variables, windows, top=True)
     if within and within["type"] == "first_last":
         windows.append(within["ms"])
@@ -174,10 +174,10 @@ def translate(scenario: Json) -> PatternIR:
     )
 
 
-def _skip(given: Json) -> Skip:
-    if not given or given["type"] == "no_skip":
+def _skip(skip: Json) -> Skip:
+    if not skip or skip["type"] == "no_skip":
         return Skip(SkipKind.NONE)
-    return Skip(SkipKind(given["type"].replace("_", " ")), given.get("stage"), in_order=True)
+    return Skip(SkipKind(skip["type"].replace("_", " ")), skip.get("stage"), in_order=True)
 
 
 _LINKS = {
@@ -199,8 +199,8 @@ def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool,
     node: Node
     if "group" in stage:
         # The library repeats the head of a group with the contiguity of the group and ignores the head's own.
-        head = {name: given for name, given in stage["group"][0].items() if name != "inner"}
-        head |= {name: given for name, given in stage.items() if name == "inner"}
+        head = {name: value for name, value in stage["group"][0].items() if name != "inner"}
+        head |= {name: value for name, value in stage.items() if name == "inner"}
         members = [head if "group" not in head else stage["group"][0], *stage["group"][1:]]
         node = SequenceNode(_steps(members, variables, windows, top=False), quantifier)
     else:
@@ -255,25 +255,25 @@ _COMPARISONS: dict[str, BinaryOp] = {o: o for o in ("==", "!=", "<", "<=", ">", 
 _ARITHMETIC: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
-def condition(given: Json) -> Expr:
+def condition(raw: Json) -> Expr:
     """Return a condition that is never unknown: a comparison with an undefined value is false, like its opposite."""
-    if isinstance(given, bool):
-        return Const(value=given, type=_BOOL)
+    if isinstance(raw, bool):
+        return Const(value=raw, type=_BOOL)
     for word in ("and", "or"):
-        if word in given:
-            found = condition(given[word][0])
-            for other in given[word][1:]:
-                found = Binary(word, found, condition(other), _BOOL)
-            return found
-    if "not" in given:
-        return Unary("not", condition(given["not"]), _BOOL)
-    left = expression(given["l"])
-    if given["op"] == "in":
-        return _defined(In(left, tuple(expression(item) for item in given["r"]), _BOOL))
-    right = expression(given["r"])
-    if given["op"] in _COMPARISONS:
-        return _defined(Binary(_COMPARISONS[given["op"]], left, right, _BOOL))
-    return _defined(Call({"startswith": "starts_with"}.get(given["op"], given["op"]), (left, right), _BOOL))
+        if word in raw:
+            joined = condition(raw[word][0])
+            for other in raw[word][1:]:
+                joined = Binary(word, joined, condition(other), _BOOL)
+            return joined
+    if "not" in raw:
+        return Unary("not", condition(raw["not"]), _BOOL)
+    left = expression(raw["l"])
+    if raw["op"] == "in":
+        return _defined(In(left, tuple(expression(item) for item in raw["r"]), _BOOL))
+    right = expression(raw["r"])
+    if raw["op"] in _COMPARISONS:
+        return _defined(Binary(_COMPARISONS[raw["op"]], left, right, _BOOL))
+    return _defined(Call({"startswith": "starts_with"}.get(raw["op"], raw["op"]), (left, right), _BOOL))
 
 
 def _defined(test: Expr) -> Expr:
@@ -281,35 +281,35 @@ def _defined(test: Expr) -> Expr:
     return Binary("and", test, Unary("not", Unary("is_null", test, _BOOL), _BOOL), _BOOL)
 
 
-def expression(given: Json) -> Expr:
+def expression(raw: Json) -> Expr:
     """Return a value. Numbers are doubles; a field that is compared with text is text."""
-    if given is None:
+    if raw is None:
         return Const(None, Type(Kind.NULL, nullable=True))
-    if isinstance(given, bool):
-        return Const(value=given, type=_BOOL)
-    if isinstance(given, int | float):
-        return Const(float(given), _FLOAT)
-    if isinstance(given, str):
-        return Const(given, _TEXT)
-    if "agg" in given:
-        return _aggregate(given)
-    if "f" in given:
-        return CurrentField(given["f"], _FLOAT)
-    if "abs" in given:
-        return Unary("abs", expression(given["abs"]), _FLOAT)
+    if isinstance(raw, bool):
+        return Const(value=raw, type=_BOOL)
+    if isinstance(raw, int | float):
+        return Const(float(raw), _FLOAT)
+    if isinstance(raw, str):
+        return Const(raw, _TEXT)
+    if "agg" in raw:
+        return _aggregate(raw)
+    if "f" in raw:
+        return CurrentField(raw["f"], _FLOAT)
+    if "abs" in raw:
+        return Unary("abs", expression(raw["abs"]), _FLOAT)
     for word, op in _ARITHMETIC.items():
-        if word in given:
-            found = expression(given[word][0])
-            for other in given[word][1:]:
-                found = Binary(op, found, expression(other), _FLOAT)
-            return found
-    raise UntranslatableError(f"expression {given}")
+        if word in raw:
+            joined = expression(raw[word][0])
+            for other in raw[word][1:]:
+                joined = Binary(op, joined, expression(other), _FLOAT)
+            return joined
+    raise UntranslatableError(f"expression {raw}")
 
 
-def _aggregate(given: Json) -> Expr:
-    fn, stage = given["agg"], given["stage"]
+def _aggregate(raw: Json) -> Expr:
+    fn, stage = raw["agg"], raw["stage"]
     if fn in ("first", "last"):
-        return VarField(stage, fn, given.get("f", ""), _FLOAT)
+        return VarField(stage, fn, raw.get("f", ""), _FLOAT)
     if fn == "count":
         return Aggregate("count", stage, None, Type(Kind.INT))
-    return Aggregate(fn, stage, CurrentField(given["f"], _FLOAT), _FLOAT)
+    return Aggregate(fn, stage, CurrentField(raw["f"], _FLOAT), _FLOAT)

@@ -24,18 +24,18 @@ from tests.seeds import seeds
 
 
 def replayed(records: Sequence[UpsertRecord], path: Path) -> list[bytes]:
-    given = deploy(records)
-    assert given.set_aside == (), given.set_aside
-    job = Job(given.schema, given.key_domains, to_the_end=True)
-    return list(json_lines(replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+    deployment = deploy(records)
+    assert deployment.set_aside == (), deployment.set_aside
+    job = Job(deployment.schema, deployment.key_domains, to_the_end=True)
+    return list(json_lines(replay(job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts))
 
 
 def matches(alerts: Sequence[bytes]) -> list[tuple[object, ...]]:
     """Return the matches, without the version that reports them."""
-    found = [orjson.loads(alert) for alert in alerts]
+    values = [orjson.loads(alert) for alert in alerts]
     return sorted(
         (str(a["key"]), tuple(event["event_id"] for event in a["events"]), a["measures"]["first"], a.get("timed_out"))
-        for a in found
+        for a in values
     )
 
 
@@ -55,11 +55,11 @@ def test_a_carried_run_is_one_that_the_new_version_would_have_built(seed: int, t
     else:
         assert carried == replayed(case.versions("drain"), path)
     records = case.versions("carry")
-    given, counters = deploy(records), Counter[str]()
-    job = Job(given.schema, given.key_domains, 4, 1, 0)
+    deployment, counters = deploy(records), Counter[str]()
+    job = Job(deployment.schema, deployment.key_domains, 4, 1, 0)
     engine = Engine(job, tuple(record.to_json() for record in records), MemoryStore(), Workers(1))
-    found = feed(engine, cut(case.lines, 5, seed), counters) + finish(engine, counters)
-    assert sorted(found) == sorted(carried)
+    alerts = feed(engine, cut(case.lines, 5, seed), counters) + finish(engine, counters)
+    assert sorted(alerts) == sorted(carried)
 
 
 def test_the_seeds_have_both_outcomes() -> None:

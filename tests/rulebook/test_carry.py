@@ -23,9 +23,9 @@ MIDDLE_MS = utc_ms("2026-03-01T12:00:00Z")
 
 
 def bound(old: str = "", new: str = "", **params: object) -> object:
-    found = compile_rule(upsert(1, source=SOURCE.replace(old, new) if old else SOURCE, params=params), SCHEMA, None)
-    assert hasattr(found, "structure"), found
-    return found
+    compiled = compile_rule(upsert(1, source=SOURCE.replace(old, new) if old else SOURCE, params=params), SCHEMA, None)
+    assert hasattr(compiled, "structure"), compiled
+    return compiled
 
 
 @pytest.mark.parametrize("params", [{}, {"large": 9}])
@@ -61,7 +61,7 @@ def test_a_version_that_may_not_carry_drains_and_says_so() -> None:
     assert "version 2 has another automaton, other windows, counts" in draining.reason
     assert [rule.carries for rule in book.deployed()] == [0, 1, 0]
     runs = [rule.runs for rule in book.report().rules]
-    assert [None if said is None else (said.version, said.outcome) for said in runs] == [
+    assert [None if report is None else (report.version, report.outcome) for report in runs] == [
         None,
         (1, "carried"),
         (2, "drained"),
@@ -70,7 +70,7 @@ def test_a_version_that_may_not_carry_drains_and_says_so() -> None:
     assert "version 2 has another automaton" in runs[2].why
     book.apply(upsert(4, effective_ms=3_000, on_update="restart"), None)
     runs = [rule.runs for rule in book.report().rules]
-    assert [said.outcome for said in runs if said is not None] == ["carried", "drained", "restarted"]
+    assert [report.outcome for report in runs if report is not None] == ["carried", "drained", "restarted"]
 
 
 COUNTED = """
@@ -117,9 +117,9 @@ def test_runs_are_handed_over_where_their_past_means_the_same(params: dict[str, 
     path.write_bytes(b"\n".join(lines))
     alerts: dict[str, list[bytes]] = {}
     for on_update in ("carry", "drain"):
-        given = deploy([version(1, {}, "drain"), version(2, params, on_update)])
-        job = Job(given.schema, given.key_domains, to_the_end=True)
-        alerts[on_update] = list(json_lines(replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+        deployment = deploy([version(1, {}, "drain"), version(2, params, on_update)])
+        job = Job(deployment.schema, deployment.key_domains, to_the_end=True)
+        alerts[on_update] = list(json_lines(replay(job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts))
         probes = {(one["version"], int(one["measures"]["probes"])) for one in map(orjson.loads, alerts[on_update])}
         assert {number for number, _ in probes} == {1, 2}
         least = {1: 3, 2: int(str(params.get("tries", 3)))}

@@ -123,8 +123,8 @@ def test_who_and_why_stand_in_the_status() -> None:
     book = new_book()
     book.apply(upsert(1, by="ann", reason="first"), None)
     book.apply(PauseRecord(id="r", version=1, by="bob", reason="floods"), None)
-    taken = status_of(book)["taken"]
-    assert [(name, one["by"], one["reason"]) for name, (one,) in taken.items()] == [
+    applied = status_of(book)["taken"]
+    assert [(name, one["by"], one["reason"]) for name, (one,) in applied.items()] == [
         ("r", "ann", "first"), ("r/pause", "bob", "floods"),
     ]  # fmt: skip
 
@@ -154,22 +154,22 @@ def written(kind: str, by: str, chains: Chains) -> Any:
 def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataObject) -> None:
     """Each publisher has an old view of topic and status. The job may restart from its bytes at any time."""
     topic: list[tuple[str, bytes, Any]] = []
-    book, at = new_book(), 0
+    book, now_ms = new_book(), 0
     statuses: list[dict[str, Any] | None] = [None]
     for number in range(data.draw(st.integers(1, 12))):
-        seen = topic[: data.draw(st.integers(max(0, len(topic) - 3), len(topic)))]
+        view = topic[: data.draw(st.integers(max(0, len(topic) - 3), len(topic)))]
         status = statuses[data.draw(st.integers(max(0, len(statuses) - 3), len(statuses) - 1))]
-        _, chains = counting(status, [record for _, _, record in seen])
+        _, chains = counting(status, [record for _, _, record in view])
         record = written(data.draw(CHANGES), f"p{number}", chains)
         sent = (f"{topic_key(record)}#{secrets.token_hex(6)}", record.to_json(), record)
         topic += [sent] * data.draw(st.integers(1, 2))  # a producer that tries again uses the same key
-        for _ in range(data.draw(st.integers(0, len(topic) - at))):
-            apply_records(book, (topic[at][1],), number or None)
-            at += 1
+        for _ in range(data.draw(st.integers(0, len(topic) - now_ms))):
+            apply_records(book, (topic[now_ms][1],), number or None)
+            now_ms += 1
             statuses.append(status_of(book))
             if data.draw(st.booleans()):
                 book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-    for _, value, _ in topic[at:]:
+    for _, value, _ in topic[now_ms:]:
         apply_records(book, (value,), 100)
     status = status_of(book)
     wins: dict[tuple[str, int], str] = {}

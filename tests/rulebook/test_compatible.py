@@ -35,9 +35,9 @@ def test_a_rule_that_fits_is_bound() -> None:
 def test_rules_that_give_nothing_share_the_pattern_with_its_defaults() -> None:
     first, second = (compile_rule(upsert(version), SCHEMA, None) for version in (1, 2))
     assert first is second
-    given = compile_rule(upsert(1, params={"window": "10 min"}), SCHEMA, None)
-    assert given == compile_rule(upsert(1, params={"window": "10 min"}), SCHEMA, None)
-    assert given is not first
+    compiled = compile_rule(upsert(1, params={"window": "10 min"}), SCHEMA, None)
+    assert compiled == compile_rule(upsert(1, params={"window": "10 min"}), SCHEMA, None)
+    assert compiled is not first
 
 
 def test_a_job_may_have_more_types_and_fields() -> None:

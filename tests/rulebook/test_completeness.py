@@ -35,8 +35,8 @@ def book_of(retain: str = "") -> Rulebook:
 
 
 def reported(book: Rulebook, name: str) -> RuleReport:
-    (found,) = (report for report in book.report().rules if report.rule_id == name)
-    return found
+    (rule_report,) = (report for report in book.report().rules if report.rule_id == name)
+    return rule_report
 
 
 def since(book: Rulebook, name: str) -> list[int]:

@@ -66,12 +66,12 @@ def lived(first: Sequence[ControlRecord], later: Sequence[ControlRecord], levels
 def as_the_job(first: Sequence[ControlRecord], later: Sequence[ControlRecord], levels_count: int) -> Deployment:
     begun = deploy(first)
     levels_count = max(levels_count, levels_needed(begun.rulebook.deployed()))
-    found = deploy_to_job(begun, later, begun.key_domains, levels_count)
-    reasons = [(r.record.id, r.outcome.full_reason) for r in found.refused]
+    deployment = deploy_to_job(begun, later, begun.key_domains, levels_count)
+    reasons = [(r.record.id, r.outcome.full_reason) for r in deployment.refused]
     assert reasons == lived(first, later, levels_count)
-    assert [aside.reason for aside in found.set_aside] == [r.outcome.reason for r in found.refused]
-    assert not {id(r.record) for r in found.refused} & {id(record) for record in found.taken}
-    return found
+    assert [aside.reason for aside in deployment.set_aside] == [r.outcome.reason for r in deployment.refused]
+    assert not {id(r.record) for r in deployment.refused} & {id(record) for record in deployment.taken}
+    return deployment
 
 
 def in_force(deployment: Deployment) -> set[str]:
@@ -81,17 +81,17 @@ def in_force(deployment: Deployment) -> set[str]:
 def test_a_chain_that_is_deeper_than_the_job() -> None:
     first = [rule("flags", together=True), rule("reads_flag", together=True)]
     later = [rule("echoes", 1), rule("reads_echo", 11), rule("plain", 21)]
-    found = as_the_job(first, later, 2)
-    assert in_force(found) == {"flags", "reads_flag", "echoes", "plain"}
-    assert "`--levels 3`" in found.refused[0].outcome.reason
+    deployment = as_the_job(first, later, 2)
+    assert in_force(deployment) == {"flags", "reads_flag", "echoes", "plain"}
+    assert "`--levels 3`" in deployment.refused[0].outcome.reason
     assert in_force(as_the_job(first, later, 3)) == {"flags", "reads_flag", "echoes", "reads_echo", "plain"}
 
 
 def test_what_nobody_was_to_produce_when_the_job_began() -> None:
     first, later = [rule("reads_flag"), rule("plain")], [rule("flags", 1), rule("reads_flag", 11, 2)]
-    found = as_the_job(first, later, 4)
-    assert in_force(found) == {"reads_flag", "plain"}
-    assert "must be matched before `reads_flag`" in found.refused[0].outcome.reason
+    deployment = as_the_job(first, later, 4)
+    assert in_force(deployment) == {"reads_flag", "plain"}
+    assert "must be matched before `reads_flag`" in deployment.refused[0].outcome.reason
     assert in_force(as_the_job([*first, rule("flags")], later, 1)) == {"reads_flag", "plain", "flags"}
 
 
@@ -99,9 +99,9 @@ def test_a_chain_that_is_extended_in_the_middle() -> None:
     """`rings` stands as late as its reader allows; there may be no level between it and `flags`."""
     first = [rule(name, together=True) for name in ("flags", "rings", "reads_ring")]
     later = [rule("echoes", 1), rule("reads_flag", 11)]
-    found = as_the_job(first, later, 2)
-    assert in_force(found) == {"flags", "rings", "reads_ring", "reads_flag"}
-    assert "must be matched before `rings`" in found.refused[0].outcome.reason
+    deployment = as_the_job(first, later, 2)
+    assert in_force(deployment) == {"flags", "rings", "reads_ring", "reads_flag"}
+    assert "must be matched before `rings`" in deployment.refused[0].outcome.reason
     assert in_force(as_the_job(first, later, 4)) == {"flags", "rings", "reads_ring", "echoes", "reads_flag"}
 
 
@@ -116,23 +116,23 @@ def test_where_a_rule_stood_counts_when_it_has_gone() -> None:
     assert in_force(as_the_job(first, later, 4)) == {"reads_flag", "plain"}
     chain = [rule("flags", together=True), rule("echoes", together=True), rule("rings", together=True)]
     gone = [RetireRecord(id=name, version=2, effective_at=utc_text(SEEN_MS + 1)) for name in ("flags", "echoes")]
-    found = as_the_job(chain, [*gone, rule("back", 4_000_000)], 5)
-    assert [r.record.id for r in found.refused] == ["back"]
+    deployment = as_the_job(chain, [*gone, rule("back", 4_000_000)], 5)
+    assert [r.record.id for r in deployment.refused] == ["back"]
 
 
 def test_records_without_a_start_find_their_levels_together_with_the_first() -> None:
     """They hold without a start, so they count from before the first event, when runs did not exist yet."""
     begun = deploy([rule("reads_flag"), rule("plain")])
-    found = deploy_to_job(begun, [rule("flags")], begun.key_domains, 2)
-    assert in_force(found) == {"reads_flag", "plain", "flags"}
-    levels = {r.rule_id: r.level for r in found.rulebook.deployed()}
+    deployment = deploy_to_job(begun, [rule("flags")], begun.key_domains, 2)
+    assert in_force(deployment) == {"reads_flag", "plain", "flags"}
+    levels = {r.rule_id: r.level for r in deployment.rulebook.deployed()}
     assert levels == {"flags": 0, "plain": 0, "reads_flag": 1}
 
 
 def test_the_number_of_levels_is_that_of_what_is_in_force() -> None:
     begun = deploy([rule("flags"), rule("plain")])
-    found = deploy_to_job(begun, [rule("reads_flag", 1)], begun.key_domains, 9)
-    assert {r.rule_id: r.level for r in found.rulebook.deployed()} == {"flags": 0, "plain": 0, "reads_flag": 1}
+    deployment = deploy_to_job(begun, [rule("reads_flag", 1)], begun.key_domains, 9)
+    assert {r.rule_id: r.level for r in deployment.rulebook.deployed()} == {"flags": 0, "plain": 0, "reads_flag": 1}
 
 
 def test_what_the_job_does_not_know() -> None:
@@ -145,13 +145,13 @@ def test_what_the_job_does_not_know() -> None:
         assert refused.epoch == 1
     routed: list[KeyDomains | None] = [(("tx_id",),), None]
     for keys in routed:
-        found = deploy_to_job(deploy([rule("plain")]), [by_id], keys, 1)
-        assert in_force(found) == {"plain", "by_id"}
+        deployment = deploy_to_job(deploy([rule("plain")]), [by_id], keys, 1)
+        assert in_force(deployment) == {"plain", "by_id"}
 
 
 @pytest.mark.parametrize("levels_count", [1, 2])
 def test_heartbeats_and_what_is_older_are_not_refused(levels_count: int) -> None:
     later: list[ControlRecord] = [HeartbeatRecord(event_time=utc_text(SEEN_MS)), rule("plain", 1)]
-    found = as_the_job([rule("plain")], later, levels_count)
-    assert found.refused == ()
-    assert len(found.taken) == 3
+    deployment = as_the_job([rule("plain")], later, levels_count)
+    assert deployment.refused == ()
+    assert len(deployment.taken) == 3

@@ -27,8 +27,8 @@ def test_a_rule_as_it_was(tmp_path: Path) -> None:
         git(tmp_path, "commit", "-q", "-m", f"version {version}")
     commits = history(tmp_path / "rules", "card_testing")
     assert [line.split(": ")[1] for line in commits] == ["version 2", "version 1"]
-    found = [at_commit(tmp_path / "rules", line.split(" ")[0], "card_testing") for line in commits]
-    assert [(r.version, r.severity, "pattern card_testing" in r.source) for r in found if r is not None] == [
+    records = [at_commit(tmp_path / "rules", line.split(" ")[0], "card_testing") for line in commits]
+    assert [(r.version, r.severity, "pattern card_testing" in r.source) for r in records if r is not None] == [
         (2, "low", True), (1, "high", True),
     ]  # fmt: skip
 

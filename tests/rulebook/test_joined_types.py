@@ -126,9 +126,9 @@ def test_a_protected_field_is_protected_for_all(protection: str, other: str, is_
 def test_no_alert_has_a_card_number_because_another_rule_declares_a_text(tmp_path: Path) -> None:
     plain = rule("aaa", f"{IDENTITY} amount int")
     protected = rule("zzz", "tx_id id event_time time card pan amount int")
-    found = fired(tmp_path, [plain, protected], [{"card": VISA, "amount": 9}])
-    assert [name for name, _ in found] == ["aaa", "zzz"]
-    assert len({key for _, key in found}) == 1
+    alerts = fired(tmp_path, [plain, protected], [{"card": VISA, "amount": 9}])
+    assert [name for name, _ in alerts] == ["aaa", "zzz"]
+    assert len({key for _, key in alerts}) == 1
     assert VISA not in (tmp_path / "out.jsonl").read_text()
 
 
@@ -180,9 +180,9 @@ def test_a_job_does_not_start_without_a_live_rule(
     records = [rule("a", f"{IDENTITY} x int", ""), rule("b", f"{IDENTITY} x string", "", status=status)]
     words = [*write(tmp_path, records, [{"x": 1}]), "--available-now"]
     assert main(["run", *words]) == (Exit.USAGE if is_refused else 1)
-    said = capsys.readouterr().err
-    assert ("--start-incomplete" in said) == is_refused
-    assert "`payment.x` is string in the rule and int in the job" in said
+    output = capsys.readouterr().err
+    assert ("--start-incomplete" in output) == is_refused
+    assert "`payment.x` is string in the rule and int in the job" in output
     assert main(["run", *words, "--start-incomplete"]) == 1
     assert "b version 1 is set aside" in capsys.readouterr().err
 

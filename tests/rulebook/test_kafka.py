@@ -43,9 +43,9 @@ def test_a_topic_that_another_process_makes_meanwhile_is_there(
         assert topic.create()
         looks, look = [], AdminClient.list_topics
 
-        def see_it_later(admin: AdminClient, *given: Any, **more: Any) -> Any:
-            looks.append(given)
-            return SimpleNamespace(topics={}) if len(looks) < 3 else look(admin, *given, **more)
+        def see_it_later(admin: AdminClient, *arguments: Any, **more: Any) -> Any:
+            looks.append(arguments)
+            return SimpleNamespace(topics={}) if len(looks) < 3 else look(admin, *arguments, **more)
 
         monkeypatch.setattr(AdminClient, "list_topics", see_it_later)
         assert not topic.create()

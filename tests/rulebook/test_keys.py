@@ -103,13 +103,13 @@ def test_a_key_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, today: s
 
 
 @pytest.mark.parametrize(
-    ("seen", "kind"),
+    ("last_event", "kind"),
     [(None, "applied"), ("2027-01-31T23:59:59.999Z", "applied"), ("2027-02-01T00:00:00Z", "refused")],
 )
-def test_a_key_expires_in_a_job_that_runs(seen: str | None, kind: str) -> None:
+def test_a_key_expires_in_a_job_that_runs(last_event: str | None, kind: str) -> None:
     book = new_book()
     book.accepted.trust = replace(TRUST, signers=tuple(replace(who, expires="2027-01-31") for who in TRUST.signers))
-    seen_ms = None if seen is None else utc_ms(seen)
+    seen_ms = None if last_event is None else utc_ms(last_event)
     lines, counters, _ = apply_records(book, (by_two(upsert(1)).to_json(),), seen_ms)
     assert counters[f"control_{kind}"] == 1
     assert orjson.loads(lines[0])["outcome"] == kind
@@ -196,9 +196,9 @@ def test_another_signers_file_is_a_line_of_the_audit() -> None:
     lines += again.accepted.note_signers()
     assert not again.accepted.has_new_signers
     assert again.accepted.note_signers() == []
-    said = orjson.loads(lines[-1])
-    assert (said["what"], said["version"], said["root_key"]) == ("signers", 2, NEW_ROOT.public)
-    assert [who for who, _, _ in said["people"]] == ["Ada", "Bob", "ada"]
+    entry = orjson.loads(lines[-1])
+    assert (entry["what"], entry["version"], entry["root_key"]) == ("signers", 2, NEW_ROOT.public)
+    assert [who for who, _, _ in entry["people"]] == ["Ada", "Bob", "ada"]
     # A key expires although the file stays the same.
     ended = tuple(replace(who, expires="2027-01-31", only=() if who.name == "Bob" else None) for who in TRUST.signers)
     before, again.accepted.trust = again.accepted.trust, replace(again.accepted.trust, signers=ended)

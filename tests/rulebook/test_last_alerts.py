@@ -27,7 +27,7 @@ STEPS = st.lists(
 
 def kept(last: Fired, before_ms: int) -> Fired:
     """Return the entries that may still suppress an alert at or after that time, by the definition."""
-    return {at: times for at, times in last.items() if times[0] + times[1] > before_ms}
+    return {key: times for key, times in last.items() if times[0] + times[1] > before_ms}
 
 
 @given(STEPS)
@@ -42,11 +42,11 @@ def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
         assert memory.last == expected
         then = dict(written)
         changed = memory.changed()
-        for at, before in changed.items():
-            assert then.get(at) == before != memory.last.get(at)
-            written.pop(at, None)
-            if at in memory.last:
-                written[at] = memory.last[at]
+        for key, before in changed.items():
+            assert then.get(key) == before != memory.last.get(key)
+            written.pop(key, None)
+            if key in memory.last:
+                written[key] = memory.last[key]
         assert written == expected, "who has written the changes has all of it"
         assert memory.changed() == {}
 

@@ -47,8 +47,8 @@ def test_numbers_are_refused_where_tokens_are_looked_up(change: str) -> None:
     token = secret_keys()[0].token("pan", VISA.encode())
 
     def outcome(name: str, entries: list[str], version: int, how: str = change) -> tuple[str, str]:
-        given = ListRecord(id=name, of="string", version=version, change=how, entries=entries)  # type: ignore[arg-type]
-        lines, counters, _ = apply_records(book, (given.to_json(),), None)
+        list_change = ListRecord(id=name, of="string", version=version, change=how, entries=entries)  # type: ignore[arg-type]
+        lines, counters, _ = apply_records(book, (list_change.to_json(),), None)
         (kind,) = (name for name in counters if name in ("control_applied", "control_refused"))
         return kind, "".join(line.decode() for line in lines)
 
@@ -65,18 +65,18 @@ def test_numbers_are_refused_where_tokens_are_looked_up(change: str) -> None:
 def test_a_rule_is_refused_if_its_list_has_numbers() -> None:
     record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
     token = secret_keys()[0].token("pan", VISA.encode())
-    for name, of, entries, kind in (
+    for name, list_kind, entries, kind in (
         ("cards", "string", [token, VISA], "refused"), ("cards", "string", [token], "applied"),
         ("shops", "string", [VISA], "applied"), ("cards", "int", ["1"], "applied"),
     ):  # fmt: skip
         book = Rulebook(schema_of([record]), (("card",),))
-        given = ListRecord(id=name, of=of, version=1, change="replace", entries=[*entries])
-        assert book.apply(given, None).kind == "applied"
+        list_change = ListRecord(id=name, of=list_kind, version=1, change="replace", entries=[*entries])
+        assert book.apply(list_change, None).kind == "applied"
         outcome = book.apply(record, None)
         assert outcome.kind == kind
         assert VISA not in outcome.full_reason
         if kind == "refused":
-            book.apply(given.model_copy(update={"version": 2, "change": "remove", "entries": [VISA]}), None)
+            book.apply(list_change.model_copy(update={"version": 2, "change": "remove", "entries": [VISA]}), None)
             assert book.apply(record, None).kind == "applied"
 
 
@@ -95,9 +95,9 @@ def test_numbers_in_files_and_in_place_are_refused(tmp_path: Path, capsys: pytes
             assert main(["check", str(path)]) == (0 if is_right else 1)
             lists, problems = declared_lists(folder)
             assert (len(lists), len(problems)) == ((1, 0) if is_right else (0, 1))
-            said = "".join([*capsys.readouterr(), *problems])
-            assert VISA not in said
-            assert ("CEP320" in said) != is_right
+            output = "".join([*capsys.readouterr(), *problems])
+            assert VISA not in output
+            assert ("CEP320" in output) != is_right
         params = {"given": entries}
         record = upsert(1, source=SOURCE, pattern="listed", message="{key}", params=params)
         outcome = Rulebook(schema_of([record]), (("card",),)).apply(record, None)
@@ -107,10 +107,10 @@ def test_numbers_in_files_and_in_place_are_refused(tmp_path: Path, capsys: pytes
     record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
     store = ListStore()
     content = Content("string").changed("replace", keys_of([VISA], "string")[0])
-    given = list_record(GivenList("cards", "string", pa.array([VISA]), content, 0), store)
+    list_change = list_record(GivenList("cards", "string", pa.array([VISA]), content, 0), store)
     book = Rulebook(schema_of([record]), (("card",),), store)
     assert book.apply(record, None).kind == "applied"
-    assert book.apply(given, None, is_given=True).kind == "refused"
+    assert book.apply(list_change, None, is_given=True).kind == "refused"
 
 
 @pytest.mark.usefixtures("keys")
@@ -129,8 +129,8 @@ def test_a_snooze_of_a_card_takes_its_token(by: str) -> None:
         lines, counters, _ = apply_records(book, (by_two(snooze).to_json(),), None)
         assert ("control_applied" in counters) == is_right
         unsigned, _, _ = apply_records(book, (snooze.model_copy(update={"version": 2}).to_json(),), None)
-        said = "".join(line.decode() for line in (*lines, *unsigned)) + str(reason)
-        assert is_right or VISA not in said
+        output = "".join(line.decode() for line in (*lines, *unsigned)) + str(reason)
+        assert is_right or VISA not in output
         assert any(is_audit(line) for line in lines)
         assert any(is_audit(line) for line in unsigned)
 

@@ -85,7 +85,7 @@ def held_versions(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> lis
     """Return (version, start, entries) of every version that was ever in force, by plain sets and no store."""
     last, content = 0, frozenset[str]()
     there: dict[int, dict[int, ListRecord]] = {}
-    found: list[tuple[int, int, frozenset[str]]] = []
+    versions: list[tuple[int, int, frozenset[str]]] = []
     for arrival in arrivals:
         record = arrival.record
         if not isinstance(record, ListRecord) or record.version <= last:
@@ -98,26 +98,28 @@ def held_versions(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> lis
                 break
             last = ready[0]
             first = there[last][min(there[last])]
-            own = {str(entry) for part in there[last].values() for entry in part.entries}
-            content = frozenset({"replace": own, "add": content | own, "remove": content - own}[first.change])
+            new_entries = {str(entry) for part in there[last].values() for entry in part.entries}
+            content = frozenset(
+                {"replace": new_entries, "add": content | new_entries, "remove": content - new_entries}[first.change]
+            )
             start_ms = first.effective_ms if first.effective_ms is not None else TIME_MS_MIN
             if arrival.after:
                 start_ms = max(start_ms, events[arrival.after - 1].time_ms + 1)
-            found.append((last, start_ms, content))
-    return found
+            versions.append((last, start_ms, content))
+    return versions
 
 
 def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> set[int]:
     """Return the times of the matching events: the rule exists, and the highest started version has the entry."""
     rule = next((a for a in arrivals if isinstance(a.record, UpsertRecord)), None)
     versions = held_versions(events, arrivals)
-    found = set()
+    times = set()
     for event in events:
-        held = max((v for v in versions if v[1] <= event.time_ms), default=None)
+        version = max((v for v in versions if v[1] <= event.time_ms), default=None)
         is_ruled = rule is not None and (rule.after == 0 or events[rule.after - 1].time_ms < event.time_ms)
-        if is_ruled and held is not None and any(event.card.startswith(entry) for entry in held[2]):
-            found.add(event.time_ms)
-    return found
+        if is_ruled and version is not None and any(event.card.startswith(entry) for entry in version[2]):
+            times.add(event.time_ms)
+    return times
 
 
 # ---------------------------------------------------------------------------------------------------- the engine
@@ -163,14 +165,14 @@ TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 @st.composite
 def list_records(draw: st.DrawFn) -> list[ListRecord]:
     """Return versions 1 … n, each with one meaning; some in two parts."""
-    found: list[ListRecord] = []
+    records: list[ListRecord] = []
     for version in range(1, draw(st.integers(1, 6)) + 1):
         kind, at_ms = draw(st.sampled_from(["replace", "add", "add", "remove"])), draw(TIMES)
         parts = draw(st.integers(1, 2))
         for part in range(1, parts + 1):
             entries = draw(st.lists(st.sampled_from(ENTRIES), max_size=3))
-            found.append(change(version, kind, entries, at_ms, part=part, parts=parts))
-    return found
+            records.append(change(version, kind, entries, at_ms, part=part, parts=parts))
+    return records
 
 
 def last_lists(book: Rulebook) -> object:
@@ -190,11 +192,11 @@ def test_records_in_any_order_and_at_any_time(
     changes_max = data.draw(st.sampled_from([0, 2, 100]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cep.lists.content.LIST_CHANGES_MAX", changes_max)
-        found, book = engine(events, arrivals, cuts, data.draw(st.sampled_from([[], cuts])))
-    assert found == reference(events, arrivals)
-    held = held_versions(events, arrivals)
+        times, book = engine(events, arrivals, cuts, data.draw(st.sampled_from([[], cuts])))
+    assert times == reference(events, arrivals)
+    versions = held_versions(events, arrivals)
     report = book.report().lists[0]
-    assert (report.version, report.entries) == ((held[-1][0], len(held[-1][2])) if held else (0, 0))
+    assert (report.version, report.entries) == ((versions[-1][0], len(versions[-1][2])) if versions else (0, 0))
 
 
 @given(list_records(), st.data())
@@ -219,9 +221,9 @@ def test_in_time_it_does_not_matter_when_a_record_comes(
         after = data.draw(st.integers(min(after, in_time), in_time))
         arrivals.append(Arrival(record, after))
     cuts = data.draw(st.lists(st.integers(0, len(events)), max_size=6))
-    found, _ = engine(events, arrivals, cuts, cuts)
+    times, _ = engine(events, arrivals, cuts, cuts)
     at_start = [replace(arrival, after=0) for arrival in arrivals]
-    assert found == engine(events, at_start, [], [])[0] == reference(events, at_start)
+    assert times == engine(events, at_start, [], [])[0] == reference(events, at_start)
 
 
 def test_compaction_keeps_what_is_needed() -> None:
@@ -232,10 +234,10 @@ def test_compaction_keeps_what_is_needed() -> None:
         change(3, "remove", ["4"]),
         change(3, "remove", ["4"]),
     ]
-    kept = list({topic_key(record): record for record in records}.values())
-    assert len(kept) == 3
+    compacted = list({topic_key(record): record for record in records}.values())
+    assert len(compacted) == 3
     assert last_lists(engine([], [Arrival(r, 0) for r in records], [], [])[1]) == last_lists(
-        engine([], [Arrival(r, 0) for r in kept], [], [])[1]
+        engine([], [Arrival(r, 0) for r in compacted], [], [])[1]
     )
 
 
@@ -243,8 +245,8 @@ def test_compaction_keeps_what_is_needed() -> None:
 
 
 def outcome(book: Rulebook, record: ListRecord, seen_ms: int | None = None) -> tuple[str, str]:
-    found = book.apply(record, seen_ms)
-    return found.kind, found.full_reason
+    result = book.apply(record, seen_ms)
+    return result.kind, result.full_reason
 
 
 def test_outcomes() -> None:

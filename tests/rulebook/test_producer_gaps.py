@@ -26,8 +26,8 @@ def deployed(name: str, body: str, **more: object) -> DeployedRule:
 
 def gaps(*rules: DeployedRule) -> list[tuple[int, int | None, int, int]]:
     """Return the gaps of the last rule."""
-    found = with_producer_gaps(rules, load_text(EVENTS).schema)[-1].gaps
-    return [(gap.reach_ms, gap.since_ms, gap.from_ms, gap.until_ms) for gap in found]
+    result = with_producer_gaps(rules, load_text(EVENTS).schema)[-1].gaps
+    return [(gap.reach_ms, gap.since_ms, gap.from_ms, gap.until_ms) for gap in result]
 
 
 FLAGGED = "seq a where a: pay count(pay over 40 s) >= 3 emit card = a.card produce flag"
@@ -38,7 +38,7 @@ EVER = (TIME_MS_MIN, TIME_MS_MAX)
 
 
 @pytest.mark.parametrize(
-    ("body", "asked"),
+    ("body", "expected"),
     [
         ("seq a -> f where a: pay f: flag", []),
         ("seq (a | f) -> b where a: pay f: flag b: pay", []),
@@ -56,9 +56,9 @@ EVER = (TIME_MS_MIN, TIME_MS_MAX)
         ("seq a, b where a: pay b: pay", []),
     ],
 )
-def test_what_is_not_there_counts(body: str, asked: list[str]) -> None:
+def test_what_is_not_there_counts(body: str, expected: list[str]) -> None:
     pattern = deployed("p", body).pattern
-    assert sorted(absent_types(pattern, frozenset({"flag", "echo"}))) == sorted(asked)
+    assert sorted(absent_types(pattern, frozenset({"flag", "echo"}))) == sorted(expected)
 
 
 def test_how_far_back_a_match_begins() -> None:
@@ -85,16 +85,16 @@ def test_a_rule_counts_from_its_start_until_it_starts_no_more() -> None:
     later = {"from_ms": T1_MS, "starts_until_ms": T2_MS}
     assert gaps(deployed("m", PAIRED, **later), reader) == [(20_000, None, *span), (20_000, T1_MS, *span)]
     assert gaps(deployed("m", LOOSE, **later), reader) == [(FOR_EVER, T1_MS, *span)]
-    kept = deployed("m", FLAGGED, complete_ms=(TIME_MS_MIN, T1_MS))
-    assert gaps(kept, reader) == [(39_999, None, *EVER), (39_999, T1_MS, *EVER)]
+    producer = deployed("m", FLAGGED, complete_ms=(TIME_MS_MIN, T1_MS))
+    assert gaps(producer, reader) == [(39_999, None, *EVER), (39_999, T1_MS, *EVER)]
     assert gaps(deployed("m", FLAGGED, status="shadow"), reader) == [], "it produces nothing"
     assert gaps(deployed("m", FLAGGED), deployed("r", "seq f -> a where f: flag a: pay")) == []
 
 
 def test_many_that_came_later_count_as_the_last_of_them() -> None:
     many = [deployed(f"m{n}", PAIRED, from_ms=T1_MS + n) for n in range(PRODUCER_GAPS_MAX)]
-    found = with_producer_gaps([*many, deployed("r", ABSENT)], load_text(EVENTS).schema)[-1].gaps
-    assert [past for past in found if past.since_ms is not None] == [
+    result = with_producer_gaps([*many, deployed("r", ABSENT)], load_text(EVENTS).schema)[-1].gaps
+    assert [past for past in result if past.since_ms is not None] == [
         ProducerGap(FOR_EVER, T1_MS + PRODUCER_GAPS_MAX - 1, T1_MS, TIME_MS_MAX)
     ]
-    assert len(found) == 2
+    assert len(result) == 2

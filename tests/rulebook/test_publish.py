@@ -53,10 +53,10 @@ def test_what_has_no_file_goes_on_unless_it_is_asked_for() -> None:
 
 
 def test_a_start_of_its_own_is_kept() -> None:
-    (stamped, own) = plan([upsert(1, "a"), upsert(1, "b", 5_000)], {}, SOON, retire_missing=False)
+    (stamped, timed) = plan([upsert(1, "a"), upsert(1, "b", 5_000)], {}, SOON, retire_missing=False)
     assert stamped.record is not None
-    assert own.record is not None
-    assert (stamped.record.effective_at, own.record.effective_at) == (SOON, "1970-01-01T00:00:05.000Z")
+    assert timed.record is not None
+    assert (stamped.record.effective_at, timed.record.effective_at) == (SOON, "1970-01-01T00:00:05.000Z")
 
 
 def test_what_runs_is_read_from_a_status_or_from_the_records() -> None:
@@ -66,9 +66,9 @@ def test_what_runs_is_read_from_a_status_or_from_the_records() -> None:
     records: list[ControlRecord] = [first, upsert(2, "a", severity="high"), second, back, retire(2, "b"), first]
     for record in records:
         book.apply(record, None)
-    said = running_of_status(rule_status(book))
-    assert said["a"] == running_of_records(records)["a"] == Running(3, "live", content_hash(first))
-    assert (said["b"].status, running_of_records(records)["b"].status) == ("not matched", "retired")
+    running = running_of_status(rule_status(book))
+    assert running["a"] == running_of_records(records)["a"] == Running(3, "live", content_hash(first))
+    assert (running["b"].status, running_of_records(records)["b"].status) == ("not matched", "retired")
 
 
 def test_the_answer_of_the_job() -> None:

@@ -50,10 +50,10 @@ def test_what_has_not_changed_is_not_sent() -> None:
 
 
 def test_the_job_or_the_topic_whichever_is_ahead() -> None:
-    said = {"name": "a", "of": "string", "version": 4, "from_ms": 0, "entries": 9, "digest": "d", "waiting": []}
+    status = {"name": "a", "of": "string", "version": 4, "from_ms": 0, "entries": 9, "digest": "d", "waiting": []}
     there = [record(1, "replace", "x")]
-    assert running_lists({"lists": [said]}, there)["a", "string"].version == 4
-    assert running_lists({"lists": [{**said, "version": 0}]}, there)["a", "string"].version == 1
+    assert running_lists({"lists": [status]}, there)["a", "string"].version == 4
+    assert running_lists({"lists": [{**status, "version": 0}]}, there)["a", "string"].version == 1
     assert next_version(ListReport("a", "string", 2, 0, 0, "", (3, 7))) == 8
     assert next_version(None) == 1
 

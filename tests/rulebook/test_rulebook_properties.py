@@ -71,17 +71,17 @@ def test_records_that_come_again_change_nothing(history: list[tuple[Record, int]
 def test_only_what_is_applied_moves_the_epoch(history: list[tuple[Record, int]]) -> None:
     book = new_book()
     last: dict[str, int] = {}
-    taken: dict[tuple[str, int], str] = {}
+    applied_hashes: dict[tuple[str, int], str] = {}
     for record, seen_ms in history:
         before, fingerprint = book.epoch, book.fingerprint
         outcome = book.apply(record, seen_ms)
         assert book.epoch == before + (outcome.kind == "applied")
         if record.version <= last.get(record.id, 0):
-            first = taken.get((record.id, record.version), hash_of(record))
+            first = applied_hashes.get((record.id, record.version), hash_of(record))
             assert outcome.kind == ("ignored" if first == hash_of(record) else "refused")
             assert outcome.is_conflict == (outcome.kind == "refused")
         if outcome.kind == "applied":
-            taken[record.id, record.version] = hash_of(record)
+            applied_hashes[record.id, record.version] = hash_of(record)
             last[record.id] = record.version
         else:
             assert book.fingerprint == fingerprint
@@ -104,11 +104,11 @@ def test_a_change_never_touches_what_was_seen(history: list[tuple[Record, int]])
         before = {(r.rule_id, r.version): r for r in book.deployed()}
         book.apply(record, seen_ms)
         after = {(r.rule_id, r.version): r for r in book.deployed()}
-        for at, rule in before.items():
+        for key, rule in before.items():
             if rule.from_ms <= seen_ms:  # it has had events: its end may move, but not before them
-                assert min(after[at].starts_until_ms, seen_ms + 1) == min(rule.starts_until_ms, seen_ms + 1)
-        for at in after.keys() - before.keys():
-            assert after[at].from_ms > seen_ms
+                assert min(after[key].starts_until_ms, seen_ms + 1) == min(rule.starts_until_ms, seen_ms + 1)
+        for key in after.keys() - before.keys():
+            assert after[key].from_ms > seen_ms
 
 
 @given(HISTORIES, st.integers(0, 700_000))

@@ -95,9 +95,9 @@ def test_the_lock_reports_changed_entries_once(folder: Path, way: str, capsys: p
     capsys.readouterr()
     lock = ["rules", "lock", "--rules", str(folder)]
     assert main(lock) == 0
-    said = capsys.readouterr().out
-    assert "list spared/string: its entries have changed since they were locked" in said
-    assert "locked: list:spared/string 2" in said
+    output = capsys.readouterr().out
+    assert "list spared/string: its entries have changed since they were locked" in output
+    assert "locked: list:spared/string 2" in output
     assert main(lock) == 0
     assert "nothing new to lock" in capsys.readouterr().out
 

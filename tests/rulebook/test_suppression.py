@@ -48,9 +48,9 @@ def table(*alerts: dict[str, Any]) -> pa.Table:
 
 
 def divided(alerts: pa.Table, policies: Policies, memory: Fired | None = None) -> tuple[list[str], dict[str, str]]:
-    found = suppress_alerts(alerts, policies, memory or {})
-    return found.alerts["alert_id"].to_pylist(), dict(
-        zip(found.suppressed["alert_id"].to_pylist(), found.reasons, strict=True)
+    result = suppress_alerts(alerts, policies, memory or {})
+    return result.alerts["alert_id"].to_pylist(), dict(
+        zip(result.suppressed["alert_id"].to_pylist(), result.reasons, strict=True)
     )
 
 
@@ -91,9 +91,9 @@ def test_a_large_fraud_is_not_hidden_behind_a_small_one() -> None:
         alert(9, 6_150, severity="high", version=2), alert(10, 7_100, severity="high", version=2),
         alert(11, 7_200, severity="high", version=2), alert(12, 7_300, severity="critical", version=2),
     )  # fmt: skip
-    sent, held = divided(alerts, policies)
+    sent, suppressed = divided(alerts, policies)
     assert sent == ["0001", "0003", "0009", "0008", "0011", "0012"]
-    assert set(held.values()) == {"suppressed"}
+    assert set(suppressed.values()) == {"suppressed"}
     assert Policies.from_json(json.loads(json.dumps(policies.to_json()))) == policies
 
 
@@ -110,9 +110,9 @@ def test_each_alert_that_is_greater_than_all_before_goes_out(
     memory: Fired = {}
     sent: list[str] = []
     for row in rows:
-        found = suppress_alerts(table(row), policies, memory)
-        memory = fired_from_json(json.loads(json.dumps(fired_json({**memory, **found.fired}))))
-        sent += found.alerts["alert_id"].to_pylist()
+        result = suppress_alerts(table(row), policies, memory)
+        memory = fired_from_json(json.loads(json.dumps(fired_json({**memory, **result.fired}))))
+        sent += result.alerts["alert_id"].to_pylist()
     expected, last, most = [], -(10**9), -1
     rank_before = 0
     for row, (ms, value, rank) in zip(rows, sorted(given_alerts), strict=True):
@@ -150,10 +150,10 @@ def test_what_is_snoozed_or_in_shadow_takes_no_place_and_begins_no_time() -> Non
     st.integers(0, 12),
 )
 def test_alerts_in_two_portions_are_divided_like_all_at_once(
-    found: list[tuple[int, str, str, str]], cut_ms: int, suppress_ms: int
+    drawn: list[tuple[int, str, str, str]], cut_ms: int, suppress_ms: int
 ) -> None:
     policies = Policies({("a", 1): ("g", suppress_ms), ("b", 1): ("g", 5)}, (SnoozeReport("b", "c", 3, 9),))
-    alerts = [alert(n, ms, rule_id=r, key=k, status=s) for n, (ms, r, k, s) in enumerate(found)]
+    alerts = [alert(n, ms, rule_id=r, key=k, status=s) for n, (ms, r, k, s) in enumerate(drawn)]
     whole = suppress_alerts(table(*alerts), policies, {})
     first = suppress_alerts(table(*(a for a in alerts if a["match_end"] < cut_ms)), policies, {})
     memory = LastAlerts(fired_from_json(fired_json(first.fired)))
@@ -174,13 +174,13 @@ def test_alerts_in_two_portions_are_divided_like_all_at_once(
     st.sets(st.integers(1, 60)),
 )
 def test_versions_with_other_times_are_divided_alike_however_alerts_come(
-    found: list[tuple[int, str]], times: list[int], starts: list[int], cuts: set[int]
+    drawn: list[tuple[int, str]], times: list[int], starts: list[int], cuts: set[int]
 ) -> None:
     """A version suppresses for its own time, and no longer than the version that fired promised."""
     at_ms = [0, *sorted(starts)]
     alerts = [
         {**alert(n, ms, key=key), "version": 1 + sum(ms >= start for start in at_ms[1:])}
-        for n, (ms, key) in enumerate(sorted(found))
+        for n, (ms, key) in enumerate(sorted(drawn))
     ]
     versions: dict[tuple[str, int], tuple[str | None, int]] = {
         ("a", 1 + n): (None, ms) for n, ms in enumerate(times) if ms
@@ -191,8 +191,14 @@ def test_versions_with_other_times_are_divided_alike_however_alerts_come(
     for first, end in pairwise(bounds):
         # The versions of the micro-batch's alerts exist, and maybe already the next one.
         ends = [*at_ms[1:], 61]
-        own = {at: of for at, of in versions.items() if first < ends[at[1] - 1] and at_ms[at[1] - 1] < end}
-        part = suppress_alerts(table(*(a for a in alerts if first <= a["match_end"] < end)), Policies(own), memory.last)
+        active = {
+            identity: window
+            for identity, window in versions.items()
+            if first < ends[identity[1] - 1] and at_ms[identity[1] - 1] < end
+        }
+        part = suppress_alerts(
+            table(*(a for a in alerts if first <= a["match_end"] < end)), Policies(active), memory.last
+        )
         memory.put(part.fired)
         memory.forget(end)
         parts.append(part.alerts)

@@ -81,13 +81,13 @@ TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 @st.composite
 def records(draw: st.DrawFn, pattern: str = "pair") -> list[ControlRecord]:
     """Return records of two rules in any order, with repetitions."""
-    found: list[ControlRecord] = []
+    drawn: list[ControlRecord] = []
     for rule_id in IDS:
         versions = draw(st.lists(st.integers(1, 6), max_size=5))
-        found += [draw(change(rule_id, version, draw(TIMES), pattern)) for version in versions]
+        drawn += [draw(change(rule_id, version, draw(TIMES), pattern)) for version in versions]
         turns = draw(st.lists(st.integers(1, 4), max_size=3))
-        found += [draw(turn(rule_id, version, draw(TIMES))) for version in turns]
-    ordered = draw(st.permutations(found))
+        drawn += [draw(turn(rule_id, version, draw(TIMES))) for version in turns]
+    ordered = draw(st.permutations(drawn))
     again = draw(st.lists(st.sampled_from(ordered), max_size=4)) if ordered else []
     return [*ordered, *again]
 
@@ -112,16 +112,16 @@ def in_force(book: Rulebook) -> object:
 @given(st.data())
 def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
     """One number has one meaning, as in published versions."""
-    found: list[ControlRecord] = []
+    drawn: list[ControlRecord] = []
     for rule_id in IDS:
         times = data.draw(st.lists(st.integers(1_000, END_MS), min_size=5, max_size=5).map(sorted))
-        found += [data.draw(change(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 5)))]
-        found += [data.draw(turn(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 4)))]
-    found.append(SnoozeRecord(id="a", version=1, until=utc_text(END_MS), by="someone"))
-    mixed = data.draw(st.permutations(found + data.draw(st.lists(st.sampled_from(found), max_size=5))))
-    compacted = list({topic_key(record): record for record in found}.values())
+        drawn += [data.draw(change(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 5)))]
+        drawn += [data.draw(turn(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 4)))]
+    drawn.append(SnoozeRecord(id="a", version=1, until=utc_text(END_MS), by="someone"))
+    mixed = data.draw(st.permutations(drawn + data.draw(st.lists(st.sampled_from(drawn), max_size=5))))
+    compacted = list({topic_key(record): record for record in drawn}.values())
     books = []
-    for order in (found, mixed, compacted):
+    for order in (drawn, mixed, compacted):
         book = Rulebook(SCHEMA, (DOMAIN,))
         seen_ms = 0
         for record in order:
@@ -154,8 +154,8 @@ def test_records_in_any_order_and_at_any_time(
     arrivals = lined_up(events, given_records, data)
     places = st.lists(st.integers(0, len(events)), max_size=6)
     with patch("cep.nfa.shared.SHARED_MIN", data.draw(st.sampled_from((1, 2, NEVER)))):
-        found = engine(events, arrivals, data.draw(places), data.draw(places))
-    assert found == reference(events, arrivals)
+        matches = engine(events, arrivals, data.draw(places), data.draw(places))
+    assert matches == reference(events, arrivals)
 
 
 @pytest.mark.slow
@@ -168,8 +168,8 @@ def test_so_with_rules_that_share_two_conditions(
     arrivals = lined_up(events, given_records, data)
     places = st.lists(st.integers(0, len(events)), max_size=6)
     with patch("cep.nfa.shared.SHARED_MIN", data.draw(st.sampled_from((1, 2)))):
-        found = engine(events, arrivals, data.draw(places), data.draw(places))
-    assert found == reference(events, arrivals)
+        matches = engine(events, arrivals, data.draw(places), data.draw(places))
+    assert matches == reference(events, arrivals)
 
 
 @pytest.mark.slow
@@ -189,9 +189,9 @@ def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], d
             history.append(Arrival(record, after))
     history.sort(key=lambda a: a.after)
     places = st.lists(st.integers(0, len(events)), max_size=6)
-    found = engine(events, history, data.draw(places), data.draw(places))
+    matches = engine(events, history, data.draw(places), data.draw(places))
     at_start = [Arrival(arrival.record, 0) for arrival in history]
-    assert found == engine(events, at_start, [], []) == reference(events, at_start)
+    assert matches == engine(events, at_start, [], []) == reference(events, at_start)
 
 
 @pytest.mark.slow
@@ -215,9 +215,9 @@ def test_long_histories(seed: int) -> None:
     arrivals.sort(key=lambda a: a.after)
     cuts = [rng.randrange(len(events)) for _ in range(60)]
     with patch("cep.nfa.shared.SHARED_MIN", 1 if seed % 2 else NEVER):
-        found = engine(events, arrivals, cuts, cuts[:20])
-    assert found == reference(events, arrivals)
-    assert len(found) > 40
+        matches = engine(events, arrivals, cuts, cuts[:20])
+    assert matches == reference(events, arrivals)
+    assert len(matches) > 40
     assert all(first.time_ms < second.time_ms for first, second in pairwise(events))
 
 
@@ -230,11 +230,11 @@ def test_the_reference_sees_versions() -> None:
         "restart": {("a", 1, 1_000, 1_005)},
         "carry": {("a", 1, 1_000, 1_005), ("a", 2, 1_006, 1_013)},
     }
-    for on_update, found in expected.items():
+    for on_update, matches in expected.items():
         second: UpsertRecord = upsert("a", 2, utc_text(1_010), 8, on_update=on_update)
         arrivals = [Arrival(first, 0), Arrival(second, 2)]
-        assert reference(events, arrivals) == found
-        assert engine(events, arrivals, [1, 3], [3]) == found
+        assert reference(events, arrivals) == matches
+        assert engine(events, arrivals, [1, 3], [3]) == matches
 
 
 @pytest.mark.parametrize("ender", ["draft", "retire"])

@@ -270,10 +270,10 @@ def test_unverified_records_hide_no_refusal() -> None:
 
 
 def test_a_replay_gives_the_same_verdicts() -> None:
-    given: list[Signable] = [FIRST, upsert(2), SECOND, FIRST, by_two(upsert(3), FIRST), by_two(upsert(3), SECOND)]
+    records: list[Signable] = [FIRST, upsert(2), SECOND, FIRST, by_two(upsert(3), FIRST), by_two(upsert(3), SECOND)]
     live = book_of()
-    verdicts = [live.apply(record, None).cause for record in given]
-    parsed = [record for record, _ in (parse_control(record.to_json()) for record in given) if record is not None]
+    verdicts = [live.apply(record, None).cause for record in records]
+    parsed = [record for record, _ in (parse_control(record.to_json()) for record in records) if record is not None]
     begun = deploy(parsed[:1], trust=TRUST)
     assert not begun.set_aside
     later = deploy_to_job(begun, parsed[1:], None, 1)

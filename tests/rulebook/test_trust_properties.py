@@ -38,8 +38,10 @@ SIGNED: list[Signable] = [
 @given(st.sampled_from(SIGNED), st.data())
 def test_any_changed_byte_is_noticed(record: Signable, data: st.DataObject) -> None:
     raw = record.to_json()
-    at = data.draw(st.integers(0, len(raw) - 1))
-    changed = raw[:at] + data.draw(st.sampled_from([b"", b"0", b"1", b'"', b"a", b"\xff", b" ", b"}"])) + raw[at + 1 :]
+    place = data.draw(st.integers(0, len(raw) - 1))
+    changed = (
+        raw[:place] + data.draw(st.sampled_from([b"", b"0", b"1", b'"', b"a", b"\xff", b" ", b"}"])) + raw[place + 1 :]
+    )
     _assert_noticed(record, changed)
 
 
@@ -94,20 +96,20 @@ def test_only_what_two_have_signed_counts_and_never_goes_back(steps: list[Any], 
     """The oracle: the version of each rule only rises, by records that both have signed as a change of the last one."""
     book = new_book()
     book.accepted.trust = TRUST
-    taken: dict[str, tuple[int, str]] = {}
+    applied: dict[str, tuple[int, str]] = {}
     for number, (rule_id, version, params, past, who) in enumerate(steps):
         record = upsert(version, rule_id, params=params)
-        last, digest = taken.get(rule_id, (0, ""))
+        last, digest = applied.get(rule_id, (0, ""))
         before = (past, digest if past == last else "f" * 64 if past else "")
         signed: Signable = sign(record, EVE if who == "eve" else ADA, RULE_SET, before)
         signed = approve(signed, {"self": ADA}.get(who, BOB)) if who != "one" else signed
         signed = record if who == "none" else signed
-        counts = who == "both" and version > last and (past >= last or rule_id not in taken)
+        counts = who == "both" and version > last and (past >= last or rule_id not in applied)
         outcome = book.apply(signed, 1_000 + number)
         assert (outcome.kind == "applied") == counts, outcome
         if counts:
-            taken[rule_id] = version, digest_of(record)
-        assert {name: (v, book.rules[name].live[-1].entry is not None) for name, (v, _) in taken.items()} == {
+            applied[rule_id] = version, digest_of(record)
+        assert {name: (v, book.rules[name].live[-1].entry is not None) for name, (v, _) in applied.items()} == {
             name: (v, True) for name, v in book.report().last_versions.items()
         }
         if number == cut:  # a restart

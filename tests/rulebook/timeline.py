@@ -90,13 +90,13 @@ class _Change:
 
 def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> Found:
     """Return the expected matches: each rule by itself, its live and shadow versions independently."""
-    found: Found = set()
+    matches: Found = set()
     for rule_id in sorted({a.record.id for a in arrivals if hasattr(a.record, "id")}):
-        own = [a for a in arrivals if getattr(a.record, "id", None) == rule_id]
-        pauses = _pauses(events, own)
+        own_arrivals = [a for a in arrivals if getattr(a.record, "id", None) == rule_id]
+        pauses = _pauses(events, own_arrivals)
         for is_shadow in (False, True):
-            found |= _walk(rule_id, events, _changes(events, own, is_shadow), pauses)
-    return found
+            matches |= _walk(rule_id, events, _changes(events, own_arrivals, is_shadow), pauses)
+    return matches
 
 
 def _start_ms(events: Sequence[Payment], arrival: Arrival) -> int:
@@ -178,7 +178,7 @@ class _Waiting:
 def _walk(
     rule_id: str, events: Sequence[Payment], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]]
 ) -> Found:
-    found: Found = set()
+    matches: Found = set()
     waiting: list[_Waiting] = []
     now_ms = TIME_MS_MIN
     bounds = sorted({c.start_ms for c in changes} | {t[0] for t in turns})
@@ -191,14 +191,14 @@ def _walk(
             continue
         waiting = [one for one in waiting if now_ms - one.start_ms < WITHIN_MS]
         for one in [one for one in waiting if one.is_ready and event.minor > one.by.large]:
-            found.add((rule_id, one.by.version, one.start_ms, now_ms))
+            matches.add((rule_id, one.by.version, one.start_ms, now_ms))
             waiting.remove(one)
         if event.minor == 200:
             waiting = [replace(one, is_ready=True) for one in waiting]
         current = _in_force(changes, now_ms)
         if event.minor < 100 and current is not None and current.status in ("live", "shadow"):
             waiting.append(_Waiting(now_ms, current, not current.is_triple))
-    return found
+    return matches
 
 
 def _turned(

@@ -73,11 +73,11 @@ def a_scan_is_sorted_and_stays_in_its_range(store: KeyedStore) -> None:
 def a_scan_sees_the_store_as_it_began(store: KeyedStore) -> None:
     for key in "abc":
         store.put(at(key), b"old")
-    seen = store.scan(group_range(GROUP))
+    scanned = store.scan(group_range(GROUP))
     store.put(at("b"), b"new")
     store.put(at("d"), b"new")
     store.delete(at("c"))
-    assert [value for _, value in seen] == [b"old", b"old", b"old"]
+    assert [value for _, value in scanned] == [b"old", b"old", b"old"]
     assert [value for _, value in everything(store)] == [b"old", b"new", b"new"]
 
 

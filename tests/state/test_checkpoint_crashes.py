@@ -52,21 +52,21 @@ PUBLISHED_FROM = 5  # a crash before this step, or before a later one, leaves th
     ("step", "unit"), [(1, 1), (2, 1), (3, 1), (3, 3), (4, 1), (5, 1), (6, 1), (6, 2), (7, 1)], ids=str
 )
 def test_kill_9_before_a_step(tmp_path: Path, step: int, unit: int) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", VICTIM, str(tmp_path), str(step), str(unit)],
         capture_output=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert result.returncode == -signal.SIGKILL, result.stderr
     target = Target(str(tmp_path / "target"))
-    found = restore(target, tmp_path / "back")
-    assert found is not None
+    restored = restore(target, tmp_path / "back")
+    assert restored is not None
     last = 4 if step >= PUBLISHED_FROM else 3
-    assert (found.manifest.number, found.payload, found.refused) == (last, b"%d" % last, ())
+    assert (restored.manifest.number, restored.payload, restored.refused) == (last, b"%d" % last, ())
     with (
-        RocksStore(found.path("main")) as store,
-        Checkpoints(target, tmp_path / "work", kept_count=2, restored=found) as checkpoints,
+        RocksStore(restored.path("main")) as store,
+        Checkpoints(target, tmp_path / "work", kept_count=2, restored=restored) as checkpoints,
     ):
         assert len(list(store.scan(ALL_KEYS))) == 100 * last
         copying = checkpoints.begin([Part("main", store, 0, 8)], b"next", 0)
@@ -121,16 +121,18 @@ def _damaged(target: Target, chance: Random) -> set[int]:
     if len(numbers) < 2 or chance.random() < 0.5:
         return set()
     files = {number: {file.sha256 for file in read_manifest(target, number).files} for number in numbers}
-    own = sorted(files[numbers[-1]] - set[str]().union(*(files[number] for number in numbers[:-1])))
-    paths = [path for name in own if (path := Path(target.url) / FOLDER / name).exists()]
+    new_files = sorted(files[numbers[-1]] - set[str]().union(*(files[number] for number in numbers[:-1])))
+    paths = [path for name in new_files if (path := Path(target.url) / FOLDER / name).exists()]
     if not paths:
         return set()
     path = chance.choice(paths)
     good = path.read_bytes()
     path.unlink()
     if chance.random() < 0.7 and good:
-        at = chance.randrange(len(good))
-        path.write_bytes(good[:at] if chance.random() < 0.5 else good[:at] + bytes([good[at] ^ 255]) + good[at + 1 :])
+        place = chance.randrange(len(good))
+        path.write_bytes(
+            good[:place] if chance.random() < 0.5 else good[:place] + bytes([good[place] ^ 255]) + good[place + 1 :]
+        )
     return {numbers[-1]}
 
 
@@ -150,20 +152,22 @@ def test_any_number_of_crashes_and_damages_lose_nothing_published(tmp_path: Path
         numbers = checkpoint_numbers(target)
         whole = [number for number in numbers if number not in lost]
         folder = tmp_path / f"life{life_number}"
-        found = restore(target, folder)
+        restored = restore(target, folder)
         model: dict[bytes, bytes] = {}
         if whole:
-            assert found is not None
+            assert restored is not None
             # A damaged checkpoint may be whole again: a later checkpoint, which was never published, wrote the same
             # file.
-            assert found.manifest.number >= max(whole), f"seed {seed}"
-        if found is not None:
-            model = dict(states[int(found.payload)])
-            with RocksStore(found.path("main")) as store:
+            assert restored.manifest.number >= max(whole), f"seed {seed}"
+        if restored is not None:
+            model = dict(states[int(restored.payload)])
+            with RocksStore(restored.path("main")) as store:
                 assert dict(store.scan(ALL_KEYS)) == model, f"seed {seed}, life {life_number}"
         life = _Life(chance, states)
         with (
-            Checkpoints(target, tmp_path / "work", kept_count=2, restored=found, on_step=life.on_step) as checkpoints,
+            Checkpoints(
+                target, tmp_path / "work", kept_count=2, restored=restored, on_step=life.on_step
+            ) as checkpoints,
             pytest.raises(_Crash),
         ):
             life.until_death(folder / "main", checkpoints, model)

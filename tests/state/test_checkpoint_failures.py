@@ -31,14 +31,14 @@ class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishe
     protocol = "flaky"
     chance = Random(0)
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **given: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         if self.chance.random() < 0.3:
             if self.chance.random() < 0.5:
-                super().pipe_file(path, value[: len(value) // 2], **given)
+                super().pipe_file(path, value[: len(value) // 2], **options)
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        super().pipe_file(path, value, **given)
+        super().pipe_file(path, value, **options)
 
-    def put_file(self, lpath: str, rpath: str, **given: Any) -> None:
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
         self.pipe_file(rpath, Path(lpath).read_bytes())
 
 
@@ -66,10 +66,10 @@ def test_an_object_store_that_fails_now_and_then(tmp_path: Path, seed: int) -> N
     assert failures, f"seed {seed}: nothing was tried"
     assert published, f"seed {seed}: nothing was tried"
     assert all("Connection reset" in text for text in failures), f"seed {seed}"
-    found = restore(target, tmp_path / "back")
-    assert found is not None, f"seed {seed}"
-    assert found.manifest.number == max(published), f"seed {seed}"
-    assert dict(MemoryStore.open(found.path("main")).scan(ALL_KEYS)) == published[max(published)]
+    restored = restore(target, tmp_path / "back")
+    assert restored is not None, f"seed {seed}"
+    assert restored.manifest.number == max(published), f"seed {seed}"
+    assert dict(MemoryStore.open(restored.path("main")).scan(ALL_KEYS)) == published[max(published)]
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def test_a_full_target_keeps_the_last_good_one_and_takes_the_next_when_there_is_
             store.put(store_key(1, b"%d" % number, b"", b""), os.urandom(1_000))
         with pytest.raises(StoreError, match="make room there"):
             take(checkpoints, store)
-        found = restore(target, tmp_path / "back")
-        assert found is not None
-        assert (found.manifest.number, found.payload) == (1, b"good")
+        restored = restore(target, tmp_path / "back")
+        assert restored is not None
+        assert (restored.manifest.number, restored.payload) == (1, b"good")
         store.delete_range(ALL_KEYS)
         store.put(store_key(0, b"small", b"", b""), b"2")
         store.compact(ALL_KEYS)
@@ -127,10 +127,10 @@ def test_a_target_that_cannot_be_reached_is_no_reason_to_go_back(tmp_path: Path)
         protocol = "away"
         is_away = False
 
-        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **given: Any) -> bytes:
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
             if self.is_away:
                 raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-            data: bytes = super().cat_file(path, start, end, **given)
+            data: bytes = super().cat_file(path, start, end, **options)
             return data
 
     fsspec.register_implementation("away", Away, clobber=True)
@@ -180,12 +180,12 @@ def test_a_failed_checkpoint_leaves_no_file_for_ever(tmp_path: Path) -> None:
     target = Target(f"flaky://{uuid4()}")
     store = MemoryStore()
     with Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:
-        taken = 0
-        while taken < 3:
+        checkpoint_count = 0
+        while checkpoint_count < 3:
             store.put(store_key(0, b"k", b"", b""), os.urandom(20))
             try:
                 take(checkpoints, store)
-                taken += 1
+                checkpoint_count += 1
             except StoreError:
                 continue
     with Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:  # a new process sees torn files too

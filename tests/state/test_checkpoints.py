@@ -69,10 +69,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def restored_entries(target: Target, folder: Path) -> tuple[Entries, bytes, tuple[str, ...]]:
-    found = restore(target, folder)
-    assert found is not None
-    with RocksStore(found.path("main")) as store:
-        return entries(store), found.payload, found.refused
+    restored = restore(target, folder)
+    assert restored is not None
+    with RocksStore(restored.path("main")) as store:
+        return entries(store), restored.payload, restored.refused
 
 
 def damage(path: Path, how: str) -> None:
@@ -111,11 +111,11 @@ def test_only_new_files_are_copied(job: Job) -> None:
 def test_a_restored_job_copies_only_what_is_new(tmp_path: Path, job: Job) -> None:
     fill(job.store, 0, 5_000)
     whole = job.take()
-    found = restore(job.target, tmp_path / "back")
-    assert found is not None
+    restored = restore(job.target, tmp_path / "back")
+    assert restored is not None
     with (
-        RocksStore(found.path("main")) as store,
-        Checkpoints(job.target, tmp_path / "work2", restored=found) as checkpoints,
+        RocksStore(restored.path("main")) as store,
+        Checkpoints(job.target, tmp_path / "work2", restored=restored) as checkpoints,
     ):
         fill(store, 1, 50)
         copying = checkpoints.begin([Part("main", store, 0, 8)], b"", 2_000)
@@ -145,8 +145,8 @@ def test_n_are_kept_and_no_file_stays_that_none_of_them_names(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", ["torn", "corrupt", "missing"])
-@pytest.mark.parametrize("what", [".sst", "CURRENT", "payload", "manifest"])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, job: Job, what: str, how: str) -> None:
+@pytest.mark.parametrize("damaged", [".sst", "CURRENT", "payload", "manifest"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, job: Job, damaged: str, how: str) -> None:
     fill(job.store, 0)
     job.take(b"good")
     expected = entries(job.store)
@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, job: Job, what: str
     fill(job.store, 1)
     job.store.compact(ALL_KEYS)  # so that the second shares only CURRENT with the first, which names MANIFEST
     job.take(b"bad" * 1_000)
-    path = tmp_path / "target" / "checkpoint-00000002.manifest" if what == "manifest" else job.file_of(2, what)
+    path = tmp_path / "target" / "checkpoint-00000002.manifest" if damaged == "manifest" else job.file_of(2, damaged)
     shared = {file.sha256 for file in read_manifest(job.target, 1).files}
     damage(path, how)
     if path.name in shared:
@@ -163,9 +163,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, job: Job, what: str
         ):
             restore(job.target, tmp_path / "back")
         return
-    found, payload, refused = restored_entries(job.target, tmp_path / "back")
-    assert (found, payload) == (expected, b"good")
-    if (what, how) != ("manifest", "missing"):  # a checkpoint without a manifest is not listed
+    restored, payload, refused = restored_entries(job.target, tmp_path / "back")
+    assert (restored, payload) == (expected, b"good")
+    if (damaged, how) != ("manifest", "missing"):  # a checkpoint without a manifest is not listed
         assert len(refused) == 1
         assert refused[0].startswith("checkpoint 2: ")
 
@@ -175,12 +175,12 @@ def test_after_a_fall_back_the_damaged_one_does_not_count_and_is_copied_anew(tmp
         fill(job.store, seed)
         job.take(b"payload %d" % seed)
     damage(job.file_of(2, "payload"), "corrupt")
-    found = restore(job.target, tmp_path / "back")
-    assert found is not None
-    assert found.manifest.number == 1
+    restored = restore(job.target, tmp_path / "back")
+    assert restored is not None
+    assert restored.manifest.number == 1
     with (
-        RocksStore(found.path("main")) as store,
-        Checkpoints(job.target, tmp_path / "work2", restored=found, kept_count=2) as checkpoints,
+        RocksStore(restored.path("main")) as store,
+        Checkpoints(job.target, tmp_path / "work2", restored=restored, kept_count=2) as checkpoints,
     ):
         for seed in (1, 1):  # the damaged payload comes again
             fill(store, seed)
@@ -219,13 +219,16 @@ def test_two_stores_are_one_checkpoint(tmp_path: Path) -> None:
         copying = checkpoints.begin(parts, b"p", 5_000)
         assert copying is not None
         copying.result(timeout=60)
-    found = restore(target, tmp_path / "back")
-    assert found is not None
-    assert [(part.name, part.first, part.end) for part in found.manifest.parts] == [("rocks", 0, 4), ("memory", 4, 8)]
-    assert found.manifest.created_ms == 5_000
-    with RocksStore(found.path("rocks")) as rocks, stores["rocks"] as expected:
+    restored = restore(target, tmp_path / "back")
+    assert restored is not None
+    assert [(part.name, part.first, part.end) for part in restored.manifest.parts] == [
+        ("rocks", 0, 4),
+        ("memory", 4, 8),
+    ]
+    assert restored.manifest.created_ms == 5_000
+    with RocksStore(restored.path("rocks")) as rocks, stores["rocks"] as expected:
         assert entries(rocks) == entries(expected)
-    assert entries(MemoryStore.open(found.path("memory"))) == entries(stores["memory"])
+    assert entries(MemoryStore.open(restored.path("memory"))) == entries(stores["memory"])
 
 
 def test_a_slow_target_does_not_pile_up(tmp_path: Path) -> None:
@@ -261,15 +264,15 @@ def test_a_second_writer_is_refused(tmp_path: Path, job: Job) -> None:
 def test_checksums_are_computed_while_nobody_else_wants_the_processor(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
+    visited: list[int] = []
 
     def looking(path: Path) -> str:
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        visited.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         return sha256_of(path)
 
     monkeypatch.setattr(checkpoints, "sha256_of", looking)
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     fill(job.store, 1)
-    assert job.take().files_count == len(seen)
-    assert min(seen) >= max(before, checkpoints._NICENESS)
+    assert job.take().files_count == len(visited)
+    assert min(visited) >= max(before, checkpoints._NICENESS)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

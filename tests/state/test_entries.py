@@ -56,10 +56,10 @@ def test_a_length_that_became_zero_is_not_taken_for_the_end(tmp_path: Path, bloc
     path = tmp_path / "entries"
     write_entries(path, ENTRIES)
     damaged = bytearray(path.read_bytes())
-    at = 0
+    offset = 0
     for _ in range(block):
-        at += 4 + struct.unpack_from("<I", damaged, at)[0]
-    damaged[at : at + 4] = bytes(4)
+        offset += 4 + struct.unpack_from("<I", damaged, offset)[0]
+    damaged[offset : offset + 4] = bytes(4)
     path.write_bytes(damaged)
     with pytest.raises(StateCorruptError, match="goes on behind its last block"):
         list(read_entries(path))
@@ -88,23 +88,23 @@ def test_a_forged_block_whose_columns_have_no_names_is_refused(tmp_path: Path) -
     path = tmp_path / "entries"
     write_entries(path, [(b"key", b"other")])
     data = bytearray(path.read_bytes())
-    at = data.index(b"value")
-    data[at : at + 1] = b"\xcc"
+    offset = data.index(b"value")
+    data[offset : offset + 1] = b"\xcc"
     data[8:12] = struct.pack("<I", zlib.crc32(data[12:-4]))
     path.write_bytes(data)
     with pytest.raises(StateCorruptError, match="a block that is none"):
         list(read_entries(path))
 
 
-@pytest.mark.parametrize("at", range(0, 600, 7))
-def test_a_forged_block_with_the_right_checksum_is_refused_or_whole(tmp_path: Path, at: int) -> None:
+@pytest.mark.parametrize("place", range(0, 600, 7))
+def test_a_forged_block_with_the_right_checksum_is_refused_or_whole(tmp_path: Path, place: int) -> None:
     """Offsets beyond a buffer would read, and show, memory of the process."""
     path = tmp_path / "entries"
     write_entries(path, [(b"key-%d" % n, bytes(n)) for n in range(20)])
     data = bytearray(path.read_bytes())
     body_at = 4 + 8  # the length of the block, and its header
     end = len(data) - 4
-    data[body_at + at % (end - body_at)] ^= 0x40
+    data[body_at + place % (end - body_at)] ^= 0x40
     data[body_at - 4 : body_at] = struct.pack("<I", zlib.crc32(data[body_at:end]))
     path.write_bytes(data)
     try:

@@ -114,8 +114,8 @@ def test_a_field_of_another_type_is_refused(value: Any) -> None:
             continue
 
         def change(fields: Any, path: list[Any] = path, last: str = last) -> None:
-            for at in path:
-                fields = fields[at]
+            for step in path:
+                fields = fields[step]
             fields[last] = value
 
         with pytest.raises((StateCorruptError, StateFormatError)):

@@ -61,8 +61,8 @@ def test_any_changed_byte_is_noticed(body: bytes, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KEY, SECRET)
         whole = first_line(body) + b"\n" + body
-        at = data.draw(st.integers(0, len(whole) - 1))
-        changed = whole[:at] + data.draw(st.sampled_from([b"", b"0", b"f", b"\n", b" "])) + whole[at + 1 :]
+        place = data.draw(st.integers(0, len(whole) - 1))
+        changed = whole[:place] + data.draw(st.sampled_from([b"", b"0", b"f", b"\n", b" "])) + whole[place + 1 :]
         line, _, rest = changed.partition(b"\n")
         if changed == whole:
             check_first_line(line, rest, "m")

@@ -30,11 +30,11 @@ def halfway(seed: int) -> tuple[Program, KeyedState] | None:
         return None
     program = program_of(SCHEMA, *chosen)
     events = batch_of(SCHEMA, random_case(seed, 3).events)
-    found = advance(program, None, events, int(np.median(events.time_ms))).keyed_state
-    return program, _with_every_type(found, np.random.default_rng(seed))
+    state = advance(program, None, events, int(np.median(events.time_ms))).keyed_state
+    return program, _with_every_type(state, np.random.default_rng(seed))
 
 
-def _with_every_type(found: KeyedState, random: np.random.Generator) -> KeyedState:
+def _with_every_type(state: KeyedState, random: np.random.Generator) -> KeyedState:
     def columns(rows: int) -> dict[str, pa.Array]:
         values = [random.random() for _ in range(rows)]
         missing = random.random(rows) < 0.3
@@ -45,16 +45,16 @@ def _with_every_type(found: KeyedState, random: np.random.Generator) -> KeyedSta
             "truth": pa.array([v < 0.5 for v in values], pa.bool_(), mask=missing),
         }
 
-    events = replace(found.events, columns={**found.events.columns, **columns(len(found.events))})
-    return replace(found, events=events)
+    events = replace(state.events, columns={**state.events.columns, **columns(len(state.events))})
+    return replace(state, events=events)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_packed_comes_back_page_by_page_and_together(seed: int) -> None:
-    given = halfway(seed)
-    if given is None:
+    case = halfway(seed)
+    if case is None:
         return
-    program, keyed_state = given
+    program, keyed_state = case
     random = np.random.default_rng(seed)
     parts_count = int(random.integers(1, 5))
     part = random.integers(0, parts_count, len(keyed_state.keys))
@@ -63,20 +63,22 @@ def test_what_is_packed_comes_back_page_by_page_and_together(seed: int) -> None:
     assert Shape.from_bytes(shape.to_bytes()) == shape
     pages, over = pack(keyed_state, part, parts_count, registers, shape)
     cut = partition_keys(keyed_state, part, parts_count, registers)
-    for page, wanted in zip(pages, cut, strict=True):
+    for page, expected in zip(pages, cut, strict=True):
         assert shape_number(page) == shape.number
-        if len(wanted.keys):
-            assert encode_page(unpack([page], shape, registers)) == encode_page(wanted)
-    assert over.tolist() == [TIME_MS_MAX if (at := own.expiry_min) is None else min(at, TIME_MS_MAX - 1) for own in cut]
-    filled = [at for at, share in enumerate(cut) if len(share.keys)]
+        if len(expected.keys):
+            assert encode_page(unpack([page], shape, registers)) == encode_page(expected)
+    assert over.tolist() == [
+        TIME_MS_MAX if (expiry_ms := each.expiry_min) is None else min(expiry_ms, TIME_MS_MAX - 1) for each in cut
+    ]
+    filled = [number for number, share in enumerate(cut) if len(share.keys)]
     if filled:
         chosen = random.permutation(filled).tolist()
-        joined = unpack([pages[at] for at in chosen], shape, registers)
-        assert encode_page(joined) == encode_page(concat_states([cut[at] for at in chosen], registers))
+        joined = unpack([pages[number] for number in chosen], shape, registers)
+        assert encode_page(joined) == encode_page(concat_states([cut[number] for number in chosen], registers))
 
 
 def test_pages_with_and_without_nulls_are_joined() -> None:
-    program, keyed_state = next(found for found in map(halfway, range(60)) if found and len(found[1].keys) > 1)
+    program, keyed_state = next(case for case in map(halfway, range(60)) if case and len(case[1].keys) > 1)
     first = np.arange(len(keyed_state.keys)) == 0
     whole = replace(keyed_state, events=_filled(keyed_state))
     shape, registers = Shape.of(keyed_state), program.row_registers
@@ -92,7 +94,7 @@ def _filled(keyed_state: KeyedState):  # type: ignore[no-untyped-def]
 
 
 def test_bytes_that_are_no_page_are_refused_by_name() -> None:
-    program, keyed_state = next(found for found in map(halfway, range(60)) if found and len(found[1].keys))
+    program, keyed_state = next(case for case in map(halfway, range(60)) if case and len(case[1].keys))
     shape = Shape.of(keyed_state)
     part = np.zeros(len(keyed_state.keys), np.int64)
     (page,), _ = pack(keyed_state, part, 1, program.row_registers, shape)

@@ -60,17 +60,17 @@ def halfway(seed: int) -> tuple[Program, KeyedState, Delivery] | None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_page_comes_back(seed: int) -> None:
-    found = halfway(seed)
-    if found is not None:
-        assert facts(decode_page(encode_page(found[1]))) == facts(found[1])
+    case = halfway(seed)
+    if case is not None:
+        assert facts(decode_page(encode_page(case[1]))) == facts(case[1])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_keys_taken_apart_and_joined_go_on_as_one(seed: int) -> None:
-    found = halfway(seed)
-    if found is None:
+    case = halfway(seed)
+    if case is None:
         return
-    program, state, (batch, watermark_ms) = found
+    program, state, (batch, watermark_ms) = case
     random = Random(seed)
     share = np.array([random.random() < 0.5 for _ in state.keys], bool)
     parts = [select_keys(state, share, program.row_registers), select_keys(state, ~share, program.row_registers)]
@@ -123,9 +123,9 @@ def test_pages_that_builds_have_written(path: Path) -> None:
             decode_page(path.read_bytes())
         return
     rules = program(rule(CHAIN, "chain"))
-    kept, orphans = migrate_state(decode_page(path.read_bytes()), rules)
-    assert (len(kept), orphans, kept.keys.to_pylist()) == (2, 0, ["k", "other"])
-    matches = advance(rules, kept, batch("k c@4000 1.51", "other b@5000", "other c@6000 2.00"), 0).matches
+    state, orphans = migrate_state(decode_page(path.read_bytes()), rules)
+    assert (len(state), orphans, state.keys.to_pylist()) == (2, 0, ["k", "other"])
+    matches = advance(rules, state, batch("k c@4000 1.51", "other b@5000", "other c@6000 2.00"), 0).matches
     assert matches.event_id.to_pylist()[:2] == ["e0", "e1"], "bound before, completed now"
     assert int(matches.completed.sum()) == 1, "2.00 is not more than 2.00"
 

@@ -23,8 +23,8 @@ from cep.state.sheets import decode_sheet, encode_sheet
 from tests.histories.test_store import facts, random_block
 
 
-def no_load(kept: StoredSegment) -> Block:
-    raise AssertionError(kept)
+def no_load(stored: StoredSegment) -> Block:
+    raise AssertionError(stored)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -32,24 +32,24 @@ def test_a_page_comes_back_and_segments_are_written_once(seed: int) -> None:
     random = np.random.default_rng(seed)
     written: dict[int, bytes] = {}
 
-    def load(kept: StoredSegment) -> Block:
-        return decode_segment(written[kept.number])
+    def load(stored: StoredSegment) -> Block:
+        return decode_segment(written[stored.number])
 
     pinned, _ = random_block(random, 0, 20)
     blocks = [random_block(random, 100 * step, 10) for step in range(4)]
-    page = Histories(pinned.keys, pinned.rows, tuple(segment_of(*given) for given in blocks[:2]), 7)
+    page = Histories(pinned.keys, pinned.rows, tuple(segment_of(*arguments) for arguments in blocks[:2]), 7)
     once = store_segments(page, written.__setitem__, load, SegmentCache(None))
     again = decode_head(encode_head(once), load)
     assert facts([s.load() for s in again.segments]) == facts([block for block, _ in blocks[:2]])
     about = [(s.first_ms, s.last_ms, s.span_ms, s.spans, s.most) for s in page.segments]
     assert [(s.first_ms, s.last_ms, s.span_ms, s.spans, s.most) for s in again.segments] == about
     pins = Block(again.keys, again.pinned)
-    assert {k: [(t, v) for t, _, v in own] for k, own in facts([pins]).items()} == {
-        k: [(t, v) for t, _, v in own] for k, own in facts([pinned]).items()
+    assert {k: [(t, v) for t, _, v in values] for k, values in facts([pins]).items()} == {
+        k: [(t, v) for t, _, v in values] for k, values in facts([pinned]).items()
     }
     assert again.loose == 7
     first = dict(written)
-    more = Histories(again.keys, again.pinned, (*again.segments, *(segment_of(*given) for given in blocks[2:])))
+    more = Histories(again.keys, again.pinned, (*again.segments, *(segment_of(*arguments) for arguments in blocks[2:])))
     finished = store_segments(more, written.__setitem__, load, SegmentCache(None))
     assert {number: written[number] for number in first} == first, "what is there stays as it is"
     assert digests_of(finished).keys() == written.keys()
@@ -57,14 +57,14 @@ def test_a_page_comes_back_and_segments_are_written_once(seed: int) -> None:
 
 def test_what_is_held_is_bounded() -> None:
     block, _ = random_block(np.random.default_rng(1), 0, 50)
-    held = SegmentCache(3 * block.nbytes)
+    cache = SegmentCache(3 * block.nbytes)
     for number in range(10):
-        held.put(str(number), block)
-    assert [held.get(str(number)) is not None for number in range(10)] == [False] * 7 + [True] * 3
-    held.drop("8")
-    held.put("9", block)
-    held.put("10", block)
-    assert [held.get(name) is not None for name in ("7", "8", "9", "10")] == [True, False, True, True]
+        cache.put(str(number), block)
+    assert [cache.get(str(number)) is not None for number in range(10)] == [False] * 7 + [True] * 3
+    cache.drop("8")
+    cache.put("9", block)
+    cache.put("10", block)
+    assert [cache.get(name) is not None for name in ("7", "8", "9", "10")] == [True, False, True, True]
 
 
 @pytest.mark.parametrize("older", range(1, HEAD_FORMAT))

@@ -44,22 +44,22 @@ def test_after_kill_9_what_was_synced_is_there_and_losses_are_from_the_end(tmp_p
         assert process.stdout.readline() == "synced\n"
         process.send_signal(signal.SIGKILL)
     with RocksStore(tmp_path / "s") as store:
-        kept = [k for k, _ in store.scan(ALL_KEYS)]
-    assert len(kept) >= 5_001
-    assert kept == [key(i) for i in range(len(kept))]
+        keys = [k for k, _ in store.scan(ALL_KEYS)]
+    assert len(keys) >= 5_001
+    assert keys == [key(i) for i in range(len(keys))]
 
 
 def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
     with RocksStore(tmp_path):
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", WRITER, str(tmp_path), "log"],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-    assert "StoreError" in done.stderr
-    assert "another process has it open" in done.stderr
+    assert "StoreError" in result.stderr
+    assert "another process has it open" in result.stderr
 
 
 @pytest.mark.slow
@@ -67,18 +67,18 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
 def test_memory_is_bounded_by_bytes_however_much_is_stored(tmp_path: Path) -> None:
     memory = RocksMemory(cache_bytes=2 << 20, write_buffer_bytes=1 << 20)
     with RocksStore(tmp_path, RocksSettings(memory, wal=False)) as store:
-        held = []
+        sizes = []
         for number in range(16_000):
             store.put(key(number), Random(number).randbytes(1_000))
             if number % 500 == 0:
-                held.append(memory.buffers.get_usage())
+                sizes.append(memory.buffers.get_usage())
         for number in range(0, 16_000, 7):
             assert store.get(key(number)) == Random(number).randbytes(1_000)
             if number % 490 == 0:
-                held.append(memory.cache.get_usage())
+                sizes.append(memory.cache.get_usage())
         assert store.sizes().disk_bytes > 4 * memory.cache_bytes, "the store is larger than its memory"
     # A write buffer that is being flushed still counts, so the bound of the buffers is soft.
-    assert max(held) <= 2 * memory.cache_bytes
+    assert max(sizes) <= 2 * memory.cache_bytes
 
 
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def log(tmp_path: Path) -> tuple[Path, int]:
 @pytest.mark.parametrize("how", ["changed", "cut"])
 def test_a_log_that_lost_what_was_synced_is_refused_by_name(log: tuple[Path, int], how: str, share: float) -> None:
     path, synced_bytes = log
-    data, at = bytearray(path.read_bytes()), int(share * synced_bytes)
-    data[at] ^= 16
-    path.write_bytes(data[:at] if how == "cut" else data)
+    data, place = bytearray(path.read_bytes()), int(share * synced_bytes)
+    data[place] ^= 16
+    path.write_bytes(data[:place] if how == "cut" else data)
     for _ in range(2):  # a second start does not repair it
         with pytest.raises(StateCorruptError, match=rf"though {SYNCED} were synced: its log is damaged; restore"):
             RocksStore(path.parent)
@@ -171,12 +171,12 @@ try:
 except StoreError as error:
     print(error)
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
-    first, behind = done.stdout.splitlines()
-    for told in (first, behind):  # later calls get the same error, though RocksDB no longer gives the reason
-        assert "make room on the disk" in told, done.stderr
+    first, behind = result.stdout.splitlines()
+    for error in (first, behind):  # later calls get the same error, though RocksDB no longer gives the reason
+        assert "make room on the disk" in error, result.stderr
     with RocksStore(tmp_path) as store:
         assert store.get(store_key(1, b"first", b"", b"")) == b"safe"
 

@@ -46,17 +46,17 @@ def test_checkpoints_copy_what_is_new_and_what_no_one_names_is_removed(s3: S3Ser
             store.compact(ALL_KEYS)
             for number in (b"3", b"4"):
                 assert take(checkpoints, store, number).is_tidy
-        wanted = dict(store.scan(ALL_KEYS))
+        expected = dict(store.scan(ALL_KEYS))
     assert checkpoint_numbers(target) == [3, 4]
     named = {file.sha256 for number in (3, 4) for file in read_manifest(target, number).files}
-    found = s3.objects("job")
-    assert {name.removeprefix(f"{FOLDER}/") for name in found if name.startswith(FOLDER)} == named
-    assert sum(found.values()) < 1_000_000, "the two thousand are gone"
+    objects = s3.objects("job")
+    assert {name.removeprefix(f"{FOLDER}/") for name in objects if name.startswith(FOLDER)} == named
+    assert sum(objects.values()) < 1_000_000, "the two thousand are gone"
     back = restore(target, tmp_path / "back")
     assert back is not None
     assert (back.payload, back.refused) == (b"4", ())
     with RocksStore(back.path("main")) as store:
-        assert dict(store.scan(ALL_KEYS)) == wanted
+        assert dict(store.scan(ALL_KEYS)) == expected
         with Checkpoints(target, tmp_path / "work", kept_count=2, restored=back) as checkpoints:
             again = take(checkpoints, store, b"5")
     assert again.number == 5
@@ -116,12 +116,12 @@ def test_a_server_that_goes_away_fails_checkpoints_and_is_no_reason_to_go_back(s
         assert not isinstance(refused.value, StateCorruptError)
         s3.start()
         assert take(checkpoints, store, b"again").number == 3
-        wanted = dict(store.scan(ALL_KEYS))
+        expected = dict(store.scan(ALL_KEYS))
     back = restore(target, tmp_path / "back")
     assert back is not None
     assert back.payload == b"again"
     with RocksStore(back.path("main")) as store:
-        assert dict(store.scan(ALL_KEYS)) == wanted
+        assert dict(store.scan(ALL_KEYS)) == expected
     named = {file.sha256 for file in read_manifest(target, 3).files}
     assert set(target.sizes(FOLDER)) == named
 

@@ -71,10 +71,10 @@ def test_any_number_of_stores_becomes_any_other(tmp_path: Path, kinds: tuple[str
     for number, groups in enumerate(shares(savepoint.groups, then)):
         with KINDS[kinds[1]](tmp_path / f"to{number}") as store:
             loaded = load_savepoint(savepoint, store, groups, tmp_path / "work")
-            own = {k: v for k, v in expected.items() if key_group_of(k) in groups}
-            assert entries(store) == own
+            share = {k: v for k, v in expected.items() if key_group_of(k) in groups}
+            assert entries(store) == share
             assert list(store.scan(group_range(STORE_GROUP))) == []
-            assert loaded == len(own)
+            assert loaded == len(share)
     assert not (tmp_path / "work").exists()
 
 
@@ -88,11 +88,11 @@ def test_a_checkpoint_goes_on_with_other_workers(tmp_path: Path, first: int, the
         copying.result(timeout=60)
     for part in parts:
         part.store.close()
-    found = restore(Target(str(tmp_path / "target")), tmp_path / "back")
-    assert found is not None
+    restored = restore(Target(str(tmp_path / "target")), tmp_path / "back")
+    assert restored is not None
     moved: Entries = {}
     with ExitStack() as opened:
-        sources = [opened.enter_context(RocksStore(found.path(part.name))) for part in found.manifest.parts]
+        sources = [opened.enter_context(RocksStore(restored.path(part.name))) for part in restored.manifest.parts]
         for number, groups in enumerate(shares(GROUPS, then)):
             with RocksStore(tmp_path / f"to{number}") as store:
                 move_groups(sources, store, groups)
@@ -108,16 +108,16 @@ def test_a_process_takes_over_a_share_of_a_checkpoint_and_keeps_its_own_checkpoi
         copying = checkpoints.begin(parts, b"offsets", 0)
         assert copying is not None
         copying.result(timeout=60)
-    found = restore(old, tmp_path / "back")
-    assert found is not None
-    assert [part.name for part in found.manifest.parts] == ["worker-0", "worker-1", "worker-2"]
-    assert sorted(path.name for path in found.folder.iterdir()) == ["payload", "worker-0", "worker-1", "worker-2"]
+    restored = restore(old, tmp_path / "back")
+    assert restored is not None
+    assert [part.name for part in restored.manifest.parts] == ["worker-0", "worker-1", "worker-2"]
+    assert sorted(path.name for path in restored.folder.iterdir()) == ["payload", "worker-0", "worker-1", "worker-2"]
     share = {k: v for k, v in entries(parts[1].store).items() if key_group_of(k) in (5, 6, 7)}
     new = Target(str(tmp_path / "new"))
     with (
-        RocksStore(found.path("worker-1")) as source,
+        RocksStore(restored.path("worker-1")) as source,
         RocksStore(tmp_path / "mine") as mine,
-        Checkpoints(new, tmp_path / "work", restored=found) as checkpoints,
+        Checkpoints(new, tmp_path / "work", restored=restored) as checkpoints,
     ):
         move_groups([source], mine, range(5, 8))
         # The same files are copied too: a file that is verified in one target counts as missing in another.
@@ -149,14 +149,14 @@ def test_a_savepoint_that_failed_half_way_is_none_and_can_be_written_again(tmp_p
     assert open_savepoint(target, tmp_path / "work").groups == GROUPS
 
 
-@pytest.mark.parametrize("what", ["manifest", "file"])
+@pytest.mark.parametrize("damaged", ["manifest", "file"])
 @pytest.mark.parametrize("how", ["corrupt", "missing"])
-def test_a_damaged_savepoint_is_refused(tmp_path: Path, what: str, how: str) -> None:
+def test_a_damaged_savepoint_is_refused(tmp_path: Path, damaged: str, how: str) -> None:
     target = Target(str(tmp_path / "savepoint"))
     parts = filled(tmp_path, KINDS["memory"], 1)
     manifest = write_savepoint(target, tmp_path / "work", parts, b"", 0)
     group_file = next(file for file in manifest.files if file.name.startswith("group-"))
-    path = tmp_path / "savepoint" / ("savepoint.manifest" if what == "manifest" else f"{FOLDER}/{group_file.sha256}")
+    path = tmp_path / "savepoint" / ("savepoint.manifest" if damaged == "manifest" else f"{FOLDER}/{group_file.sha256}")
     if how == "missing":
         path.unlink()
     else:

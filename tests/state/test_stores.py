@@ -49,9 +49,9 @@ def test_contract(check: Check, store: DurableStore) -> None:
 def test_a_key_group_is_one_range(store: DurableStore) -> None:
     entries = filled(store)
     store.delete_range(group_range(1, 3))
-    kept = {key: value for key, value in entries.items() if key[1] in (0, 3)}
-    assert dict(store.scan(ALL_KEYS)) == kept
-    assert dict(store.scan(group_range(3))) == {key: value for key, value in kept.items() if key[1] == 3}
+    remaining = {key: value for key, value in entries.items() if key[1] in (0, 3)}
+    assert dict(store.scan(ALL_KEYS)) == remaining
+    assert dict(store.scan(group_range(3))) == {key: value for key, value in remaining.items() if key[1] == 3}
 
 
 def test_a_snapshot_does_not_see_later_writes(store: DurableStore) -> None:

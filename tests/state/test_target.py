@@ -133,10 +133,10 @@ class FullFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes
 
     protocol = "full"
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **given: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def put_file(self, lpath: str, rpath: str, **given: Any) -> None:
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

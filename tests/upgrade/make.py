@@ -215,10 +215,10 @@ class Release:
         self._environment = {**os.environ, "PYTHONPATH": str(build), "NUMBA_DISABLE_JIT": "1"}
         self.version = self.python("import cep; print(cep.__version__)").strip()
 
-    def python(self, script: str, given: str = "") -> str:
+    def python(self, script: str, text: str = "") -> str:
         """Run a script with the modules of the release; return its output."""
         return subprocess.run(
-            [sys.executable, "-c", script], input=given, env=self._environment, cwd=self._folder, check=True,
+            [sys.executable, "-c", script], input=text, env=self._environment, cwd=self._folder, check=True,
             stdout=subprocess.PIPE, text=True,
         ).stdout  # fmt: skip
 
@@ -252,8 +252,8 @@ def write_inputs(release: Release, folder: Path) -> None:
         "for record in records: print(record.to_json().decode())"
     )
     rules = [json.loads(line) for line in release.python(script).splitlines()]
-    given = "\n".join(json.dumps(change) for change in changes(rules)) + "\n"
-    topic = release.python(_TO_TOPIC, given)
+    topic_lines = "\n".join(json.dumps(change) for change in changes(rules)) + "\n"
+    topic = release.python(_TO_TOPIC, topic_lines)
     (folder / "topic.jsonl").write_text(topic)
     values = [json.loads(line)["value"] for line in topic.splitlines()]
     (folder / "control" / "1.jsonl").write_text("\n".join(values) + "\n")
@@ -261,18 +261,18 @@ def write_inputs(release: Release, folder: Path) -> None:
 
 def run_jobs(release: Release, folder: Path) -> None:
     """Have the release make its folders."""
-    given = ("--rules", "rules", "--events", "events", "--control", "control", *TIMES)
+    inputs = ("--rules", "rules", "--events", "events", "--control", "control", *TIMES)
 
     def run(name: str, *more: str, verb: str = "run") -> None:
         out = ("--alerts", f"alerts/{name}", "--checkpoint", f"jobs/{name}", "--available-now")
-        release.cep(verb, *given, *out, *more)
+        release.cep(verb, *inputs, *out, *more)
 
     run("stopped", "--checkpoint-interval", "1 ms")
     run("memory", "--store", "memory")
     run("dedup", "--dedup", "2 h")
     release.cep("savepoint", "--checkpoint", "jobs/stopped", "--to", "savepoint")
     killed = release.begin(
-        "run", *given, "--alerts", _NOWHERE, "--checkpoint", "jobs/killed", "--checkpoint-interval", "1 ms"
+        "run", *inputs, "--alerts", _NOWHERE, "--checkpoint", "jobs/killed", "--checkpoint-interval", "1 ms"
     )
     give_up_s = time.monotonic() + _WAIT_S
     while not list((folder / "jobs" / "killed").glob("checkpoints/*1.manifest")):

@@ -35,7 +35,7 @@ END = json.dumps({"kind": "heartbeat", "event_time": at(2_000)})
 
 
 @pytest.fixture(params=RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
-def left(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def release(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Unpack the folders of a release."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -47,45 +47,52 @@ def lines_of(*paths: Path) -> list[str]:
     return [line for file in files for line in file.read_text().splitlines()]
 
 
-def replayed(left: Path, *more: str) -> list[str]:
+def replayed(release: Path, *more: str) -> list[str]:
     """Return the alerts of this build's replay of all readable events that are not late."""
-    given = [line for line in lines_of(left / "events", left / "rest") if line != "{" and '"late' not in line]
-    (left / "history.jsonl").write_text("\n".join(given))
-    out = left / "replayed-now.jsonl"
-    options = ["--rules", str(left / "rules"), "--events", str(left / "history.jsonl"), "--out", str(out)]
+    lines = [line for line in lines_of(release / "events", release / "rest") if line != "{" and '"late' not in line]
+    (release / "history.jsonl").write_text("\n".join(lines))
+    out = release / "replayed-now.jsonl"
+    options = ["--rules", str(release / "rules"), "--events", str(release / "history.jsonl"), "--out", str(out)]
     options.append("--to-the-end")  # the jobs get a heartbeat after the last event
     assert main(["replay", *options, *more]) == 0
     return sorted(lines_of(out))
 
 
-def go_on(left: Path, checkpoint: Path, *more: str) -> int:
+def go_on(release: Path, checkpoint: Path, *more: str) -> int:
     """Run this build twice over the folder: the rest of the events, then the end of the stream."""
-    shutil.copy(left / "rest" / "2.jsonl", left / "events")
+    shutil.copy(release / "rest" / "2.jsonl", release / "events")
     code = 0
     for number in range(2):
         if number:
-            (left / "control" / "9.jsonl").write_text(END)
-        given = ["--rules", str(left / "rules"), "--events", str(left / "events"), "--control", str(left / "control")]
-        out = ["--alerts", str(left / "alerts" / "now"), "--checkpoint", str(checkpoint), "--available-now"]
-        code = code or main(["run", *given, *TIMES, *out, *more])
+            (release / "control" / "9.jsonl").write_text(END)
+        inputs = [
+            "--rules",
+            str(release / "rules"),
+            "--events",
+            str(release / "events"),
+            "--control",
+            str(release / "control"),
+        ]
+        out = ["--alerts", str(release / "alerts" / "now"), "--checkpoint", str(checkpoint), "--available-now"]
+        code = code or main(["run", *inputs, *TIMES, *out, *more])
     return code
 
 
-def with_changes(left: Path) -> list[str]:
-    return replayed(left, "--control", str(left / "control" / "1.jsonl"))
+def with_changes(release: Path) -> list[str]:
+    return replayed(release, "--control", str(release / "control" / "1.jsonl"))
 
 
-def check(left: Path, sent: str, wanted: list[str]) -> None:
+def check(release: Path, sent: str, expected: list[str]) -> None:
     """Check that the alerts of the release and of this build are all the alerts, each once."""
-    before = lines_of(left / "alerts" / sent) if sent else []
-    now = lines_of(left / "alerts" / "now")
+    before = lines_of(release / "alerts" / sent) if sent else []
+    now = lines_of(release / "alerts" / "now")
     assert now, "something is left for this build"
-    assert_same([*before, *now], wanted)
+    assert_same([*before, *now], expected)
 
 
-def assert_same(got: list[str], wanted: list[str]) -> None:
+def assert_same(alerts: list[str], expected: list[str]) -> None:
     """Compare alerts. Events of an old release lack their origins if the release did not record them."""
-    all_got, all_wanted = (sorted(map(json.loads, lines), key=itemgetter("alert_id")) for lines in (got, wanted))
+    all_got, all_wanted = (sorted(map(json.loads, lines), key=itemgetter("alert_id")) for lines in (alerts, expected))
     for alert, other in zip(all_got, all_wanted, strict=False):
         origins, others = alert.pop("origins", ()), other.pop("origins", ())
         other.pop("unconfirmed", None)
@@ -94,138 +101,144 @@ def assert_same(got: list[str], wanted: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["stopped", "memory"])
-def test_a_job_that_was_stopped_goes_on(name: str, left: Path) -> None:
-    wanted = with_changes(left)
-    assert go_on(left, left / "jobs" / name, *(("--store", "memory") if name == "memory" else ())) == 0
-    check(left, name, wanted)
+def test_a_job_that_was_stopped_goes_on(name: str, release: Path) -> None:
+    expected = with_changes(release)
+    assert go_on(release, release / "jobs" / name, *(("--store", "memory") if name == "memory" else ())) == 0
+    check(release, name, expected)
     # The release has written no trail of its changes. A trail begins here.
-    trail = left / "jobs" / name / "dead_letters"
+    trail = release / "jobs" / name / "dead_letters"
     assert [json.loads(line)["what"] for line in lines_of(trail) if is_audit(line.encode())][:1] == ["first"]
     assert main(["audit", "verify", str(trail)]) == 0
 
 
-def test_a_job_whose_store_is_lost_goes_on_from_its_checkpoint(left: Path) -> None:
-    wanted = with_changes(left)
-    shutil.rmtree(left / "jobs" / "stopped" / "store")
-    assert go_on(left, left / "jobs" / "stopped") == 0
-    check(left, "stopped", wanted)
+def test_a_job_whose_store_is_lost_goes_on_from_its_checkpoint(release: Path) -> None:
+    expected = with_changes(release)
+    shutil.rmtree(release / "jobs" / "stopped" / "store")
+    assert go_on(release, release / "jobs" / "stopped") == 0
+    check(release, "stopped", expected)
 
 
-def test_a_job_that_was_killed_sends_what_it_owes_and_goes_on(left: Path) -> None:
-    wanted = with_changes(left)
-    assert go_on(left, left / "jobs" / "killed") == 0
-    check(left, "", wanted)
+def test_a_job_that_was_killed_sends_what_it_owes_and_goes_on(release: Path) -> None:
+    expected = with_changes(release)
+    assert go_on(release, release / "jobs" / "killed") == 0
+    check(release, "", expected)
 
 
-def test_a_savepoint_is_restored(left: Path) -> None:
-    wanted = with_changes(left)
-    assert main(["restore", "--from", str(left / "savepoint"), "--checkpoint", str(left / "jobs" / "new")]) == 0
-    assert go_on(left, left / "jobs" / "new") == 0
-    check(left, "stopped", wanted)
+def test_a_savepoint_is_restored(release: Path) -> None:
+    expected = with_changes(release)
+    assert main(["restore", "--from", str(release / "savepoint"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    assert go_on(release, release / "jobs" / "new") == 0
+    check(release, "stopped", expected)
 
 
 @pytest.mark.parametrize("engine", ["embedded", "spark"])
 def test_a_portable_savepoint_of_spark_whose_levels_are_mixed_up_is_refused(
-    engine: str, left: Path, capsys: pytest.CaptureFixture[str]
+    engine: str, release: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new = left / "jobs" / "new"
-    assert main(["restore", "--from", str(left / "spark"), "--checkpoint", str(new), "--engine", engine]) == 4
-    said = capsys.readouterr().err
-    assert "mixed up the levels" in said
-    assert "`cep savepoint --portable`" in said
+    new = release / "jobs" / "new"
+    assert main(["restore", "--from", str(release / "spark"), "--checkpoint", str(new), "--engine", engine]) == 4
+    output = capsys.readouterr().err
+    assert "mixed up the levels" in output
+    assert "`cep savepoint --portable`" in output
     assert not new.exists()
 
 
 @pytest.mark.spark
-def test_the_folder_of_a_job_on_spark_becomes_a_portable_savepoint(spark: SparkSession, left: Path) -> None:
-    wanted = with_changes(left)
-    save_for_both(spark, left / "jobs" / "live", Target(str(left / "saved")))
-    assert main(["restore", "--from", str(left / "saved"), "--checkpoint", str(left / "jobs" / "new")]) == 0
-    assert go_on(left, left / "jobs" / "new") == 0
-    check(left, "live", wanted)
+def test_the_folder_of_a_job_on_spark_becomes_a_portable_savepoint(spark: SparkSession, release: Path) -> None:
+    expected = with_changes(release)
+    save_for_both(spark, release / "jobs" / "live", Target(str(release / "saved")))
+    assert main(["restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    assert go_on(release, release / "jobs" / "new") == 0
+    check(release, "live", expected)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_job_on_spark_goes_on_in_its_folder(left: Path) -> None:
-    wanted = with_changes(left)
-    _bring_home(left)
-    shutil.copy(left / "rest" / "2.jsonl", left / "events")
+def test_a_job_on_spark_goes_on_in_its_folder(release: Path) -> None:
+    expected = with_changes(release)
+    _bring_home(release)
+    shutil.copy(release / "rest" / "2.jsonl", release / "events")
     script = "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for number in range(2):
         if number:
-            (left / "control" / "9.jsonl").write_text(END)
+            (release / "control" / "9.jsonl").write_text(END)
         words = [
-            "live", "--rules", str(left / "rules"), "--events", str(left / "events"), "--max-files", "1", *TIMES,
-            "--control", str(left / "control"), "--available-now", "--checkpoint", str(left / "jobs" / "live"),
-            "--alerts", str(left / "alerts" / "now"),
+            "live", "--rules", str(release / "rules"), "--events", str(release / "events"), "--max-files", "1", *TIMES,
+            "--control", str(release / "control"), "--available-now", "--checkpoint", str(release / "jobs" / "live"),
+            "--alerts", str(release / "alerts" / "now"),
         ]  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2_000:]
-    check(left, "live", wanted)
+        result = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr[-2_000:]
+    check(release, "live", expected)
 
 
-def _bring_home(left: Path) -> None:
+def _bring_home(release: Path) -> None:
     """Change the paths in Spark's logs of files to the present folder: Spark knows files by absolute paths."""
-    for log in (left / "jobs" / "live" / "query" / "sources").rglob("*"):
+    for log in (release / "jobs" / "live" / "query" / "sources").rglob("*"):
         if log.is_file():
             text = log.read_text()
-            log.write_text(re.sub(r"file:/+[^\"]*/(events|control)/", f"file://{left}/\\1/", text))
+            log.write_text(re.sub(r"file:/+[^\"]*/(events|control)/", f"file://{release}/\\1/", text))
 
 
-def test_a_folder_becomes_a_savepoint_of_this_build(left: Path) -> None:
-    wanted = with_changes(left)
-    assert main(["savepoint", "--checkpoint", str(left / "jobs" / "stopped"), "--to", str(left / "saved")]) == 0
-    assert main(["restore", "--from", str(left / "saved"), "--checkpoint", str(left / "jobs" / "new")]) == 0
-    assert go_on(left, left / "jobs" / "new") == 0
-    check(left, "stopped", wanted)
+def test_a_folder_becomes_a_savepoint_of_this_build(release: Path) -> None:
+    expected = with_changes(release)
+    assert main(["savepoint", "--checkpoint", str(release / "jobs" / "stopped"), "--to", str(release / "saved")]) == 0
+    assert main(["restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    assert go_on(release, release / "jobs" / "new") == 0
+    check(release, "stopped", expected)
 
 
 def test_ids_of_events_cannot_be_taken_over_and_the_job_says_what_to_do(
-    left: Path, capsys: pytest.CaptureFixture[str]
+    release: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = left / "jobs" / "dedup" / "checkpoints"
-    before = {path: path.stat().st_size for path in kept.rglob("*")}
-    assert go_on(left, left / "jobs" / "dedup", "--dedup", "2 h") == 4
+    checkpoints = release / "jobs" / "dedup" / "checkpoints"
+    before = {path: path.stat().st_size for path in checkpoints.rglob("*")}
+    assert go_on(release, release / "jobs" / "dedup", "--dedup", "2 h") == 4
     assert "go on with the build that wrote it, or begin a new job with this one" in capsys.readouterr().err
-    assert lines_of(left / "alerts" / "now") == []
-    assert before == {path: path.stat().st_size for path in kept.rglob("*")}
+    assert lines_of(release / "alerts" / "now") == []
+    assert before == {path: path.stat().st_size for path in checkpoints.rglob("*")}
 
 
-def test_a_job_begins_where_a_replay_of_the_release_ended(left: Path) -> None:
-    wanted = replayed(left)
-    before = lines_of(left / "alerts" / "warm.jsonl")
-    (left / "control" / "1.jsonl").unlink()
+def test_a_job_begins_where_a_replay_of_the_release_ended(release: Path) -> None:
+    expected = replayed(release)
+    before = lines_of(release / "alerts" / "warm.jsonl")
+    (release / "control" / "1.jsonl").unlink()
     for number in range(2):
         if number:
-            (left / "control" / "9.jsonl").write_text(END)
-        given = ["--from", str(left / "warm"), "--events", str(left / "history.jsonl")]
-        out = ["--alerts", str(left / "alerts" / "now"), "--checkpoint", str(left / "jobs" / "new"), "--available-now"]
-        assert main(["run", *given, "--control", str(left / "control"), *TIMES, *out]) == 0
-    assert_same([*before, *lines_of(left / "alerts" / "now")], wanted)
+            (release / "control" / "9.jsonl").write_text(END)
+        inputs = ["--from", str(release / "warm"), "--events", str(release / "history.jsonl")]
+        out = [
+            "--alerts",
+            str(release / "alerts" / "now"),
+            "--checkpoint",
+            str(release / "jobs" / "new"),
+            "--available-now",
+        ]
+        assert main(["run", *inputs, "--control", str(release / "control"), *TIMES, *out]) == 0
+    assert_same([*before, *lines_of(release / "alerts" / "now")], expected)
 
 
-def test_letters_of_the_release_come_back(left: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = [line for line in lines_of(left / "events", left / "rest") if line != "{"]
-    (left / "history.jsonl").write_text("\n".join(given))
-    letters = left / "jobs" / "stopped" / "dead_letters"
-    options = ["--rules", str(left / "rules"), "--events", str(left / "history.jsonl")]
+def test_letters_of_the_release_come_back(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in lines_of(release / "events", release / "rest") if line != "{"]
+    (release / "history.jsonl").write_text("\n".join(lines))
+    letters = release / "jobs" / "stopped" / "dead_letters"
+    options = ["--rules", str(release / "rules"), "--events", str(release / "history.jsonl")]
     assert main(["letters", "replay", str(letters), *options]) in (0, 1)
     assert "letters: 1 late, 1 unreadable; 1 events come back" in capsys.readouterr().out
 
 
-def test_a_job_taken_over_and_one_built_from_the_topic_refuse_the_same_change(left: Path) -> None:
+def test_a_job_taken_over_and_one_built_from_the_topic_refuse_the_same_change(release: Path) -> None:
     """When two publishers of this build send a change at once, both jobs take the first."""
-    savepoint = open_savepoint(Target(str(left / "savepoint")), left / "work")
+    savepoint = open_savepoint(Target(str(release / "savepoint")), release / "work")
     payload = payload_in(savepoint)
     job = Job.from_json(payload.job)
-    lists = ListStore(left / "lists")
-    (left / "lists").mkdir()
-    load_beside(savepoint, left / "lists")
+    lists = ListStore(release / "lists")
+    (release / "lists").mkdir()
+    load_beside(savepoint, release / "lists")
     taken_over = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains, lists)
     taken_over.keep_levels(job.levels_count)
-    records = [parsed(json.loads(line)["value"]) for line in lines_of(left / "topic.jsonl")]
-    anew = deploy(read_rules(left / "rules")[0]).rulebook
+    records = [parsed(json.loads(line)["value"]) for line in lines_of(release / "topic.jsonl")]
+    anew = deploy(read_rules(release / "rules")[0]).rulebook
     assert Counter(anew.apply(record, None).kind for record in records) == {"applied": 9}
     base = next(record for record in records if isinstance(record, UpsertRecord) and record.id == "twice")
     first, second = (against(base, base, version=3, severity=level) for level in ("high", "critical"))
