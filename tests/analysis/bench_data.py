@@ -47,7 +47,7 @@ NAMES = ("busy_shop", "large", "never", "small_large")
 
 
 def rules(*names: str) -> list[UpsertRecord]:
-    """Rules of the source, by name; all if none is named."""
+    """Return rules of the source by name, or all if `names` is empty."""
     return [upsert(SOURCE, name) for name in names or NAMES]
 
 
@@ -58,7 +58,7 @@ def deployed(*names: str) -> Deployment:
 
 
 def payments(seed: int, count: int = 3_000, days: int = 20) -> tuple[pa.Table, pa.Table]:
-    """(events, labels): one event in twenty is of an episode of a card; its report comes up to ten days later."""
+    """Return (events, labels): one event in twenty belongs to an episode; its report comes up to ten days later."""
     draw = random.Random(seed)
     events, labels = [], []
     bad_cards = {f"c{n}": (f"e{n}", draw.randrange(days)) for n in range(0, 60, 4)}

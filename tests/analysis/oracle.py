@@ -65,7 +65,7 @@ select
 def views(
     alerts: pa.Table, events: pa.Table, labels: pa.Table, as_of_ms: int, maturity_ms: int, made: pa.Table | None = None
 ) -> Any:
-    """`made` are the matches that produced events, as alerts."""
+    """Create the views. `made` are the matches that produced events, as alerts."""
     connection = duckdb.connect()
     made = alerts.slice(0, 0) if made is None else made
     alerts = alerts.append_column("n", pa.array(range(alerts.num_rows)))
@@ -79,13 +79,13 @@ def views(
 
 
 def figures(connection: Any, rule: str | None) -> dict[str, Any]:
-    """The figures of one rule; of all if none is named."""
+    """Return the figures of one rule, or of all together for None."""
     query = connection.sql(_FIGURES.format(rule="true" if rule is None else f"rule_id = '{rule}'"))
     return dict(zip(query.columns, query.fetchall()[0], strict=True))
 
 
 def group_precision(connection: Any, rule: str, groups: str) -> tuple[int, int]:
-    """The right groups of one rule's alerts and all groups, without those with an immature alert."""
+    """Return the right groups of one rule's alerts and all its groups, without groups with an immature alert."""
     row = connection.sql(f"""select count(*) filter (is_right), count(*) from (
         select bool_or(is_right) as is_right from cases where rule_id = '{rule}' group by {groups}
         having not bool_or(is_immature))""").fetchall()[0]  # fmt: skip

@@ -121,7 +121,7 @@ def dormant(draw: random.Random) -> list[Row]:
 def night(draw: random.Random) -> list[Row]:
     rows = _payments(draw)
     for _ in range(_FRAUDS):
-        offset_ms = draw.randrange(_DAYS) * DAY_MS + draw.randrange(4 * _HOUR_MS)  # Madrid is an hour ahead in winter
+        offset_ms = draw.randrange(_DAYS) * DAY_MS + draw.randrange(4 * _HOUR_MS)  # Madrid is UTC + 1 in winter
         amount = round(draw.uniform(300, 900), 2)
         rows.append(_payment(draw, draw.randrange(_KEYS), offset_ms, amount=amount, channel="ecom", bad=True))
     return rows
@@ -201,7 +201,7 @@ def suggested(form: str, seed: int, folder: Path) -> Suggested:
 
 
 def is_found(answer: Suggested) -> bool:
-    """Return True if a suggestion is precise on later time, finds half of its frauds, and passes its tests."""
+    """Return True if a suggestion is precise on later events, finds half of their frauds, and passes its tests."""
     if not answer.suggestions:
         return False
     suite = run_checked(load_text(answer.text, "suggested"))
@@ -212,7 +212,7 @@ def is_found(answer: Suggested) -> bool:
 
 
 def main(forms: list[str], seeds: int = 10) -> int:
-    """Print for each form how many seeds are found; return 1 if it is fewer than nine of ten."""
+    """Print for each form how many seeds are found; return 1 if fewer than nine of ten are."""
     missed = 0
     for form in forms or FORMS:
         is_found_by_seed: list[bool] = []

@@ -17,7 +17,7 @@ from tests.runners.laundering import circles, records, transfers
 
 
 def first_ids(table: pa.Table) -> set[str]:
-    """The ids of the transfers that a circle may begin with, by looking at all pairs that pass money on."""
+    """Return the ids of the transfers that a circle may begin with, from all pairs that pass money on."""
     rows = [{**row, "ms": round(row["event_time"].timestamp() * 1_000)} for row in table.to_pylist()]
     begun = {(origin, via, target) for origin, via, target, _ in circles(table)}
     ids = set()

@@ -65,7 +65,7 @@ class History:
     def bench(
         self, params: dict[str, ParamValue], of: tuple[str, str] = (PATTERNS, "probes")
     ) -> tuple[Bench, Figures, int]:
-        """A bench over the whole time, the figures of the rule with these parameters, and the days."""
+        """Return a bench over the whole time, the figures of the rule with these parameters, and the days."""
         record = upsert(*of).model_copy(update={"params": params})
         deployment = deploy([record])
         assert deployment.set_aside == ()
@@ -89,13 +89,13 @@ def drawn(history: History) -> tuple[Curve, ...]:
 
 
 def point_of(figures: Figures, value: float) -> Point:
-    """The point that these figures give, its money in cents."""
+    """Return the point for these figures, with its money in cents."""
     money = round(figures.money_found, 2)
     return Point(value, figures.alerts, figures.alerts_per_day, figures.precision, figures.fraud_recall, money)
 
 
 def in_cents(point: Point) -> Point:
-    """The same point; its money was added up in another order."""
+    """Return the same point with money in cents: it was added up in another order."""
     return replace(point, money_found=round(point.money_found, 2))
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_drawn(history: History, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_lengths_of_time(history: History) -> None:
-    """Their values are numbers of one unit, within the bounds, and each is a replay."""
+    """The values have one unit and lie within the bounds, and each is a replay."""
     source, present = (LASTS, "lasts"), "90 min"
     bench, _, days = history.bench({"window": present}, source)
     (curve,) = curves(bench, numeric_axes(load_text(*source).patterns["lasts"], {"window": present}), days)

@@ -83,7 +83,7 @@ def drifts(tmp_path: Path) -> dict[str, FieldDrift]:
 
 
 def test_the_fields_are_those_that_conditions_read() -> None:
-    """No id, no time, no protected field, and none that only stands in the event's type."""
+    """The fields leave out the id, the time, protected fields, and fields that no condition reads."""
     assert fields_read(deployment()) == {
         "amount": ("abroad", "much"), "country": ("abroad",), "online": ("abroad",), "tries": ("much",),
     }  # fmt: skip

@@ -35,10 +35,10 @@ from tests.analysis.test_tune import PATTERNS, SILENT
 from tests.bench.peer_data import upsert
 from tests.seeds import seeds
 
-DAYS, LATER = 40, 40  # days that are tuned, and days after them that judge
+DAYS, LATER = 40, 40  # days for tuning, and later days for the judgement
 A_DAY = 60
 RULE, TRIES = "planted", {"large": "100..900/17"}
-BAND_SHARE = 0.326  # of the band is fraud: half of F1, so no part of the band changes F1
+BAND_SHARE = 0.326  # of the payments in the band are fraud: half of F1, so no part of the band changes F1
 SETS = 50
 
 

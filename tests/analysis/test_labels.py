@@ -29,7 +29,7 @@ SCHEMA = deployed().schema
 
 
 def events_of(*rows: tuple[str, int, float]) -> Events:
-    """Events t0, t1, … of (card, time, amount)."""
+    """Return events t0, t1, … from (card, time, amount)."""
     return Events(
         SCHEMA,
         pa.array([f"t{number}" for number in range(len(rows))], TEXT),

@@ -1,4 +1,4 @@
-"""Rules that read the label are refused; fields that give it away, and histories of frauds alone, are named."""
+"""Rules that read the label are refused; fields that reveal it, and histories of frauds alone, are named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pattern sure by card_id { seq hit where hit: pay is_fraud }
 
 
 def history(frauds: int, count: int = 200) -> pa.Table:
-    """Frauds have amounts from 500.00 on, and only a verdict of most of them was changed afterwards."""
+    """Return a history: frauds have amounts from 500.00 on, and the verdict of most frauds was changed afterwards."""
     return pa.table({
         "tx_id": [f"t{number}" for number in range(count)],
         "event_time": pa.array([START_MS + n * DAY_MS // 20 for n in range(count)], pa.timestamp("ms", "UTC")),

@@ -68,7 +68,7 @@ def test_intervals_of_one_event_are_a_histogram(path: Path, large: tuple[Bench, 
 
 
 def test_intervals_of_a_sequence_are_what_two_replays_differ_in(path: Path) -> None:
-    """A higher threshold may bind another event, so an alert of the tighter value need not be one of the looser."""
+    """A higher threshold may bind another event. An alert of the tighter value need not be one of the looser."""
     bench, _, (line,) = bench_of("small_large", path)
     assert sum(each.alerts for each in line.intervals) > 0
     values = [line.intervals[0].looser, *(each.tighter for each in line.intervals)]

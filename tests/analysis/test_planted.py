@@ -9,7 +9,7 @@ import pytest
 from tests.analysis.planted import FORMS, is_found, suggested
 from tests.seeds import RELEASE
 
-# One seed of a form with a key of whole numbers, one with a joined key; the others only before a release.
+# One seed of a form with an integer key, one with a joined key; the others only before a release.
 _INNER = (("night", 1), ("passed", 0))
 
 

@@ -1,4 +1,4 @@
-"""Pruning: nothing is lost that must stay, nothing stays that could go, and redundancy is seen."""
+"""Pruning keeps every rule that it must keep, removes every rule that it can remove, and sees redundancy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cep.analysis.prune import prune
 
 
 def judged_by(finds: np.ndarray, wrong: list[int]) -> tuple[Judged, Marks]:
-    """A rule for each row: an alert for each fraud it finds, and so many wrong ones."""
+    """Return a rule for each row: an alert for each fraud that it finds, and its number of wrong alerts."""
     rules, frauds = finds.shape
     rule = np.concatenate([np.full(int(finds[index].sum()) + wrong[index], index) for index in range(rules)]).astype(
         np.int64
@@ -70,7 +70,7 @@ def test_beside_every_set_of_rules(case: tuple[np.ndarray, list[int]], tolerance
 
 @given(_cases(), st.integers(0, 20))
 def test_within_a_budget_beside_every_set_of_rules(case: tuple[np.ndarray, list[int]], budget: int) -> None:
-    """Khuller's bound, no alert over the budget, and no rule that can be spared."""
+    """Khuller's bound holds, no alert is over the budget, and each remaining rule is needed."""
     finds, wrong = case
     judged, marks = judged_by(finds, wrong)
     pruned = prune(judged, marks, 0.0, budget, 0.0)

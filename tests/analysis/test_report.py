@@ -1,4 +1,4 @@
-"""The report: one file without script or network, the same bytes for the same input, nothing protected in it."""
+"""The report: one file without script or network, the same bytes for the same input, without protected values."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_the_funnel_agrees_with_the_engine(
     funnels, endings = walk_frauds(one, lambda _: read())
     for index, funnel in enumerate(funnels):
         assert funnel.walked == sum(funnel.steps.values()) == one.marks.frauds_count
-        if funnel.rule in ("small_large", "large"):  # a fraud is one card's, as these rules are
+        if funnel.rule in ("small_large", "large"):  # a fraud belongs to one card, and so do these rules
             matched = {ending.fraud for ending in endings if ending.rule == funnel.rule and ending.step == MATCH}
             assert matched == set(np.flatnonzero(one.judged.has_detected[index]).tolist())
     (never,) = (funnel for funnel in funnels if funnel.rule == "never")
@@ -207,7 +207,7 @@ def test_charts_have_titles_and_units(measured: tuple[Measured, partial[Pieces],
 
 
 def test_colours_are_those_that_the_colour_blind_can_tell() -> None:
-    """No two of the first four have the same lightness: they differ on paper without colour, too."""
+    """The first four colours have different lightness, so that they also differ on paper without colour."""
     lightness = [
         sum(w * int(c[start : start + 2], 16) for w, start in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in COLORS[:4]
     ]
@@ -265,7 +265,7 @@ def test_nothing_protected_is_in_a_report(tmp_path: Path) -> None:
 def test_keys_with_many_events_do_not_hold_up_a_report(
     measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With room for few events fewer frauds are walked; a key with more events than that is left out, and counted."""
+    """With little room for events, fewer frauds are walked; a key with too many events is left out and counted."""
     one, read, _, _ = measured
 
     def pieces(_: Schema | None = None) -> Pieces:

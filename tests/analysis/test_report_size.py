@@ -52,7 +52,7 @@ SOURCE = EVENT + "".join(
 
 
 def write_events(path: Path) -> pa.Table:
-    """Write payments of years with long notes. Return labels, each of a kind of its own with a long name."""
+    """Write payments of years with long notes. Return labels, each of its own kind with a long name."""
     draw = random.Random(1)
     rows: list[dict[str, Any]] = [
         {"tx_id": f"t{number}", "event_time": START_MS + number * YEARS * 365 * DAY_MS // PAYMENTS,

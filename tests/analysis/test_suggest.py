@@ -67,8 +67,10 @@ def event(draw: random.Random, kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> pa.Table:
-    """Honest payments of 150 cards, a quarter of them of the kinds that frauds are made of, and frauds on random cards:
-    two or three kinds in their order within an hour. The last event is labelled.
+    """Return honest payments of 150 cards, and frauds on random cards.
+
+    A quarter of the honest payments have the kinds of the frauds. A fraud is two or three kinds in their order within
+    an hour. Its last event is labelled.
     """
     draw = random.Random(seed)
     rows = [
@@ -121,7 +123,7 @@ def test_a_planted_sequence_is_recovered_on_later_time(seed: int, tmp_path: Path
 
 
 def spread(draw: random.Random, days: int, bad: list[list[dict[str, Any]]]) -> pa.Table:
-    """These runs of events, each a minute apart on a card and time of its own, among 1 500 events of 100 cards."""
+    """Put these runs among 1 500 events of 100 cards: events a minute apart, each run on its own card."""
     rows = [
         {**event(draw, {}), "card_id": f"c{draw.randrange(100)}", "at": draw.randrange(days * DAY_MS), "bad": 0}
         for _ in range(1_500)
@@ -145,7 +147,7 @@ def repeated(draw: random.Random) -> list[list[dict[str, Any]]]:
 
 
 def absent(draw: random.Random) -> list[list[dict[str, Any]]]:
-    """Cash after a declined payment online is a fraud, unless something was paid in country C between."""
+    """Cash after a declined payment online is a fraud, unless the card paid in country C in between."""
     runs = []
     for number in range(240):
         bait, cash = event(draw, {"status": "declined", "channel": "ecom"}), event(draw, {"channel": "atm"})
@@ -158,7 +160,7 @@ def absent(draw: random.Random) -> list[list[dict[str, Any]]]:
 
 
 def equal(draw: random.Random) -> list[list[dict[str, Any]]]:
-    """A sum that is paid online and drawn as cash in the same amount is a fraud."""
+    """A payment online and cash of the same amount together are a fraud."""
     runs = []
     for number in range(180):
         first = event(draw, {"channel": "ecom"})
@@ -218,7 +220,7 @@ def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Pat
     sums = [atom for atom in past if atom.kind == "decimal(2)"]
     assert len(sums) > 12
     for atom in [*past[:: max(1, len(past) // 12)], *sums[::3]]:
-        is_compared = atom.kind != "float"  # with its limit; an average is multiplied by it
+        is_compared = atom.kind != "float"  # with its limit; an average is multiplied first
         text = atom.left if is_compared else atom.right.removeprefix(" * ")
         value = cep.features(table, {"v": text}, by="card_id", declare=BASE[: BASE.index("pattern")])["v"].to_pylist()
         least = float(atom.limit)
@@ -273,7 +275,7 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
 
 
 def small_ground(of: list[tuple[int, int, bool]]) -> Ground:
-    """A ground of one key from (time in ms, fraud or -1, may be one), whose only atom holds everywhere."""
+    """Return a ground of one key from (time in ms, fraud or -1, may be one). Its only atom holds everywhere."""
     count = len(of)
     anything = Atom("pay", "", "", "", "", np.ones(count, np.bool_))
     times, frauds, may = (np.array(column) for column in zip(*of, strict=True))
@@ -296,7 +298,7 @@ def test_a_chain_finds_the_frauds_of_all_its_events_that_are_a_day_old_at_most()
 
 
 def first_of_two(draw: random.Random) -> list[list[dict[str, Any]]]:
-    """Two payments within a minute that together are above 500.00: the first one is the fraud."""
+    """Two payments within a minute that are together above 500.00: the first one is the fraud."""
     runs = []
     for number in range(160):
         amounts = (400.0, 300.0) if number % 2 else (400.0, 20.0)

@@ -68,7 +68,7 @@ pattern both(small: decimal = 5.00, large: decimal = 300.00) by card_id {
 def bench_of(
     name: str, events: pa.Table, folder: Path, params: Mapping[str, Any]
 ) -> tuple[Bench, PatternIR, PatternIR]:
-    """A bench on these events, the pattern with open parameters, and bound."""
+    """Return a bench on these events, the pattern with open parameters, and the bound pattern."""
     path = folder / "events.parquet"
     pq.write_table(events, path)
     record = upsert(PATTERNS, name).model_copy(update={"params": dict(params)})
@@ -83,7 +83,7 @@ def bench_of(
 
 
 def planted(seed: int) -> pa.Table:
-    """Payments that are fraud exactly if they are over 450 and at least the third of their card within a day."""
+    """Return payments that are fraud exactly if they are over 450 and at least the card's third within a day."""
     draw = random.Random(seed)
     times: dict[str, list[int]] = {}
     rows = []
@@ -157,7 +157,7 @@ def test_planted_thresholds_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("objective", ["f1", "recall", "money"])
 def test_where_runs_take_events_from_each_other_all_are_replayed(objective: Objective, tmp_path: Path) -> None:
-    """The best on train is the best of all replays there, within the budget."""
+    """The best setting on train is the best of all replays there, within the budget."""
     params = {"small": 100.0, "large": 200.0}
     tries = {"small": "50,100,250", "large": "100..500/3"}
     aim = Aim(objective, budget=3.0, review_cost=10.0)
@@ -189,7 +189,7 @@ AXES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
 
 
 def best_of_replays(bench: Bench, axes: tuple[Axis, ...], aim: Aim) -> Mapping[str, Any]:
-    """The setting that the rules of a proposal give, by scores that are computed here from single replays."""
+    """Return the setting of a proposal, by scores that are computed here from single replays."""
     rows = []
     for setting in every_setting(axes):
         parts = replayed_scores(bench, [setting], at_once=1)
@@ -219,7 +219,7 @@ def best_of_replays(bench: Bench, axes: tuple[Axis, ...], aim: Aim) -> Mapping[s
 def test_the_proposal_is_the_optimum_of_all_replays(
     name: str, objective: Objective, budget: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Combined or replayed one by one, the same setting is proposed: the best of an exhaustive search."""
+    """Combined or replayed one by one, tuning proposes the same setting: the best of an exhaustive search."""
     params, tries = AXES[name]
     aim = Aim(objective, budget, review_cost=20.0)
     bench, pattern, bound = bench_of(name, payments(1)[0], tmp_path, params)
@@ -235,7 +235,7 @@ def test_the_proposal_is_the_optimum_of_all_replays(
 
 
 def ebbing() -> pa.Table:
-    """Payments of 200 every hour of the first twelve days, then none; each day two frauds, of 200 and of 500."""
+    """Return payments of 200 every hour of the first twelve days, then none; each day two frauds, of 200 and of 500."""
     rows = [
         {"event_time": START_MS + hour * 3_600_000, "card_id": f"c{hour % 7}", "amount": 200.0, "is_fraud": False}
         for hour in range(12 * 24)
@@ -250,7 +250,7 @@ def ebbing() -> pa.Table:
 
 
 def test_no_setting_over_the_budget_on_train_is_proposed(tmp_path: Path) -> None:
-    """With 100 all frauds are found on validation, within the budget; but on train it has 26 alerts a day."""
+    """With 100, all frauds of validation are found within the budget, but train has 26 alerts a day."""
     params, tries = {"large": 450.0, "least": 1}, {"large": "100,450,600"}
     best = tuned("planted", ebbing(), tmp_path, params, tries, Aim("recall", budget=5.0))
     assert best.proposed == {"large": 450.0}
@@ -261,7 +261,7 @@ def test_no_setting_over_the_budget_on_train_is_proposed(tmp_path: Path) -> None
 def test_where_no_setting_keeps_to_the_budget_it_says_what_comes_closest(
     replayed_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The present setting is not called the best one where it is over the budget, too."""
+    """The present setting is not called the best one if it is over the budget too."""
     monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
     monkeypatch.setattr("cep.analysis.tune.TUNE_REPLAYED_MAX", replayed_max)
     params, tries = {"large": 450.0, "least": 1}, {"large": "100,450"}

@@ -58,7 +58,7 @@ def write_rules(folder: Path) -> Path:
 
 
 def payments() -> pa.Table:
-    """Make payments of twelve cards, a minute apart, of which some make the rule fire."""
+    """Make payments of twelve cards, a minute apart; some make the rule fire."""
     rng = np.random.default_rng(3)
     is_bait = rng.random(ROWS) < 0.5
     amounts = [Decimal("0.50") if bait else Decimal(int(n)) + Decimal("600.25")
@@ -156,7 +156,7 @@ OWN_TYPES: dict[str, Callable[[pa.Table], Any]] = {
 }
 
 
-# Every kind of frame, and how an Arrow table becomes one.
+# Every kind of frame, and the function that makes it from an Arrow table.
 KINDS: dict[str, Callable[[pa.Table], Any]] = {
     "Arrow": lambda table: table,
     "pandas": lambda table: table.to_pandas(),

@@ -34,7 +34,7 @@ def test_members_are_the_events_of_the_alerts(alerts: cep.Alerts) -> None:
     ]
     names = ["alert_id", "place", "variable", "event_id", "event_time"]
     assert [tuple(row.values()) for row in alerts.members.select(names).to_pylist()] == expected
-    # Each of them is one of the payments, at its own time and of the alert's key.
+    # Each is one of the payments, at its own time and with the alert's key.
     sources = payments().rename_columns({"event_time": "at"})
     joined = alerts.members.join(sources, "event_id", "tx_id", join_type="inner")
     assert joined.num_rows == len(expected)

@@ -1,4 +1,4 @@
-"""How the values of a frame are written: constants, minor units, the unit and form of times, as for the verbs."""
+"""Forms of the values of a frame: constants, minor units, the unit and form of times, as for the verbs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FORMS: dict[str, Any] = {"fixed": {"country": "NL"}, "minor": ["amount"], "time_
 
 
 def plain() -> pa.Table:
-    """The payments, all of one country."""
+    """Return the payments, all of one country."""
     table = payments()
     index = table.column_names.index("country")
     return table.set_column(index, "country", pa.array(["NL"] * len(table)))
 
 
 def raw() -> pa.Table:
-    """The same without the country, with amounts in cents and times in whole seconds."""
+    """Return the same payments without the country, with amounts in cents and times in whole seconds."""
     table = plain().drop_columns("country")
     cents = pc.multiply(table["amount"].cast(pa.decimal128(15, 2)), pa.scalar(100)).cast(pa.int64())
     seconds = pc.divide(table["event_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()), 1_000)

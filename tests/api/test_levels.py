@@ -46,7 +46,7 @@ def rules(place: Path) -> Rules:
 
 
 def test_the_events_behind_an_alert_are_those_of_the_circle(place: Path, rules: Rules) -> None:
-    """Three transfers, each from the account that the one before went to, back to where the money came from."""
+    """Three transfers form the circle: each starts at the account that the one before paid, and the last returns."""
     table = transfers(1, 120)
     by_id = {row["tx_id"]: row for row in table.to_pylist()}
     rules_of_job = GivenRules.read(place / "rules", None)

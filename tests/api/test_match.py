@@ -80,7 +80,7 @@ def test_the_own_types_of_a_kind_of_frame(own: str, place: Path, rules: cep.Rule
     check_bytes(alerts.table, place, tmp_path)
 
 
-# Layouts of Arrow that Spark's columns have not.
+# Arrow layouts that Spark's columns lack.
 NO_SPARK = ("large_string", "string_view", "dictionary", "decimal256")
 
 
@@ -135,7 +135,7 @@ def test_columns_of_other_names(place: Path, rules: cep.Rules, tmp_path: Path) -
     names = {"card_id": "cc_num", "event_time": "trans_time"}
     renamed = payments().rename_columns(names)
     assert rules.match(renamed, columns=names, cores=2).table.equals(expected)
-    # A column that has a field's name and is not meant by it.
+    # A column that has a field's name but is not mapped to it.
     misleading = renamed.append_column("card_id", pa.array(["x"] * renamed.num_rows))
     assert rules.match(misleading, columns=names, cores=2).table.equals(expected)
     pq.write_table(renamed, tmp_path / "renamed.parquet")

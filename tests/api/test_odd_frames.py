@@ -46,7 +46,7 @@ def cast(values: list[Any], type_: pa.DataType) -> Callable[[], pa.Array]:
 
 
 TEXTS = [texts(row) for row in range(ROWS)]
-# Each makes a column of Arrow of ROWS rows.
+# Each makes an Arrow column of ROWS rows.
 ARROW: dict[str, Callable[[], pa.Array]] = {
     "null": lambda: pa.nulls(ROWS),
     "string": of(TEXTS),
@@ -205,7 +205,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 def complaint(call: str, frame: Any) -> str:
-    """Return the message of an error that is not one of cep, or an empty text."""
+    """Return the message of an error that is not an error of cep, or an empty text."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", cep.RejectedRecordsWarning)

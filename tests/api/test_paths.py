@@ -21,7 +21,7 @@ Write = Callable[[pa.Table, Path], None]
 
 
 def write_lines(table: pa.Table, path: Path) -> None:
-    """Write JSON lines, with times as ISO 8601 has them."""
+    """Write JSON lines with ISO 8601 times."""
     rows = table.to_pylist()
     path.write_bytes(b"".join(orjson.dumps(row, default=str, option=orjson.OPT_UTC_Z) + b"\n" for row in rows))
 

@@ -25,7 +25,7 @@ FEATURES = {"spent": "sum(payment.amount over 1 h by card_id)"}
 
 
 def labelled() -> pa.Table:
-    """Payments of which some are fraud, also outside of the period."""
+    """Return payments, some of them fraud, also outside of the period."""
     is_fraud = np.random.default_rng(1).random(240) < 0.2
     return payments().append_column("is_fraud", pa.array(is_fraud))
 

@@ -106,8 +106,10 @@ def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> Non
 
 
 def labelled_folder(tmp_path: Path) -> tuple[Path, list[str], pa.Table]:
-    """A folder of rules, arguments of verbs that measure, and the same events: with columns of other names, times
-    without a zone, and a field of money that is not `amount`."""
+    """Return a folder of rules, arguments of measuring verbs, and the events.
+
+    The events have columns of other names, times without a zone, and a field of money that is not `amount`.
+    """
     is_fraud = np.random.default_rng(1).random(240) < 0.2
     table = payments().append_column("is_fraud", pa.array(is_fraud))
     times = table["event_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("ms"))

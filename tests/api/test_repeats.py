@@ -1,4 +1,4 @@
-"""Events that come again, and reused ids: every verb and function answers as if the history did not have them."""
+"""Repeated events and reused ids: every verb and function answers as if the history did not have them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::cep.RejectedRecordsWarning")
 
 
 def with_repeats(table: pa.Table, amount: float = 640.0) -> pa.Table:
-    """Add every fifth event again, and every seventh with another amount, which makes its id a reused one."""
+    """Add every fifth event again, and every seventh with another amount, so that its id counts as reused."""
     again, reused = (table.take(pa.array(np.arange(0, table.num_rows, step))) for step in (5, 7))
     place = reused.column_names.index("amount")
     amounts = pa.array([amount] * reused.num_rows).cast(table.schema.field("amount").type)

@@ -1,4 +1,4 @@
-"""Frames whose rows are several events, as a transfer that is one of both accounts."""
+"""Frames whose rows are several events, such as a transfer that belongs to two accounts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transfers() -> pa.Table:
 
 
 def apart() -> pa.Table:
-    """The same as a row for each event."""
+    """Return the same events with a row for each."""
     table = transfers()
     parts = []
     for view, name in (("sent", "from_card"), ("received", "to_card")):

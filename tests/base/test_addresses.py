@@ -1,4 +1,4 @@
-"""Addresses with a user, a password or a token are told from others, and never shown whole."""
+"""Addresses with a user, a password or a token are recognised, and never shown whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of Kafka clients: whose word counts."""
+"""Options of Kafka clients: which source of an option wins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_the_job_says_wins_over_defaults_and_not_over_what_must_be() -> Non
 
 
 class FullProducer:
-    """Has room after some calls of `poll`."""
+    """A producer whose queue has room after some calls of `poll`."""
 
     def __init__(self, polls_count: int) -> None:
         self.polls_count = polls_count
@@ -73,7 +73,7 @@ def test_a_full_queue_is_waited_for_until_the_deadline() -> None:
 
 
 class SlowAdmin:
-    """Brokers that show a new topic after some looks, as each answer says; None for a broker that does not answer."""
+    """Brokers that show a new topic after some answers. None is a broker that does not answer."""
 
     def __init__(self, *answers: tuple[object, dict[int, object]] | None) -> None:
         self.answers = list(answers)
@@ -126,7 +126,8 @@ RETRIABLE = [
     "INCONSISTENT_TOPIC_ID",
     "INVALID_MSG",
 ]
-# They pass by themselves, too, though the protocol does not say so: a broker restarts, a group or a client changes.
+# These errors also pass by themselves, though the protocol does not say so: a broker restarts, a group or client
+# changes.
 PASSING = (
     "BROKER_NOT_AVAILABLE REBALANCE_IN_PROGRESS STALE_BROKER_EPOCH REBOOTSTRAP_REQUIRED TRANSACTION_COORDINATOR_FENCED"
 )
@@ -149,7 +150,7 @@ OF_THE_CLIENT = [
     "_INTR",
     "_ISR_INSUFF",
 ]
-# A topic that is missing is an operator's mistake more often than a new one; damaged records are told by themselves.
+# A missing topic is more often an operator's mistake than a new topic; damaged records are reported separately.
 REFUSED = {"UNKNOWN_TOPIC_OR_PART", "INVALID_MSG"}
 
 

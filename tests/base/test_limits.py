@@ -32,7 +32,7 @@ def test_stored_numbers_fit() -> None:
 
 
 def test_every_limit_is_written_once() -> None:
-    """A second line with its name, as a merge may leave one, would win in silence."""
+    """A second line with the same name, which a merge may leave, would silently win."""
     tree = ast.parse(Path(limits.__file__).read_text())
     names = Counter(node.targets[0].id for node in tree.body if isinstance(node, ast.Assign))  # type: ignore[attr-defined]
     assert [name for name, count in names.items() if count > 1] == []

@@ -12,15 +12,16 @@ import pytest
 
 from tests.base.test_extras import PROJECT, ROOT
 
-ALSO = ("vl-convert-python", "pandas", "pyspark", "confluent-kafka", "psycopg")  # of extras, for the tests of frames
+ALSO = ("vl-convert-python", "pandas", "pyspark", "confluent-kafka", "psycopg")  # of extras, needed by tests of frames
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "polars", "duckdb")
 TESTED = ("tests/api", "tests/corpus")
 WAIT_S = 1_800.0
 
 
 def lowest() -> list[str]:
-    """Return each package at the lowest version of its range, or the last one that corrects it; and the tools of the
-    tests as they are pinned.
+    """Return each package at the lowest version of its range, or at the last version that corrects it.
+
+    The tools of the tests keep their pinned versions.
     """
     extras = PROJECT["optional-dependencies"]
     ranges = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines if _name(line) in ALSO)]

@@ -15,7 +15,7 @@ from cep.base.private import is_ours, make_private, private_files
 
 
 def readable_by_others(*folders: Path) -> list[str]:
-    """List the files and folders that a group or others may read, the given folders with them."""
+    """List the files and folders that a group or others may read, including the given folders."""
     paths = [path for folder in folders for path in (folder, *folder.rglob("*"))]
     assert paths
     return [str(path) for path in paths if path.lstat().st_mode & 0o077 and not path.is_symlink()]

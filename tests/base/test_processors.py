@@ -1,4 +1,4 @@
-"""A process that is bound to some processors counts these alone."""
+"""A process that is bound to some processors counts only these."""
 
 from __future__ import annotations
 

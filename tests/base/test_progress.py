@@ -1,4 +1,4 @@
-"""A bar is shown on a terminal alone, and tells the task that is done."""
+"""A bar is shown on a terminal only, and names the finished task."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_devices_and_sockets_are_no_files(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(UnreadableError, match="no regular file"):
             read_file(Path(device), 100)
     with socket.socket(socket.AF_UNIX) as listening:
-        monkeypatch.chdir(tmp_path)  # the name of a socket is short
+        monkeypatch.chdir(tmp_path)  # the name of a socket must be short
         listening.bind("s")
         with pytest.raises(UnreadableError):
             read_file(tmp_path / "s", 100)
@@ -152,7 +152,7 @@ def test_a_file_has_at_most_so_many_bytes(folder: Path) -> None:
 
 
 def test_a_file_that_says_it_is_empty_is_bounded_while_it_is_read() -> None:
-    endless = Path("/proc/self/maps")  # no size, until it is read
+    endless = Path("/proc/self/maps")  # a file without a size until it is read
     if endless.exists():
         assert endless.stat().st_size == 0
         with pytest.raises(UnreadableError, match="larger than 50 bytes"):

@@ -66,7 +66,7 @@ def test_a_schema_survives_json() -> None:
 
 
 def test_a_schema_that_went_to_another_process_is_hashed_anew() -> None:
-    """Hashes of texts are other ones there, and a schema keeps its own."""
+    """The other process hashes texts differently, and a schema stores its own hash."""
     assert hash(SCHEMA) == hash(Schema((PAYMENT, LOGIN)))
     arrived = pickle.loads(pickle.dumps(SCHEMA))
     assert vars(arrived) == {"event_types": SCHEMA.event_types}

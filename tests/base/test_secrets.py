@@ -1,4 +1,4 @@
-"""Keys are read from a file or the environment; nothing shows a secret; tokens say which key made them."""
+"""Keys come from a file or the environment; no output shows a secret; a token names its key."""
 
 from __future__ import annotations
 

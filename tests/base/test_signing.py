@@ -95,7 +95,7 @@ def _point(y: int, odd: int) -> tuple[int, int] | None:
 
 
 def test_keys_that_anybody_can_sign_for_are_refused() -> None:
-    """All of small order, in each spelling. The library itself takes a signature of zeros for some of them."""
+    """All keys of small order, in each spelling. The library accepts a signature of zeros for some of them."""
     assert len(_SMALL_ORDER) == 5, "eight points: three have x = 0 or one spelling of it"
     for y in _SMALL_ORDER:
         for odd in (0, 1):

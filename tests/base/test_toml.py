@@ -1,4 +1,4 @@
-"""Bounds of TOML are looked at before it is parsed, and take nothing that is within them."""
+"""The bounds of TOML are checked before parsing, and refuse only content that exceeds them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_our_own_files_are_within_the_bounds() -> None:
 
 @given(st.text(st.sampled_from("ab.=[]{}\"'\\\n#,1 -"), max_size=60))
 def test_it_agrees_with_the_parser(text: str) -> None:
-    """Short texts are within all bounds, so that only the parser decides."""
+    """Short texts are within all bounds, so only the parser decides."""
     try:
         expected: object = tomllib.loads(text)
     except ValueError:

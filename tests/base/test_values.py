@@ -1,4 +1,4 @@
-"""A class of values is like a frozen dataclass in all but its guard."""
+"""A class of values behaves like a frozen dataclass, except for its guard."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EVERY = "".join(map(chr, range(sys.maxunicode + 1)))
 
 def test_characters_without_a_width_or_with_an_effect_become_escapes() -> None:
     invisible = {c for c in EVERY if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs")} - {"\t", "\n"}
-    # Signs of a script that have a shape, though Unicode counts them as formats.
+    # Visible characters of a script that Unicode counts as formats.
     shaped = {
         c for c in invisible if unicodedata.name(c, "").startswith(("ARABIC ", "SYRIAC ", "KAITHI ", "EGYPTIAN "))
     }

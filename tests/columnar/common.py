@@ -52,7 +52,7 @@ GOOD_MS = 1_772_323_200_000
 
 
 def record(**changes: Any) -> bytes:
-    """A good record with some fields changed; a field that is `...` is left out."""
+    """Return a good record with some fields changed; a field that is `...` is left out."""
     return orjson.dumps({name: value for name, value in {**GOOD, **changes}.items() if value is not ...})
 
 

@@ -29,7 +29,7 @@ def colliding_texts(count: int) -> list[str]:
 
 
 def assert_crafted_cost_what_others_do(use: Callable[[pa.Array], object]) -> None:
-    """Fail if a use of crafted texts takes ten times the processor of one of others; without a key it is 300."""
+    """Fail if crafted texts take ten times as much processor time as other texts. Without a key it is 300 times."""
 
     def cost_s(texts: pa.Array) -> float:
         begin_s = time.process_time()

@@ -39,7 +39,7 @@ def card_numbers(seed: int, count: int, digits: int = 16) -> list[str]:
 
 
 def with_check_digit(digits: str) -> str:
-    """Append Luhn's check digit, worked out as the standard says it."""
+    """Append Luhn's check digit, computed as in the standard."""
     total = 0
     for place, digit in enumerate(reversed(digits)):
         value = int(digit) * (2 if place % 2 == 0 else 1)

@@ -16,7 +16,7 @@ from tests.columnar.common import ONE, decode, record
 
 
 def batch(count: int) -> EventBatch:
-    """Events with and without values in the columns that may be null."""
+    """Return events with and without values in the columns that may be null."""
     rows = [record(tx_id=f"t{i}", card_id=f"c{i % 3}", lat=i if i % 2 else None, retries=i) for i in range(count)]
     return route(decode(rows), ("card_id",), ONE.columns())[0]
 

@@ -199,7 +199,7 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
     if kind == "text":
         yield "CSV", of_csv(type_, values, place, mapping)
     for number in PROTOBUF.get(kind, ()):
-        if number not in (17, 18) or min(values) < 0:  # of which a negative number is written in another way
+        if number not in (17, 18) or min(values) < 0:  # a negative number of these kinds has another notation
             yield f"Protobuf {number}", of_protobuf(type_, values, number, mapping)
     for arrow in ARROW[kind]:
         column = pa.array(values).cast(arrow) if pa.types.is_decimal(arrow) else pa.array(values, arrow)
@@ -213,7 +213,7 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
             if pa.types.is_decimal256(arrow) or pa.types.is_decimal64(arrow):
                 continue
             yield f"pandas {arrow}", of_frame(type_, table.to_pandas(), len(values), mapping)
-            if arrow != pa.date64():  # polars makes a timestamp of it
+            if arrow != pa.date64():  # polars makes a timestamp of this type
                 yield f"polars {arrow}", of_frame(type_, pl.from_arrow(table), len(values), mapping)
     if kind in ("text", "date", "timestamp", "boolean"):
         objects = pd.DataFrame(records(values), dtype=object)

@@ -21,7 +21,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 class Found(NamedTuple):
-    """As Converted, with both masks."""
+    """Like `Converted`, with both masks."""
 
     values: pa.Array
     nulls: np.ndarray
@@ -157,7 +157,7 @@ def test_a_view_of_texts_is_those_texts(values: list[str | None], type_: Type) -
 def test_float32_money_is_the_money_that_it_was(units: int) -> None:
     single = np.float32(units / 100)
     assert given_as([single], pa.float32(), AMOUNT).values.to_pylist() == [units]
-    assert given_as([float(single)], pa.float64(), AMOUNT).values.to_pylist() == [units]  # as Avro gives a float
+    assert given_as([float(single)], pa.float64(), AMOUNT).values.to_pylist() == [units]  # Avro gives a float like this
 
 
 @given(st.floats(-131_000, 131_000, width=32))

@@ -39,7 +39,7 @@ def test_a_good_record_becomes_one_row() -> None:
 
 
 def test_many_records_that_are_none_are_what_each_is_alone() -> None:
-    """However many of them come: a sender must not make the job work for each as for a block."""
+    """Many bad records together: a sender must not make the job repeat the work of a block for each of them."""
     random = Random(7)
     bad = [b"{", b"", None, record(amount="x"), record(online=3), record(card_id=[1]), record() * 2, b'{"a":{}']
     good = [record(), record(card_id="c\n"), record(other={"a": 1}), b" " + record() + b"\n", record(amount=1.005)]
@@ -135,7 +135,7 @@ def test_a_name_that_an_object_has_twice_is_a_bad_value() -> None:
 
 
 def test_events_keep_their_order_whatever_is_wrong_with_them() -> None:
-    """Which of two events of one id counts depends on their order."""
+    """If two events have one id, their order decides which one counts."""
     bad = [record(**{name: value}) for name, value in (("lat", {}), ("amount", "x"), ("online", 1), ("retries", "7"))]
     bad += [record(lat=1.5).replace(b"1.5", b"NaN"), record(retries=77).replace(b"77", b"%d" % 2**70), record()]
     for count in (3, 60, 5_000):

@@ -27,7 +27,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows() -> Rows:
-    """Good records with three bad ones for each field between, each with another value."""
+    """Return good records, and between them three bad ones for each field, each with another value."""
     bad = [(field, f"{field}-{number}") for number in range(3) for field in FIELDS]
     good_and_bad: Rows = []
     for number, (field, value) in enumerate(bad):

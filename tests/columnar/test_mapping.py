@@ -1,4 +1,4 @@
-"""Records of other names and forms give the columns that plain records give."""
+"""Records of other names and forms give the same columns as plain records."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def as_table(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> De
 
 
 def as_rows(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> Decoded:
-    """As Avro and Protobuf come."""
+    """Decode rows of Python objects, as Avro and Protobuf give them."""
     form = RecordFormat(mapping=mapping)
     (decoded,) = _columns(ONE, form.mapping, [{**r} for r in records], [b""] * len(records))
     return decoded
@@ -125,7 +125,11 @@ def test_times_of_any_unit_are_the_same_moments(moments_ms: list[int]) -> None:
         ("2026-07-01T10:00:00Z", Written(zone="Europe/Berlin"), "2026-07-01T10:00:00+00:00"),
         ("20260301100000+0100", Written(form="%Y%m%d%H%M%S%z"), "2026-03-01T09:00:00+00:00"),
         ("1772323200.250", Written(unit="s"), "2026-03-01T00:00:00.250+00:00"),
-        ("2026-10-25 02:30:00", Written(zone="Europe/Berlin"), "2026-10-25T00:30:00+00:00"),  # the first of two
+        (
+            "2026-10-25 02:30:00",
+            Written(zone="Europe/Berlin"),
+            "2026-10-25T00:30:00+00:00",
+        ),  # the first one
     ],
 )
 def test_times_in_other_forms(text: str, written: Written, wanted: str) -> None:
@@ -196,7 +200,7 @@ def test_a_record_is_an_event_of_each_view(read: Callable[..., Decoded]) -> None
 
 
 def told_of_parts(read: Callable[..., Decoded], records: list[dict[str, Any]], mapping: FieldMapping) -> dict[str, Any]:
-    """Rows come view by view, as one part or as one part for each."""
+    """Return the values of all parts: rows come view by view, in one part or in one for each view."""
     if read is not as_rows:
         return told(read(records, mapping))
     parts = [told(read(records, view)) for view in mapping.views]

@@ -24,7 +24,7 @@ TYPE = Type(Kind.DECIMAL, scale=2)
 FIELDS = (("i", Type(Kind.ID)), ("event_time", Type(Kind.TIME)), ("amount", TYPE), ("currency", Type(Kind.STRING)))
 SCHEMA = Schema((EventType("e", tuple(Field(name, type_) for name, type_ in FIELDS)),))
 BY_CURRENCY = mapping_of(minor=("amount:currency",))
-# Minor units, currency, units of decimal(2) or None for a bad value.
+# Minor units, currency, and units of decimal(2), or None for a bad value.
 AMOUNTS = [
     (1050, "EUR", 1050), (1050, "JPY", 105000), (1050, "KWD", 105), (1051, "KWD", None), (-7, "jpy", -700),
     (5, "EURO", None), (5, None, None), (10**17, "JPY", None), (0, "CLF", 0), (120_000, "CLF", 1200),

@@ -1,4 +1,4 @@
-"""Numbers are counted as a set of them would be."""
+"""Counts of different numbers equal the size of a set of them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def rows_of(random: Random, count: int) -> list[Row]:
 
 
 def key_of(row: Row, *, by_field: bool) -> tuple[Any, ...]:
-    """The order in Python's own terms."""
+    """Return the sort key of a row in Python's own terms."""
     declared = row["seq_no"] if by_field and row["seq_no"] is not None else float("-inf")
     return row["event_time"], declared, len(row["tx_id"]), row["tx_id"].encode()
 
@@ -111,10 +111,10 @@ def test_whole_milliseconds_cost_no_table() -> None:
     rows = [{**row, "event_time": START, "seq_no": None} for row in rows_of(Random(1), 5)]
     plain = batch_of(SCHEMA, from_json(SCHEMA, rows))
     assert plain.order is None
-    assert encode_batch(plain)[3] == 1  # a build without the order reads it
+    assert encode_batch(plain)[3] == 1  # a build without the order can read it
     ordered = batch_of(SCHEMA, from_json(SCHEMA, [{**rows[0], "tx_id": "x", "seq_no": 3}]))
     assert encode_batch(ordered)[3] == 2
-    assert ids_in_order(concat_batches([ordered, plain]))[-1] == "x"  # events without the field stand before
+    assert ids_in_order(concat_batches([ordered, plain]))[-1] == "x"  # events without the field come first
 
 
 @pytest.mark.parametrize(("first", "second"), [("received", "sent"), ("sent", "received"), ("s", "r"), ("r", "s")])

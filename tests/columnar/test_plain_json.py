@@ -56,7 +56,7 @@ def _assert_same(schema: Schema, given: list[bytes]) -> None:
 
 
 def _written(random: Random, values: list[str]) -> bytes:
-    """A record of some fields in some order, mostly well-formed."""
+    """Return a record of some fields in some order, mostly well-formed."""
     good = {name: orjson.dumps(value).decode() for name, value in orjson.loads(record()).items()}
     for name in random.sample(_NAMES, random.choice([0, 0, 1, 1, 2, 4])):
         good[name] = random.choice(values)
@@ -127,10 +127,10 @@ def test_more_members_than_a_record_has_are_not_plain() -> None:
 
 @pytest.mark.parametrize("value", [b'"\xff"', b"[" * 1_200 + b"]" * 1_200, b"1e400", b'"\\ud800"', b'"\x01"'])
 def test_a_record_is_taken_or_set_aside_wherever_it_stands(value: bytes) -> None:
-    """orjson, which looks at the first record of a block, refuses some that Arrow takes."""
+    """orjson, which reads the first record of a block, refuses some records that Arrow accepts."""
     for good in (record(), record(tx_id=5, event_time=1_772_323_200_000)):
         odd = good[:-1] + b',"unknown":' + value + b"}"
-        escaped = record(card_id='"')  # by which no block is plain
+        escaped = record(card_id='"')  # makes the block not plain
         counts = [len(_by_arrow(ONE, block)) for block in ([odd], [odd, escaped], [escaped, odd])]
         assert counts == [counts[0], counts[0] + 1, counts[0] + 1]
         assert len(decode_json(ONE, pa.array([odd], pa.large_binary()))) == counts[0]

@@ -17,7 +17,7 @@ KEYS = pa.array(["", "a", "card-1", "é", "x" * 40], TEXT)
 
 
 def test_hashes_never_change() -> None:
-    # Stored state is found by them: other values here are a new state format.
+    # Stored state is found by these hashes: other values would be a new state format.
     assert key_hashes(KEYS)[:3].tolist() == [17280346270528514342, 9413272369427828315, 3384115444967922803]
     assert key_groups(KEYS, 128).tolist() == [38, 91, 115, 59, 5]
     assert key_groups(KEYS, 1).tolist() == [0] * 5

@@ -112,7 +112,7 @@ def test_a_text_of_a_table_that_is_not_utf8_is_a_bad_value(name: str, type_: pa.
 
 @pytest.mark.parametrize("stray", [[1, "a"], {1: 2}, 2**70, [{}, 1], {"a": [1, "b"]}])
 def test_a_value_of_a_message_that_no_column_can_hold_is_a_bad_value(stray: object) -> None:
-    """Avro and Protobuf come as objects of Python."""
+    """Avro and Protobuf values come as Python objects."""
     messages = [{**GOOD, "tx_id": str(n), **({"lat": stray} if n % 5 == 2 else {})} for n in range(12)]
     parts = _columns(ONE, PLAIN, messages, [b""] * len(messages))
     decoded = concat_decoded(ONE, parts)

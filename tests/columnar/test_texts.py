@@ -17,7 +17,7 @@ from tests.columnar.crafted import assert_crafted_cost_what_others_do
 
 
 def _texts(random: Random, count: int, different: int) -> pa.Array:
-    """A part of an array, as those are that come out of a batch."""
+    """Return a slice of an array, like the arrays of a batch."""
     words = ["", "a", "\u00e9", *(f"key-{number}" for number in range(different))]
     before, after = random.randrange(3), random.randrange(3)
     drawn = [random.choice(words) for _ in range(before + count + after)]
@@ -27,7 +27,7 @@ def _texts(random: Random, count: int, different: int) -> pa.Array:
 @pytest.mark.parametrize("seed", range(30))
 def test_texts_are_numbered_as_arrow_does(seed: int) -> None:
     random = Random(seed)
-    # The table of the kernel begins small, and grows by a step or at once, in the first column or in the second.
+    # The table of the kernel starts small. It grows in steps or at once, in the first column or in the second.
     different = random.choice([1, 5, 1_000, 4_000])
     first, second = (_texts(random, random.choice([0, 1, 7, 300, 9_000]), different) for _ in range(2))
     if random.random() < 0.5:

@@ -97,7 +97,7 @@ def test_a_key_counts_from_its_time_on(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = read(*({"tx_id": str(i), "event_time": time} for i, time in enumerate(times)))
     assert [token_key(text) for text in decoded.columns["card"].to_pylist()] == ["k1", "k2", "k1", "k2"]
     alone = [read({"event_time": time}).columns["card"].to_pylist()[0] for time in times]
-    assert decoded.columns["card"].to_pylist() == alone  # where a stream is cut makes no difference
+    assert decoded.columns["card"].to_pylist() == alone  # the cuts of a stream make no difference
 
 
 def test_without_a_key_nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ EXPECTED = ROOT / "cep" / "demo" / "expected_alerts.json"
 
 
 def run_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The demo as a person starts it, but for the virtual environment."""
+    """Run the demo as a person starts it, but in the virtual environment."""
     return subprocess.run(
         [sys.executable, "-m", "demo", *words],
         cwd=ROOT,
@@ -56,7 +56,7 @@ def test_the_expected_alerts_are_what_is_planted() -> None:
     for ids in expected.values():
         for rule_id, count in planted.items():
             alerts_count = len(set(ids[rule_id]))
-            # This one is published at noon and sees half a day.
+            # This rule is published at noon and sees half a day.
             assert (0 < alerts_count < count) if rule_id == "impossible_travel" else alerts_count == count
 
 

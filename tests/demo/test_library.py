@@ -1,4 +1,4 @@
-"""The patterns and rules of the installation: found in a checkout, and copied whole."""
+"""The patterns and rules of the installation are found in a checkout, and copied whole."""
 
 from __future__ import annotations
 

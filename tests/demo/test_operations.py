@@ -61,7 +61,7 @@ def test_a_manifest_runs_the_job_of_the_settings(
     assert parser.parse_args(container["command"][2:]).conf == mounts["settings"] / "cep.toml"
     assert settings.job.checkpoint is not None
     assert settings.job.checkpoint.is_relative_to(mounts["state"])
-    # Where it is asked for its health is where it answers, and so is where metrics are fetched.
+    # The manifest asks for health and metrics at the port that the job serves.
     (port,) = container["ports"]
     assert settings.observe.listen == ("0.0.0.0", port["containerPort"])
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
@@ -70,7 +70,7 @@ def test_a_manifest_runs_the_job_of_the_settings(
 
 
 def test_supervisors_restart_a_job_as_the_table_of_exit_codes_says() -> None:
-    """The unit of systemd does. A StatefulSet cannot: its pod shows the code and the end of the log."""
+    """The unit of systemd follows the codes. A StatefulSet cannot: its pod shows the code and the end of the log."""
     unit = configparser.RawConfigParser(delimiters=("=",), strict=True)
     unit.optionxform = str  # type: ignore[assignment,method-assign] # names of systemd have capitals
     unit.read_string((ROOT / "demo" / "cep.service").read_text())

@@ -20,7 +20,7 @@ SIZE = StreamSize(cards_count=150, payments_per_card=12)
 
 
 def slot(value: Any, event_type: EventType, name: str) -> Any:
-    """The slot content of a value as the table has it."""
+    """Return the slot content of a value, as in the table."""
     field = event_type.field(name)
     assert field is not None
     if value is None:

@@ -1,4 +1,4 @@
-"""The demo's stream: the same for a seed, planted as planned, and nothing fraudulent by chance."""
+"""The demo's stream: the same for a seed, planted as planned, and without accidental frauds."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LINES_MAX = 10
 
 
 def done(words: list[str | Path], folder: Path, **more: str) -> str:
-    """Run a program in the folder, without the variables that would lead it back to the checkout."""
+    """Run a program in the folder, without the variables that would lead back to the checkout."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | more
     answer = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False

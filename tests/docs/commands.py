@@ -42,7 +42,7 @@ sys.exit(code[0] if code else "cep: the command ended without an exit code")
 
 @contextmanager
 def commands(folder: Path) -> Iterator[Path]:
-    """Serve `cep` for as long as the block runs. Gives a folder for the PATH in which `cep` is the shim."""
+    """Serve `cep` as long as the block runs. Yields a folder for the PATH in which `cep` is the shim."""
     address, tools = str(folder / "socket"), folder / "tools"
     tools.mkdir()
     shim = tools / "cep"

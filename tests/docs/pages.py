@@ -59,7 +59,7 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def beginning_of(text: str) -> str | None:
-    """Return the name of the page whose folder this one goes on with."""
+    """Return the name of the page whose folder this page continues with."""
     named = _AFTER.search(text)
     return None if named is None else named[1]
 

@@ -51,7 +51,7 @@ def alert_picture(day: Stream) -> str:
 
 
 def report_page(day: Stream, folder: Path) -> str:
-    """Return the report of the day with SECTIONS alone, as HTML. The folder is for the payments and their labels."""
+    """Return the report of the day with SECTIONS alone, as HTML. The folder gets the payments and their labels."""
     payments = folder / PAYMENTS_FILE
     pq.write_table(day.payments, payments)
     whole = report_day(payments, write_labels(day, folder), 2, Console(quiet=True)).html

@@ -71,7 +71,7 @@ from tests.docs.meanings import ALERT_FIELDS
 from tests.hostile.roles import page as roles_page
 
 MADE = "Generated from the code of this version."
-SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the first record describes for all
+SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the page describes only for the first record
 # The types that functions of `import cep` return, and the types that those contain or return.
 KINDS: tuple[type, ...] = (
     Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Matches, Figures, Ratio, Pruned, Removed,
@@ -276,7 +276,7 @@ def _commented(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _cell(text: str, *, pipes: bool = True) -> str:
-    """One line of text; a pipe in a table is escaped."""
+    """Return the text in one line; a pipe in a table is escaped."""
     line = re.sub(r"\s+", " ", text.strip())
     return line.replace("|", "\\|") if pipes else line
 
@@ -307,7 +307,7 @@ def _codes(kind: type[cep.CepError]) -> set[str]:
 
 
 def _fields(kind: type) -> Iterator[str]:
-    """A row for each public field of a dataclass."""
+    """Yield a row for each public field of a dataclass."""
     shown = [each for each in fields(kind) if not each.name.startswith("_")] if is_dataclass(kind) else []
     if shown:
         yield from ("", "| field | type |", "| --- | --- |")
@@ -317,7 +317,7 @@ def _fields(kind: type) -> Iterator[str]:
 
 
 def _documented(name: str, member: Any, depth: int) -> Iterator[str]:
-    """A heading with the signature, and the docstring below it."""
+    """Yield a heading with the signature, and the docstring below it."""
     signature = str(inspect.signature(member)) if inspect.isfunction(member) else ""
     signature = re.sub(r"\(self(, )?", "(", signature).replace("'", "")
     yield from ("", f"{'#' * depth} `{name}{signature}`")

@@ -1,4 +1,4 @@
-"""Where a change goes: every file that the pages name is there, and has the name that it is said to have."""
+"""The page about changes: every file that it names exists and has that name."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("cep", "demo", "patterns", "rules", "tests")
 PAGES = sorted({*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))})
 WORDS_MAX = 1500
-# Generated pages are looked up, not read.
+# Readers look things up in generated pages, so these may be long.
 LONG = {"api", "verbs", "control-records", "settings", "diagnostics", "limits", "metrics"}
 _ANCHORED = re.compile(r"\]\(([^()\s]*)#([^()\s]+)\)")
 _PATH = re.compile(r"`((?:cep|demo|patterns|rules|tests)/[\w./-]+\w/?)`")
@@ -53,21 +53,21 @@ def test_anchors_are_headings(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=path_name)
 def test_paths_of_the_repository_are_there(path: Path) -> None:
-    """A path in backquotes that begins with a folder of the project is one; `nnn` and `NAME` stand for any."""
+    """A path in backquotes that begins with a folder of the project must exist; `nnn` and `NAME` stand for any."""
     named = _PATH.findall(_FENCE.sub("", path.read_text(encoding="utf-8")))
     assert [file for file in named if not re.search("nnn|NAME", file) and not (ROOT / file).exists()] == []
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if DOCS in path.parents], ids=path_name)
 def test_a_page_is_short(path: Path) -> None:
-    """Prose and tables; examples do not count."""
+    """The test counts prose and tables, without examples."""
     if path.stem not in LONG:
         assert len(_FENCE.sub("", path.read_text(encoding="utf-8")).split()) <= WORDS_MAX
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cep").rglob("README.md")), ids=path_name)
 def test_the_page_of_a_room_is_short(path: Path) -> None:
-    """Its drawings count."""
+    """The test counts the drawings of the page too."""
     assert len(path.read_text(encoding="utf-8").split()) <= WORDS_MAX
 
 

@@ -38,7 +38,7 @@ def test_the_page_of_the_report_is_a_small_picture() -> None:
 
 
 def test_the_page_of_the_report_ends_between_rows() -> None:
-    """No line of a table, and no letter, reaches the lower edge or the right one."""
+    """No line of a table, and no letter, reaches the lower or the right edge."""
     lines = list(pixels(REPORT.read_bytes()))
     white = bytes([255]) * len(lines[0])
     assert lines[-_MARGIN:] == [white] * _MARGIN

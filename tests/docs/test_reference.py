@@ -68,7 +68,7 @@ def _given_by(function: Any) -> list[type]:
 
 
 def _classes(hints: Iterable[Any]) -> list[type]:
-    """Return the classes of ours in these types, also those inside of tuples and unions."""
+    """Return our own classes in these types, also inside tuples and unions."""
     inside = [each for hint in hints for each in (hint, *get_args(hint))]
     return [
         each for each in inside if isinstance(each, type) and each.__module__.startswith(("cep.api", "cep.analysis"))

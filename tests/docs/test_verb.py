@@ -29,7 +29,7 @@ def test_a_page_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_code_can_be_copied_from_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command of the page stands in the output as it is: no margin, no line broken."""
+    """Every command of the page is in the output unchanged: without a margin or broken lines."""
     assert main(["docs", "first-rule"]) == 0
     shown = {line.rstrip() for line in capsys.readouterr().out.splitlines()}
     text = page_paths()["start/first-rule"].read_text()
@@ -43,7 +43,7 @@ def test_an_unknown_page_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_pages_as_html_lead_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every link and every picture of the written pages is there, anchors included."""
+    """Every link and picture of the written pages exists, including anchors."""
     assert main(["docs", "--html", str(tmp_path)]) == 0
     written = {path.relative_to(tmp_path).with_suffix("").as_posix() for path in tmp_path.rglob("*.html")}
     assert written == set(page_paths())

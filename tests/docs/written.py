@@ -40,7 +40,7 @@ def _without_remark(line: str) -> str:
 
 
 def _is_closed(text: str) -> bool:
-    """Return True if every quotation mark has its second one."""
+    """Return True if every quotation mark has its closing mark."""
     return text.count("'") % 2 == 0 and text.count('"') % 2 == 0
 
 

@@ -48,7 +48,7 @@ def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], rand
 
 
 def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
-    """Two keys with many shops, some of which come again."""
+    """Return payments of two keys with many shops, some of which come again."""
     events: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
@@ -103,7 +103,7 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
 
 
 def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its events leave while others of its page have new ones."""
+    """The key's events leave while other keys of its page have new events."""
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     program = program_over("distinct(pay.shop over 40 ms) > 1", "count(pay over 1 h) > 1")
@@ -159,12 +159,12 @@ def test_of_a_value_that_comes_again_and_again_the_latest_event_is_looked_at(mon
 def test_the_latest_event_of_a_class_is_found(
     seed: int, type_: pa.DataType, odd: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In several blocks that overlap in time, of two types of events, with values that are null."""
+    """The events lie in several blocks that overlap in time, have two types, and some values are null."""
     if odd is not None:
         monkeypatch.setattr("cep.histories.classes._ODD", np.uint64(odd))
     random = np.random.default_rng(seed)
     keys = pa.array(["x", "y", "z", ""], TEXT)
-    number = np.array([2, -1, 0, 1], np.int32)  # the second one is of no key that is asked for
+    number = np.array([2, -1, 0, 1], np.int32)  # the second row has no requested key
     back_ms, event_type = 30, int(random.integers(-1, 2))
 
     def values(count: int) -> pa.Array:

@@ -95,7 +95,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def defined(expr: History, past: Sequence[Event], since: int = 0) -> tuple[Value, bool]:
-    """The value at the last of the events, and whether older ones are folded: of those from `since` on."""
+    """Return the value at the last of the events from `since` on, and whether older ones of them are folded."""
     # With a sub-key, the events of all its values count.
     has_sub_key = [e for e in past if all(e.fields.get(name) is not None for name in expr.by)]
     counting = replace(expr, fn="count", by=(), argument=None if expr.fn == "first" else expr.argument)
@@ -189,7 +189,7 @@ STARTS = ("2024-03-30T20:00Z", "2024-04-06T10:00Z", "2024-10-05T10:00Z")
 
 @pytest.mark.parametrize("start", ["2024-10-26T20:00Z", *(pytest.param(start, marks=LATER) for start in STARTS)])
 def test_a_unit_of_the_calendar_is_one_pane(start: str) -> None:
-    """Over a change of the clock, by an hour and by half an hour."""
+    """The window covers a change of the clock, by an hour or by half an hour."""
     random = Random(start)
     events = events_of(random, 70)
     time_ms = int(datetime.fromisoformat(start).timestamp() * 1000)
@@ -213,7 +213,7 @@ def test_a_unit_of_the_calendar_is_one_pane(start: str) -> None:
 
 @pytest.mark.parametrize("seed", seeds(2, inner=0))
 def test_panes_move_with_their_keys(seed: int) -> None:
-    """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
+    """State is divided by keys, written, read and joined, as savepoints, warm starts and changes of runners do."""
     random = Random(seed)
     events = events_of(random, 60)
     written = [*FOLDED, "approx_distinct(pay.size over 5 s) > 1", "approx_percentile(pay.amount over 5 s, 80) > 1.0"]
@@ -305,7 +305,7 @@ def _pane_rows(text: str, count: int) -> int:
 
 
 def split_evenly(batch: EventBatch, random: Random, most: int = 4) -> list[Delivery]:
-    """Micro-batches of one to so many events."""
+    """Return micro-batches of one to `most` events."""
     deliveries: list[Delivery] = []
     start = 0
     while start < len(batch):

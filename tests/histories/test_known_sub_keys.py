@@ -104,7 +104,7 @@ def known_at(expr: History, past: Sequence[Event]) -> Iterator[tuple[int, int]]:
 
 
 def expected(expr: History, own: Sequence[Event]) -> Iterator[tuple[Value, bool, bool]]:
-    """The value at each event, whether older ones are folded, and whether some may be forgotten."""
+    """Yield the value at each event, whether older events are folded, and whether some may be forgotten."""
     for index, (since, lacks_ms) in enumerate(known_at(expr, own)):
         past = own[: index + 1]
         value, is_folded = defined(expr, past)
@@ -116,7 +116,7 @@ def expected(expr: History, own: Sequence[Event]) -> Iterator[tuple[Value, bool,
 
 
 def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Event]]:
-    """Some shops come often, most seldom."""
+    """Return events: some shops come often, most seldom."""
     events: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
@@ -219,7 +219,7 @@ def numbers_kept(segment: Segment) -> list[int]:
     ("most", "seed"), [pytest.param(3, 0, marks=LATER), pytest.param(7, 0, marks=RELEASE)], indirect=["most"]
 )
 def test_what_is_known_moves_with_its_keys(seed: int) -> None:
-    """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
+    """State is divided by keys, written, read and joined, as savepoints, warm starts and changes of runners do."""
     random = Random(seed)
     program = program_over(*WRITTEN)
     exprs, batch = asked_of(program, WRITTEN), batch_of(program.schema, events_of(random, 90))
@@ -285,7 +285,7 @@ def test_a_value_that_is_in_panes_alone_is_found_by_an_event_that_does_not_count
 
 @pytest.mark.slow
 def test_a_key_with_hundreds_of_thousands_of_values_stays_bounded() -> None:
-    """With the limits as they are: bytes of state when all values came once and are in the window."""
+    """With the real limits: bytes of state after all values came once and are in the window."""
     program = program_over("count(pay over 90 d by shop) > 1", "sum(pay.amount over 90 d by shop) > 1")
     count, size = 450_000, 50_000
     sizes, state = [], None
@@ -305,7 +305,7 @@ def test_a_key_with_hundreds_of_thousands_of_values_stays_bounded() -> None:
 
 
 def many_shops(program: Program, start: int, end: int) -> EventBatch:
-    """Events of one key, each of another shop."""
+    """Return events of one key, each of another shop."""
     count = end - start
     ids = pa.array([f"{index:08}" for index in range(start, end)], TEXT)
     batch = batch_of(program.schema, {"x": [Event(0, "pay", 0, 0, {"id": "0", "key": "x", "size": 1, "way": 0})]})

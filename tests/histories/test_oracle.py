@@ -1,4 +1,4 @@
-"""Random patterns whose conditions look at past events: the engine answers as the oracle does, however it is fed."""
+"""Random patterns whose conditions read past events: the engine answers like the oracle, for every cut."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _V = CurrentField("v", MAYBE_INT)
 
 
 def with_past(case: Case) -> Case:
-    """The case with a condition over past events at one of its variables."""
+    """Return the case with a condition over past events at one of its variables."""
     random = Random(f"past {case.level}/{case.seed}")
     changed = list(case.pattern.variables)
     for index in [random.randrange(len(changed))]:
@@ -66,7 +66,7 @@ def _history(random: Random) -> History:
     if random.random() < 0.5 and where is None:
         where = Binary(">", _V, Const(random.randint(0, 4), INT), MAYBE_BOOL)
     fn: HistoryFn = random.choice(_FUNCTIONS)
-    if fn == "approx_distinct":  # by the key alone
+    if fn == "approx_distinct":  # without a sub-key
         return History(fn, EVENT_TYPE, _V, where, (), replace(window, ms=random.randint(1, 300)), None, INT)
     if fn == "first_seen":
         return History(fn, "", None, None, ("k",), None, None, INT)
@@ -86,7 +86,7 @@ def cases(level: int) -> list[Case]:
 
 
 def as_fields(case: Case) -> tuple[Schema, PatternIR, dict[str, list[Event]]]:
-    """The same with every history as a field of the events, whose values come from the oracle."""
+    """Return the same with every history as a field of the events. The values of the fields come from the oracle."""
     exprs = list(dict.fromkeys(histories(case.pattern)))
     fields = tuple(Field(f"past_{index}", past.type.as_nullable()) for index, past in enumerate(exprs))
     (event_type,) = SCHEMA.event_types
@@ -106,7 +106,7 @@ def as_fields(case: Case) -> tuple[Schema, PatternIR, dict[str, list[Event]]]:
 
 
 def _swapped(expr: Any, swaps: dict[History, CurrentField]) -> Any:
-    """The expression with each history replaced."""
+    """Return the expression with each history replaced."""
     if isinstance(expr, History):
         return swaps[expr]
     if not is_dataclass(expr) or isinstance(expr, type):

@@ -1,4 +1,4 @@
-"""Approximate histories: the same in any split, in little state, and only of events that their rule has seen."""
+"""Approximate histories: the same in any split, with little state, and only from events that their rule has seen."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asked_of(program: Program) -> list[History]:
 
 
 def least(past: list[Event], expr: History, most: int) -> int:
-    """The definition: exactly up to `most`, then from the hash of that rank."""
+    """Return the value by definition: exact up to `most`, above that estimated from the hash of that rank."""
     inside = [event for event in past if in_panes(expr.window, event, past[-1])]
     sizes = np.array(sorted({int(event.fields["size"] or 0) for event in inside}), np.int64)
     codes = np.sort(hashes(sizes, Type(Kind.INT), pa.array([], TEXT)))
@@ -80,7 +80,7 @@ def test_equal_panes_of_different_histories_are_kept_once() -> None:
 
 
 def fed(program: Program, state: KeyedState | None, events: list[Event]) -> KeyedState:
-    """The state after a micro-batch, through bytes as a runner has it."""
+    """Return the state after a micro-batch, passed through bytes as in a runner."""
     batch = batch_of(program.schema, {"x": events})
     watermark_ms = int(batch.time_ms[-1])
     return through_bytes(program, advance(program, state, batch, watermark_ms).keyed_state, watermark_ms)
@@ -98,7 +98,7 @@ def after_each(program: Program, batches: int, of_batch: int, pause_ms: int) -> 
 
 
 def test_state_does_not_grow_with_the_events_of_a_window() -> None:
-    """In 90 days a pane is 33 hours: many more events in the same panes, the same bytes."""
+    """In 90 days a pane is 33 hours long: many more events go into the same panes and take the same bytes."""
     program = program_over(RANK, "approx_distinct(pay.size over 90 d) > 1")
     few, many = (
         list(after_each(program, 25, 400, pause_ms))[-1] for pause_ms in (6 * 60_000, 60_000)
@@ -111,7 +111,7 @@ def test_state_does_not_grow_with_the_events_of_a_window() -> None:
 
 
 def test_codes_of_any_size_are_joined() -> None:
-    """Segments keep codes as small as they are."""
+    """Segments store codes in the smallest type that fits."""
     program, state = program_over(RANK.replace("pay.amount", "pay.weight"), DISTINCT), None
     numbers = [(1.0, 1), (1e300, 2), (-1e-300, 3), (0.0, 4)] * 6
     for index, (weight, size) in enumerate(numbers):

@@ -34,7 +34,7 @@ def flags(values: list[int]) -> np.ndarray:
 
 
 def through_entries(bands: Bands, random: Random) -> Bands:
-    """The same as entries, in any order of keys."""
+    """Return the same bands, passed through entries in any order of keys."""
     entries = bands.entries()
     order = list(range(KEYS))
     random.shuffle(order)
@@ -44,7 +44,7 @@ def through_entries(bands: Bands, random: Random) -> Bands:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of three keys move on in calls of any size, with many and with few different values."""
+    """Windows of three keys move in calls of any size, with many or few different values."""
     random = Random(f"ranks {seed}")
     monkeypatch.setattr(ranks, "_REACH", random.choice((0, 1, 3, 10)))
     percent = random.choice((1, 25, 50, 90, 100))

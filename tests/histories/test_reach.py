@@ -50,7 +50,7 @@ def payment(order: int, time_ms: int, key: str) -> Event:
 
 
 class Counting:
-    """Histories whose segments count the events that are read of them."""
+    """Histories whose segments count how many of their events are read."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -106,7 +106,7 @@ SPARSE = (
 
 
 def events_read(window: str, written: Sequence[str], batches: int = 150, of_batch: int = 64) -> tuple[int, int]:
-    """(events read of segments, events kept at the end) where an hour lies between two micro-batches."""
+    """Return the events read from segments and the events kept at the end. Micro-batches lie an hour apart."""
     program = program_over(*(text.format(window) for text in written))
     assert program.histories is not None
     keyed_state: KeyedState | None = None
@@ -145,7 +145,7 @@ def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[
     short, _ = events_read("1 min", written)
     long, rows_kept = events_read("90 d", written)
     assert rows_kept == batches * of_batch, "nothing has left the window"
-    # An event is read when small segments are joined, and when it leaves the minute; of the 90 days none leaves.
+    # An event is read when small segments are joined, and when it leaves the minute. None leaves the 90 days.
     assert short <= rows_kept
     assert long <= 5 * rows_kept
     leaving, rows_left = events_read("2 d", written)
@@ -167,7 +167,7 @@ def test_of_the_first_event_of_a_window_those_are_looked_at_that_leave_and_the_n
 
 @pytest.mark.parametrize("seed", range(4))
 def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The values are the same, and the pages say so."""
+    """The values are the same, and the pages record which histories are not carried."""
     random = Random(f"crowded {seed}")
     written = [text.format("9 ms") for text in (*SUMS[3:], *SPARSE)]
     program = program_over(*written)

@@ -72,7 +72,7 @@ class Reference:
     known: dict[tuple[Value, ...], Event] = field(default_factory=dict)
 
     def take(self, event: Event) -> tuple[Value, bool, bool]:
-        """The value at the event, whether it says that events may be forgotten, and whether a value is for it."""
+        """Return the value at the event, whether events may be forgotten, and whether a value is dropped for it."""
         expr = self.expr
         by = tuple(event.fields.get(name) for name in expr.by)
         if None in by:
@@ -218,7 +218,7 @@ def led_through(
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_what_is_known_moves_with_its_keys(seed: int) -> None:
-    """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
+    """State is divided by keys, written, read and joined, as savepoints, warm starts and changes of runners do."""
     random = Random(seed)
     events = events_of(random, 100)
     program = program_over(*WRITTEN, *BESIDE)

@@ -61,7 +61,7 @@ def test_what_is_no_number_has_a_bucket_of_its_own() -> None:
 
 
 def least_of(slots: np.ndarray, type_: Type, texts: pa.Array = NO_TEXTS) -> int:
-    """The estimate for these different values."""
+    """Return the estimate for these different values."""
     codes = np.unique(hashes(slots, type_, texts))
     last_code = codes[min(len(codes), DISTINCT_HASHES_MAX) - 1 :][:1]
     return int(estimated(np.array([len(codes)], np.int64), last_code)[0])
@@ -82,7 +82,7 @@ def test_many_are_off_as_stated_and_no_more_than_those_of_the_library(count: int
     for trial in range(40):
         slots = np.arange(count, dtype=np.int64) * 7 + trial * 10**9
         ours.append(least_of(slots, INT) / count - 1)
-        sketch = datasketches.update_theta_sketch(10, seed=trial + 1)  # 2^10: as many hashes as ours
+        sketch = datasketches.update_theta_sketch(10, seed=trial + 1)  # 2^10: the same number of hashes as in cep
         for slot in slots.tolist():
             sketch.update(slot)
         theirs.append(sketch.get_estimate() / count - 1)

@@ -39,7 +39,7 @@ WINDOWS = {"1 h": DAY_MS // 24, "1 d": DAY_MS, "28 d": 28 * DAY_MS, "90 d": 90 *
 
 @dataclass(frozen=True)
 class Asked:
-    """A history, and the same in SQL. `close` bounds the relative difference where rounding differs."""
+    """A history, and its SQL. `close` bounds the relative difference where rounding differs."""
 
     text: str
     sql: str
@@ -111,7 +111,7 @@ def of_file(name: str, key: str, other: str) -> pa.Table:
 
 
 def numbered(table: pa.Table) -> pa.Table:
-    """With an id in the order of the rows, and the number that orders the events of a key."""
+    """Add an id in the order of the rows, and the number that orders the events of a key."""
     ids = pa.array([f"{n:08d}" for n in range(table.num_rows)])
     table = table.append_column("id", ids).append_column("size", pc.divide(table["amount"].cast(pa.float64()), 7.0))
     place = "row_number() over (partition by key, time_ms order by id) - 1 as place"
@@ -141,7 +141,7 @@ def program_of(wanted: list[Asked]) -> Program:
 
 
 def values(program: Program, keyed_state: KeyedState | None, batch: EventBatch) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Values (floats or whole numbers) and null flags of each rule's history, in the order of the batch."""
+    """Return values (floats or integers) and null flags of each rule's history, in the order of the batch."""
     prepared = prepare(program, empty_state(program) if keyed_state is None else keyed_state, batch, -TIME_MS_MAX)
     assert program.histories is not None
     numbers = {h.expr: h.number for h in program.histories.histories}

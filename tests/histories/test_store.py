@@ -19,7 +19,7 @@ SPANS_MS = (50, 1_000, 40_000)
 
 
 def random_block(random: np.random.Generator, first_ms: int, count: int, name: str = "amount") -> tuple[Block, int]:
-    """Events of some keys in their order, and how long the longest is asked for."""
+    """Return events of some keys in their order, and the longest time that a rule needs them."""
     key = np.sort(random.integers(0, len(KEYS), count)).astype(np.int32)
     time = np.sort(random.integers(first_ms, first_ms + 100, count))
     span_ms = random.choice(SPANS_MS, count)
@@ -43,7 +43,7 @@ def facts(blocks: Sequence[Block]) -> dict[str, list[tuple[int, int, object]]]:
 
 
 def wanted(blocks: Sequence[Block], watermark_ms: int) -> dict[str, list[tuple[int, int, object]]]:
-    """The events that may be asked for after a watermark, of the keys that have any."""
+    """Return the events that a rule may need after a watermark, for the keys that have any."""
     alive = {name: [row for row in rows if row[0] + 2 ** row[1] > watermark_ms] for name, rows in facts(blocks).items()}
     return {name: rows for name, rows in alive.items() if rows}
 
@@ -108,7 +108,7 @@ def test_pages_taken_apart_and_joined_are_the_same(seed: int) -> None:
 
 
 def tallied(histories: Histories) -> tuple[dict[str, list[int]], dict[tuple[str, str], list[int]]]:
-    """Tallies by key, and by key and sub-key."""
+    """Return tallies by key, and by key and sub-key."""
     names, entries = histories.keys.to_pylist(), histories.sub_tallies["by shop"]
     by_key = dict(zip(names, histories.tallies["count"].tolist(), strict=True))
     owners = [(names[key], shop) for key, shop in zip(entries.key.tolist(), entries.by[0].to_pylist(), strict=True)]

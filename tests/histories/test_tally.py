@@ -18,14 +18,14 @@ LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
 def values_of(random: Random, count: int) -> list[int]:
-    """Small ones, some that lie close together far from 0, and those at the ends."""
+    """Return small values, some that lie close together far from 0, or some at the ends of 64 bits."""
     far = random.choice((0, 10**6, 10**17, GREATEST - 3, LEAST))
     kinds = ((far, far + 1, far + 3), (random.randint(-50, 50),), (LEAST, GREATEST, 0, -1))
     return [random.choice(random.choice(kinds)) for _ in range(count)]
 
 
 def exact_spread(values: list[int]) -> float:
-    """The root of n Σx² − (Σx)², with 60 bits more than a float has, and then divided."""
+    """Return the root of n Σx² − (Σx)², computed with 60 bits more than a float has, and then divided."""
     under = len(values) * sum(v * v for v in values) - sum(values) ** 2
     return float(Fraction(isqrt(under << 240), 1 << 120) / len(values))
 
@@ -84,7 +84,7 @@ def test_what_is_carried_is_what_is_added_up_anew(seed: int) -> None:
         window = [v for v, s, gone in zip(values, segments, has_left, strict=True) if s == segment and not gone]
         assert words(after)[segment] == expected(window)
         assert spreads(after)[segment] == spreads(of_windows(np.array(window, np.int64), *_whole(window), WIDTH))[0]
-        # Old ones come before new ones; the window of an event after all of them holds all.
+        # Old values come before new ones; the window of an event after all of them contains all.
         first, end = np.searchsorted(segments, [segment, segment + 1])
         at_end = at_events(before, moves, np.array([segment]), np.array([first]), np.array([end]))
         assert words(at_end) == [expected(values[first:end])]

@@ -118,7 +118,7 @@ def patterns() -> tuple[Schema, tuple[PatternIR, ...]]:
 
 
 def random_events(random: Random, count: int = 40) -> dict[str, list[Event]]:
-    """Events of three keys, some at the same time, now and then after a pause."""
+    """Return events of three keys, some at the same time, sometimes after a pause."""
     events: dict[str, list[Event]] = {key: [] for key in "xyz"}
     time_ms = 1_700_000_000_000
     for order in range(count):
@@ -140,7 +140,7 @@ def random_events(random: Random, count: int = 40) -> dict[str, list[Event]]:
 def engine_values(
     program: Program, deliveries: Sequence[Delivery], expr: Sequence[History], keyed_state: KeyedState | None = None
 ) -> dict[str, list[Value]]:
-    """The value of each history at each event, by event id. Between two calls the keyed state is bytes."""
+    """Return the value of each history at each event, by event id. Between two calls the keyed state is bytes."""
     values_by_event: dict[str, list[Value]] = {}
     tables: list[PreparedEvents] = []
 
@@ -153,7 +153,7 @@ def engine_values(
         for batch, watermark_ms in deliveries:
             after = advance(program, keyed_state, batch, watermark_ms).keyed_state
             keyed_state = through_bytes(program, after, watermark_ms)
-            while tables:  # none where a batch is empty
+            while tables:  # an empty batch has no table
                 values_by_event |= dict(_values(program, tables.pop(), batch, expr))
     return values_by_event
 
@@ -193,7 +193,7 @@ def oracle_values(events: dict[str, list[Event]], wanted: Sequence[History]) -> 
 def differences(
     found: dict[str, list[Value]], expected: dict[str, list[Value]], asked: Sequence[int] = range(len(WRITTEN))
 ) -> list[object]:
-    """Where values differ that were asked for by these numbers of WRITTEN."""
+    """Return the differing values of the histories with these numbers in WRITTEN."""
     assert found.keys() == expected.keys()
     return [
         (WRITTEN[number], event, ours, theirs)
@@ -263,7 +263,7 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
     batch = batch_of(schema, events)
     window, last = (program_of(schema, every[index]) for index in text)
     state = advance(window, None, batch, 49).keyed_state
-    assert len(state.histories) == 5 + 2  # 45 to 49 of x, both of y
+    assert len(state.histories) == 5 + 2  # times 45 to 49 of x, both of y
     later = batch_of(schema, {"z": [Event(99, "pay", 90, 99, {"id": "99", "key": "z", "size": 1, "way": 0})]})
     assert len(advance(window, state, later, 90).keyed_state.histories) == 1
     assert len(advance(last, None, batch, 49).keyed_state.histories) == 2
@@ -273,7 +273,7 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("text", "expected", "cut"),
     [
-        # s0 to s2 are remembered; s3 and s4 are new each time.
+        # Values s0 to s2 are remembered; s3 and s4 count as new each time.
         ("first_seen(shop) < 5 ms", [0, 0, 0, 0, 0, 5, 5, 5, 0, 0], [3, 4, 8, 9]),
         # The three shops that came last are known out of five, and never the shop that comes now.
         ("last(pay by shop).size > 1", [None] * 10, range(3, 10)),
@@ -282,7 +282,7 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
 def test_single_events_have_a_limit_and_are_counted_and_told(
     text: str, expected: list[Value], cut: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As soon as a key has as many values as are known, a new one may have been forgotten."""
+    """If a key has as many values as cep can know, a new value may be a forgotten one."""
     monkeypatch.setattr("cep.histories.retained.HISTORY_VALUES_MAX", 3)
     monkeypatch.setattr("cep.histories.remembered.HISTORY_VALUES_MAX", 3)
     schema, every = patterns()

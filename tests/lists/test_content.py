@@ -1,4 +1,4 @@
-"""Membership of each kind of list against plain Python; a list that changes against a set that does."""
+"""Membership of each kind of list against plain Python; a changing list against a changing set."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_prefixes_of_texts_beyond_ascii() -> None:
 
 @st.composite
 def address(draw: st.DrawFn) -> str:
-    """Mostly an address, in all its spellings, sometimes none."""
+    """Draw an address in any spelling, sometimes another text."""
     four = ".".join(draw(st.lists(OCTET, min_size=4, max_size=4) if draw(st.booleans()) else st.lists(OCTET)))
     kind = draw(st.sampled_from(["four", "six", "six", "six", "mixed", "whole4", "whole6", "text"]))
     if kind == "four":
@@ -79,7 +79,7 @@ def python_within(text: str, networks: list[str]) -> bool | None:
 @example(["::/0"], ["::", "1::", "::1", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", ":::", "1:2:3:4:5:6:7:8:9"], None)
 @example(["::ffff:0:0/96"], ["::ffff:1.2.3.4", "1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5:6:7:1.2.3.4"], None)
 def test_networks(networks: list[str], asked: list[str], data: st.DataObject | None) -> None:
-    if data is not None:  # and addresses that are near the networks
+    if data is not None:  # and addresses near the networks
         inside = [ipaddress.ip_network(entry) for entry in networks]
         asked = asked + [str(n[0]) for n in inside] + [str(n[-1]) for n in inside]
         asked += [str(n[-1] + 1) for n in inside if int(n[-1]) + 1 < 2**n.max_prefixlen]

@@ -1,4 +1,4 @@
-"""Sets by name in a folder and in memory; which version an event sees."""
+"""Sets by name in a folder and in memory; the version that an event sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: the file that is printed is valid and says the defaults; every mistake is told; flags win; secrets hide."""
+"""Settings: the printed file is valid and has the defaults; every mistake is reported; flags win; secrets hide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def uncommented() -> str:
-    """The printed file with every example in force."""
+    """Return the printed file with every example in force."""
     lines = default_file().splitlines()
     names = {f"# {name} = " for _, name, _ in fields()}
     return "\n".join(line[2:] if any(line.startswith(n) for n in names) else line for line in lines)

@@ -26,7 +26,7 @@ def page_of(state: KeyedState) -> StoredPage:
 
 
 def bound_of(state: KeyedState, node: int) -> set[int]:
-    """Walk from a node to all that lead to it, as a reader would: the nodes that have an event."""
+    """Walk from a node to all nodes that lead to it, as a reader would: return the nodes that have an event."""
     if node < 0:
         return set()
     row, also_before, before = state.nodes[node].tolist()

@@ -10,7 +10,7 @@ from cep.engine.alerts import ALERT_SCHEMA
 
 
 def alert_table(first: int, count: int, status: str = "live", message: str = "Card c1: 3 probes") -> pa.Table:
-    """`count` alerts, whose ids are `a` and a number from `first` on."""
+    """Return `count` alerts, whose ids are `a` and a number from `first` on."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
     rows = []
     for number in range(first, first + count):

@@ -1,4 +1,4 @@
-"""Texts of events in CSV files: spreadsheets show them, and run none."""
+"""Texts of events in CSV files: spreadsheets show them and do not run them."""
 
 from __future__ import annotations
 

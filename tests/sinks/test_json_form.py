@@ -50,7 +50,7 @@ TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.jus
 
 
 def plain(alert: dict[str, Any]) -> bytes:
-    """The line of one alert, from the alert as Python has it."""
+    """Return the line of one alert from its Python values."""
 
     def written(value: Any) -> Any:
         if isinstance(value, datetime):

@@ -36,7 +36,7 @@ def consumed(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
 
 
 def target(kafka: KafkaCluster, job_id: str = "job", **changes: Any) -> KafkaTarget:
-    """A topic of its own."""
+    """Return a target with its own topic."""
     topic = f"alerts-{uuid.uuid4().hex}"
     kafka.create(topic, 3)
     return KafkaTarget(kafka.address, topic, job_id, **changes)
@@ -121,7 +121,7 @@ def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluste
 def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    """The one that has taken over sent the same micro-batch or another one, and works on."""
+    """The process that has taken over has sent the same micro-batch or another one, and continues."""
     if not kafka_broker.is_real:  # the mock does not fence
         return
     to = target(kafka_broker)
@@ -153,7 +153,7 @@ def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
 
 @pytest.mark.parametrize(("batch_id", "first"), [(4, 0), (5, 9)])
 def test_a_checkpoint_that_does_not_go_with_the_topic(kafka_broker: KafkaCluster, batch_id: int, first: int) -> None:
-    """An older one, and one of the same age that gives other alerts."""
+    """The checkpoint is older, or has the same age and gives other alerts."""
     if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
         return
     to = target(kafka_broker)
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_does_not_go_with_the_topic(kafka_broker: KafkaCluster
 
 @pytest.mark.slow
 def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client would wait for ever (librdkafka 5456), as the crash suite has shown."""
+    """Without this the client waits for ever (librdkafka 5456), as the crash suite has shown."""
     with RealKafka() as kafka:
         to = target(kafka, wait_ms_max=120_000)
         sink = KafkaTransactionSink(to)
@@ -276,7 +276,7 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     to = target(kafka_broker)
     first = KafkaTransactionSink(to)
     first.write(alert_table(0, 20), 3)
-    # The broker ends a transaction in each partition when it comes to it; until then the place is an older one.
+    # The broker ends a transaction in each partition at different times; until then the place is an older one.
     assert keys(consumed(kafka_broker, to.topic, 20)) == names(0, 20)
     place = first.place()
     first.write(alert_table(20, 5), 4)

@@ -26,7 +26,7 @@ def ids(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_what_comes_again_is_there_once(seed: int, tmp_path: Path) -> None:
-    """Two jobs in one table, each with processes that begin again at numbers they have sent."""
+    """Two jobs write into one table; their processes begin again at numbers that they have sent."""
     chance, folder = Random(seed), tmp_path / "alerts"
     sent: set[str] = set()
     for job in ("one", "two"):

@@ -50,7 +50,7 @@ def test_an_alert_that_comes_again_is_there_once(postgres: RealPostgres) -> None
 
 
 def test_a_server_in_trouble_loses_nothing(postgres: RealPostgres) -> None:
-    """It is stopped, its table is locked, dropped, and then forbidden: the reason is named, and the same write does."""
+    """The server is stopped; the table is locked, dropped, forbidden: the reason is named, and a retry works."""
     sink = PostgresSink(postgres.address, 200)
     reasons: list[str] = []
 

@@ -23,7 +23,7 @@ SECRET = b"known to both"
 
 @dataclass
 class Receiver:
-    """Answers with the statuses that it was given, one after the other, then with 204."""
+    """Answers with the given statuses, one after the other, then with 204."""
 
     server: ThreadingHTTPServer
     answers: list[int] = field(default_factory=list)

@@ -53,7 +53,7 @@ GOOD_FORMS: dict[str, Callable[[Rows], bytes]] = {
     "packed.csv.gz": lambda records: gzip.compress(csv_text(records).encode()),
     "a.parquet": _parquet,
 }
-# The same, and how many of its 20 records can be read.
+# The same, with the number of its 20 records that can be read.
 BROKEN_FORMS: dict[str, tuple[Callable[[Rows], bytes], int]] = {
     "cut.json": (lambda records: json.dumps(records, indent=1).encode()[:-30], 19),
     "brace.json": (lambda records: (json.dumps(records[:5]) + "}" + json.dumps(records[5:])).encode(), 5),

@@ -57,7 +57,7 @@ def test_packed_files_are_read_like_others(tmp_path: Path, packing: str) -> None
 @pytest.mark.skipif(not STATM.exists(), reason="the system does not say how many addresses a process has")
 @pytest.mark.parametrize("packing", ["gz", "zst"])
 def test_files_that_cannot_be_unpacked_leave_no_memory_behind(tmp_path: Path, packing: str) -> None:
-    """Each took the sixteen megabytes that were asked for, for ever: 200 of them 3.2 GB of addresses."""
+    """Each file took sixteen megabytes of address space for ever: 200 of them 3.2 GB."""
     text = record() * 100
     packed = gzip.compress(text) if packing == "gz" else pa.compress(text, codec="zstd", asbytes=True)
     path = tmp_path / f"events.jsonl.{packing}"

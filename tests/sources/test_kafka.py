@@ -86,7 +86,7 @@ def test_offsets_that_are_gone(kafka: MockKafka) -> None:
 
 
 class _Moving:
-    """A consumer that is told a few times that a partition is led by another broker by now."""
+    """A consumer that hears a few times that another broker leads a partition."""
 
     def __init__(self, own: Any, refusals: list[int]) -> None:
         self._own, self._refusals = own, refusals
@@ -285,7 +285,7 @@ def answer_for_ids(topic_id: str | None) -> Future[Any]:
         ([None, "first", None, None, "second"], False, [None, "first", None, None, "second"]),  # twice away
         (["first", None, None, "second"], True, ["first", None, None, "second"]),  # slow, and they have ids
         ([None, None, "late"], False, [None, None, None]),  # brokers without ids are not asked again for a while
-        ([None, "late"], True, [None, None]),  # at once, where they answer other questions
+        ([None, "late"], True, [None, None]),  # at once, because they answer other questions
     ],
 )
 def test_an_outage_is_not_taken_for_brokers_without_ids(

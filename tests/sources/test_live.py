@@ -1,4 +1,4 @@
-"""Live sources: every record once in order, also when sent back to a position; lanes and ends."""
+"""Live sources: every record once in order, also after a seek to a position; lanes and ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [orjson.loads(record(tx_id=f"t{n}", event_time=GOOD_MS + n)) for n in ran
 
 
 def drain(source: LiveSource, records_max: int = 50) -> list[str]:
-    """The ids of all that comes until nothing does."""
+    """Return the ids of all events until the source has no more."""
     event_ids: list[str] = []
     while chunks := source.poll(records_max, 0.05):
         for part in decode_chunks(ONE, chunks).parts:
@@ -83,7 +83,7 @@ def test_files_go_on_behind_a_position(kind: str, tmp_path: Path) -> None:
 
 
 def test_files_of_one_millisecond_come_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """As Spark has them, which knows no more of a file's time: control records come in the same order in both."""
+    """Spark knows no more of a file's time, so control records come in the same order in both runners."""
     for number, name in enumerate(("b", "a", "c")):
         write(tmp_path, "jsonl", name, ROWS[100 * number : 100 * number + 100])
         os.utime(tmp_path / f"{name}.jsonl", ns=(0, 10**18 + 400_000 * number + 600_000 * (number == 2)))
@@ -173,7 +173,7 @@ def test_a_line_that_is_too_long_is_cut(lines: list[bytes], block_bytes: int) ->
 
 
 def test_a_line_without_an_end_is_joined_once() -> None:
-    """A block that ends no line costs its own length, however much came before it."""
+    """A block without a line end costs its own length, for any amount of text before it."""
 
     class Counted(bytes):
         copied = 0

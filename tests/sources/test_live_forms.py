@@ -22,7 +22,7 @@ from tests.sources.live_forms import BROKEN_FORMS, GOOD_FORMS, rows, write
 
 
 def taken(source: FilesSource, records_max: int = 7) -> tuple[list[str], list[Poison]]:
-    """Return the ids and the rejected records of all that comes."""
+    """Return the ids and the rejected records of all chunks."""
     ids, poison = list[str](), list[Poison]()
     while not source.ended:
         for part in decode_chunks(ONE, source.poll(records_max, 0.0)).parts:

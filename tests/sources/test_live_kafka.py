@@ -140,7 +140,7 @@ def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
         with pytest.raises(SourceError, match=refusal):
             look()
     assert running.ids() == ids, "a commit that comes now does not take the new topic for the old one"
-    of_before = TopicSource(settings, topic)  # a build before this one wrote no ids
+    of_before = TopicSource(settings, topic)  # an earlier build wrote no ids
     of_before.expect({"another": "id"})
     of_before.seek({})
     assert of_before.ids() != ids
@@ -153,7 +153,7 @@ def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
 def test_a_client_that_has_stopped_is_replaced(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, stopped: list[int]
 ) -> None:
-    """A paused partition is one that a client no longer reads, and gives no error."""
+    """A paused partition imitates a client that no longer reads it and gives no error."""
     topic = f"live-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic)
     sent = send(kafka_broker, topic, 0, 30)
@@ -207,7 +207,7 @@ def test_brokers_that_give_no_ids_are_read_at_every_look() -> None:
 
 
 def test_another_topic_is_refused_at_a_start_that_waits_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not answer when they are first asked for ids, and give offsets a moment later."""
+    """The brokers do not answer the first question for ids, and give offsets a moment later."""
     with contextlib.closing(MockCluster("brokers come back in a start")) as brokers:
         topic = f"live-{uuid.uuid4().hex[:8]}"
         brokers.create(topic)

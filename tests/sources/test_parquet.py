@@ -1,4 +1,4 @@
-"""Files of Parquet give the same rows however they were packed, in batches of bounded memory; bombs are refused."""
+"""Parquet files give the same rows for any packing, in batches of bounded memory; bombs are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMIT = 20_000
 
 
 def random_table(random: Random) -> pa.Table:
-    """Return columns of many kinds; some texts are long, and some of those come often."""
+    """Return columns of many kinds; some texts are long, and some long texts repeat."""
     rows = random.randrange(1, 600)
     few = ["a", "bb", "x" * random.choice((3, 900, 5_000)), None]
     texts = [random.choice(few) for _ in range(rows)]
@@ -46,7 +46,7 @@ def random_table(random: Random) -> pa.Table:
 
 
 def written(table: pa.Table, path: Path, random: Random) -> None:
-    """Write a table in one of the ways that writers have."""
+    """Write a table as one of several writers would."""
     encodings = {}
     if random.random() < 0.3:
         encodings = {"column_encoding": {n: random.choice(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN"))
@@ -60,7 +60,7 @@ def written(table: pa.Table, path: Path, random: Random) -> None:
 
 
 def in_memory(batch: pa.RecordBatch) -> int:
-    """Return the bytes of the texts of a batch once dictionaries are written out."""
+    """Return the bytes of the texts of a batch after dictionaries are expanded."""
     columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
     return sum(len(value or "") for c in columns if not pa.types.is_nested(c.type) for value in c.cast("string")
                .to_pylist())  # fmt: skip
@@ -83,7 +83,7 @@ def test_rows_are_those_of_arrow_in_batches_of_bounded_bytes(seed: int, tmp_path
     for name in names:  # a list that may be too large is null
         values = zip(joined[name].to_pylist(), expected[name].to_pylist(), strict=True)
         assert all(one == other or (name == "list" and one is None) for one, other in values)
-    # Long values may stand together in a page, whose mean is all that its header says.
+    # Long values may lie together in a page, and its header only gives their mean length.
     assert all(batch.num_rows == 1 or in_memory(batch) <= 10 * _LIMIT for batch in batches)
 
 
@@ -92,7 +92,7 @@ def one_text(rows: int, text: str) -> pa.Array:
 
 
 def event_table(rows: int, note: pa.Array) -> pa.Table:
-    """Return payments that differ in nothing, one of whose texts is a dictionary."""
+    """Return payments that are all equal, with a text as a dictionary."""
     same = {name: one_text(rows, str(value)) for name, value in GOOD.items() if value is not None}
     return pa.table({**same, "card_id": note})
 
@@ -108,7 +108,7 @@ def test_a_small_file_with_gigabytes_of_texts_is_read_in_little_memory(stores_sc
     for piece in read_pieces(path, ONE).pieces:
         assert piece.size < 2_000
         count += piece.size
-        if count < 5_000:  # each takes its time, and is the same
+        if count < 5_000:  # each takes its time with the same result
             assert len(piece.decode()) == piece.size
         most = max(most, pa.total_allocated_bytes())
     assert count == 40_000
@@ -148,7 +148,7 @@ def test_files_beyond_the_limits_are_refused(tmp_path: Path) -> None:
 
 
 def test_texts_that_begin_as_the_one_before_are_few_at_a_time(tmp_path: Path) -> None:
-    """An encoding by which a page of some bytes holds thousands of long texts, without a dictionary."""
+    """With this encoding a page of some bytes holds thousands of long texts, without a dictionary."""
     path = tmp_path / "a.parquet"
     table = pa.table({"tx_id": ["x" * 60_000] * 2_000})
     pq.write_table(table, path, compression="zstd", use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY")
@@ -219,7 +219,7 @@ def _length_places(page: bytes) -> list[int]:
 
 
 def test_a_dictionary_of_many_empty_texts_is_not_counted_text_by_text() -> None:
-    """A page of some kilobytes unpacks to as many zeros as a page may have, each four of them an empty text."""
+    """A page of some kilobytes unpacks to the maximum of zeros, and each four zeros are an empty text."""
     zeros = bytes(PARQUET_PAGE_BYTES_MAX // 64)
     packed = bytes(pa.compress(zeros, "zstd", asbytes=True))
     with patch.object(parquet, "_LENGTH", Mock(wraps=parquet._LENGTH, size=4)) as lengths:
@@ -228,7 +228,7 @@ def test_a_dictionary_of_many_empty_texts_is_not_counted_text_by_text() -> None:
             parquet._longest_text_of(packed, len(zeros), 200_000, 6) == len(zeros) - 800_000
         )  # too many for its bytes
         assert lengths.unpack_from.call_count == 0
-        assert parquet._longest_text_of(packed, len(zeros), 9, 6) == 0  # only so many texts are read
+        assert parquet._longest_text_of(packed, len(zeros), 9, 6) == 0  # only this many texts are read
         assert lengths.unpack_from.call_count == 9
 
 

@@ -78,7 +78,7 @@ SETS = {
     "sparkov": (SPARKOV, moments("2019-01-01T00:00:18", "2019-01-01T00:00:44", "2020-06-21T12:13:37"), "trans_num",
                 {"merchant": "merchant", "amt": "amt", "cc_num": "cc_num"}),
 }  # fmt: skip
-# Two rows that are equal, so that the number of the row is the only id.
+# Two equal rows, so that the number of the row is the only id.
 for _name in ("creditcard", "paysim", "cards", "aml"):
     _text, _times, _id, _fields = SETS[_name]
     SETS[_name] = (_text + _text.splitlines(keepends=True)[-1], [*_times, _times[-1]], _id, _fields)
@@ -123,7 +123,7 @@ LABELS = {
 
 
 FIRST, ROWS = datetime(2022, 9, 1, tzinfo=UTC), 960
-# The forms of the lines of larger sets, by the number of the row; the field of the amount, and the key of a customer.
+# The lines of larger sets by the number of the row; the field of the amount, and the key of a customer.
 Line = Callable[[int, datetime, float, int], str]
 LINES: dict[str, tuple[Line, str, str]] = {
     "creditcard": (
@@ -167,7 +167,7 @@ LINES: dict[str, tuple[Line, str, str]] = {
 
 
 def larger(name: str) -> str:
-    """A set of forty days, in which each twentieth payment is a fraud, and large."""
+    """Return a set of forty days, in which each twentieth payment is a fraud and large."""
     line = LINES[name][0]
     rows = [
         line(n, FIRST + timedelta(hours=n), 900.5 if n % 20 == 3 else 10.25 + n % 40, int(n % 20 == 3))
@@ -289,7 +289,7 @@ def test_the_rows_of_a_query_have_no_number() -> None:
 
 OPENED = 'event a { i id  event_time time  opened time?  c string } pattern p by c { seq x where x: a c == "c" '
 BOOKED = datetime(2026, 3, 1, 9, tzinfo=UTC)
-# Two times of a record as they are written, and how the first one is said to be written.
+# Two times of a record in their written form, and the options for the form of the first one.
 TWO_FORMS: dict[str, tuple[object, str, dict[str, str]]] = {
     "a form": ("01.03.2026 10:00", "2026-02-20T09:00:00+01:00", {"time_form": "%d.%m.%Y %H:%M", "tz": "Europe/Berlin"}),
     "a zone": ("2026-03-01 10:00:00", "2026-02-20T08:00:00Z", {"tz": "Europe/Berlin"}),

@@ -1,4 +1,4 @@
-"""Files of a folder, each read by its own names and types; pandas and DuckDB say which values are right."""
+"""Files of a folder, each read by its own names and types; pandas and DuckDB give the right values."""
 
 from __future__ import annotations
 

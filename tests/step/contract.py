@@ -68,7 +68,7 @@ PROGRAMS = programs_by_level(DEPLOYED.rulebook, DEPLOYED.schema)[0]
 
 
 def job_rules(*, lateness_ms: int = 0, order: str = "event_time", dedup_ms: int = 0) -> JobRules:
-    """The rules above, in a job with one key group of two pages."""
+    """Return the rules above, in a job with one key group of two pages."""
     job = Job(DEPLOYED.schema, DEPLOYED.key_domains, 1, 2, lateness_ms, order=order, dedup_ms=dedup_ms)
     assert job.domains == (("card",), ("shop",))
     return JobRules(job, tuple(record.to_json() for record in RECORDS))
@@ -241,7 +241,7 @@ def histories_are_kept_until_they_are_over(case: Case) -> None:
 
 
 class Driver:
-    """A job that does its micro-batches over one case."""
+    """A job that processes its micro-batches over one case."""
 
     def __init__(self, case: Case, rules: JobRules) -> None:
         self._case = case
@@ -255,7 +255,7 @@ class Driver:
         self, *texts: str, controls: Sequence[bytes] = (), partition: str = "p", is_behind: bool = False,
         now_ms: int = NO_CLOCK,
     ) -> Outcome:  # fmt: skip
-        """Do a micro-batch with these events of one partition, each by both of its keys."""
+        """Process a micro-batch with these events of one partition, each by both of its keys."""
         job = self._rules.job
         read = read_events(*texts)
         valid = validate_events(job, read, now_ms)
@@ -375,7 +375,7 @@ def step_8_forgets_a_version_once_nothing_of_it_can_match(case: Case) -> None:
 
 
 def an_event_from_the_future_hides_nothing(case: Case) -> None:
-    """One of 41 events is dated 2099, and another is ahead within the bound; a restart lies between any two."""
+    """One of 41 events is dated 2099, and another is ahead within the bound; the job restarts between any two."""
     driver, start_ms = Driver(case, job_rules()), 1_700_000_000_000
     now_ms, heartbeat = start_ms, HeartbeatRecord(event_time=utc_text(FAR_MS)).to_json()
     driver.do(f"far z@{FAR_MS} 9", f"near z@{now_ms + MINUTE_MS} 9", now_ms=now_ms)

@@ -49,7 +49,7 @@ def test_pairs_are_judged_by_those_before_them(before: list[tuple[int, int]], no
 
 
 def _plain(pairs: Iterable[tuple[int, int]], kept: dict[int, int]) -> list[int]:
-    """Judge pairs in their order by a dict from ids to contents, which gets the new ones."""
+    """Judge pairs in their order by a dict from ids to contents, and add the new ones to it."""
     verdicts = []
     for event_id, content in pairs:
         verdicts.append(NEW if event_id not in kept else SAME if kept[event_id] == content else OTHER)
@@ -85,7 +85,7 @@ def test_what_makes_an_event_the_same_another_or_one_with_a_reused_id() -> None:
 
 
 def test_an_event_of_several_keys_is_settled_once_and_alike_for_all() -> None:
-    """A decoy of another card hides nothing from rules by the key that both have."""
+    """A decoy of another card must not hide an event from rules by the key that both share."""
     records = [
         record(retries=5),
         record(card_id="decoy", retries=5, amount=9),
@@ -110,7 +110,7 @@ def test_an_event_of_several_keys_is_settled_once_and_alike_for_all() -> None:
 
 
 class PlainIds:
-    """Seen ids in a dict."""
+    """Stores seen ids in a dict."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], dict[int, int]] = {}

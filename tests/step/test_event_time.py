@@ -69,7 +69,7 @@ class Partitions:
         self.look(now_ms, dict.fromkeys(names, ()))
 
     def look(self, now_ms: int, read: Mapping[str, tuple[int, ...]], behind: str = "") -> None:
-        """Do one micro-batch with events of these times, by partition."""
+        """Process one micro-batch with events of these times, by partition."""
         self.late += sum(ms < self.watermark_ms for times in read.values() for ms in times)
         partition_times = {
             name: read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
@@ -192,7 +192,7 @@ def test_events_from_the_past_hold_nothing_back() -> None:
 
 
 def test_a_trickle_that_is_not_late_does_not_hold_the_others() -> None:
-    """An outsider sends events into a quiet partition, each of the least time that is not late. The others go on."""
+    """An outsider sends events into a quiet partition, each with the least time that is not late. The others go on."""
     for seed in range(100):
         chance = random.Random(seed)
         lateness_ms = chance.choice((0, 50))

@@ -1,4 +1,4 @@
-"""A job that takes signed changes takes signed heartbeats, and tells of all others."""
+"""A job that accepts only signed changes accepts only signed heartbeats, and reports all others."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.oracle.random_cases import SCHEMA, random_case
 
 
 class PlainPasts:
-    """Histories in a dict, each with the time at which all of it is over."""
+    """Histories in a dict, each with the time at which its last window ends."""
 
     def __init__(self, slots: Callable[[pa.Array], NDArray[np.int64]]) -> None:
         self.slots = slots

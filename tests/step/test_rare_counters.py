@@ -1,4 +1,4 @@
-"""Counters that hardly any job moves, each by its name: a soak looks for them here."""
+"""Counters that hardly any job moves, each by its name: a soak test reads this list."""
 
 from __future__ import annotations
 

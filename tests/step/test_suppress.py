@@ -1,4 +1,4 @@
-"""Step 9: which alerts go out, and for how long the ones before them are remembered."""
+"""Step 9: the alerts that go out, and how long the alerts before them are remembered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_9_a_suppressed_alert_is_a_line_and_is_counted() -> None:
 
 
 def test_9_an_alert_far_ahead_makes_nobody_forget_what_the_watermark_has_not_passed() -> None:
-    """In order of arrival a fast partition alerts before a slow one has passed the time of the alert before."""
+    """In order of arrival, a fast partition alerts before a slow one has passed the time of the alert before."""
     memory = LastAlerts()
     filter_alerts(table(alert(1, 5_000, key="slow")), POLICIES, memory, 4_000)
     filter_alerts(table(alert(2, 9_000, key="fast")), POLICIES, memory, 4_000)

@@ -21,6 +21,6 @@ def checked(text: str) -> Checked:
 
 
 def verdict_of(pattern: str, script: str, test: str = "", header: str = "pattern p by card") -> Verdict:
-    """The one test of a pattern over `pay` and `login`."""
+    """Return the verdict of the one test of a pattern over `pay` and `login`."""
     loaded = checked(f'{header} {{ {pattern} }}\ntest "t" of p {test} {{ {script} }}')
     return run_test(loaded.schema, loaded.tests[0])

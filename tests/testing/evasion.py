@@ -52,12 +52,12 @@ class Fraud:
         return replace(event, event_id=f"{event.event_id}-{name}", fields=tuple(fields.items()))
 
     def cheap(self, event: ScriptedEvent, name: str) -> ScriptedEvent:
-        """Return the same event with the smallest amounts that there are."""
+        """Return the same event with the smallest possible amounts."""
         return self.changed(event, name, **{f.name: 1 for f in self.fields(event) if f.type.kind is Kind.DECIMAL})
 
 
 def cheap_events(fraud: Fraud, random: Random) -> Iterator[Events]:
-    """Put a cheap event between each two."""
+    """Put a cheap event between every two events."""
     for _ in range(VARIANTS):
         changed: Events = []
         for number, event in enumerate(fraud.events):
@@ -79,14 +79,14 @@ def _random_event(fraud: Fraud, event: ScriptedEvent, random: Random, number: in
 
 
 def priming(fraud: Fraud, random: Random) -> Iterator[Events]:
-    """Make the country, device or payee of the last event known, by a cent and some time before."""
+    """Make the country, device or payee of the last event known by an earlier event of a cent."""
     for hours in (1, 2, 25, 49, 24 * 8, 24 * 31):
         time_ms = fraud.events[0].time_ms - hours * _HOUR_MS
         yield [replace(fraud.cheap(fraud.events[-1], "primed"), time_ms=time_ms), *fraud.events]
 
 
 def hops(fraud: Fraud, random: Random) -> Iterator[Events]:
-    """Go through another device, merchant or payee with each event."""
+    """Use another device, merchant or payee for each event."""
     if len(fraud.events) > 1:
         yield [
             fraud.changed(
@@ -102,7 +102,7 @@ def hops(fraud: Fraud, random: Random) -> Iterator[Events]:
 
 
 def ties(fraud: Fraud, random: Random) -> Iterator[Events]:
-    """Give two events that follow each other one time, and the first the greater id."""
+    """Give two neighbouring events the same time, and the first one the greater id."""
     for number in range(1, len(fraud.events)):
         first, second = fraud.events[number - 1], fraud.events[number]
         pair = [replace(first, event_id=f"z{number}"), replace(second, event_id=f"a{number}", time_ms=first.time_ms)]
@@ -170,7 +170,7 @@ def hides_behind_a_small_one(pattern: PatternIR) -> bool:
 
 
 def evasions(checked: Checked, name: str) -> dict[str, bool | None]:
-    """Say of each decoy if it evades the pattern; None where it cannot be played."""
+    """Say of each decoy if it evades the pattern; None if it cannot be played."""
     fraud = _fraud(checked, name)
     played: list[tuple[str, Events]] = [("", fraud.events)]
     for decoy, play in DECOYS.items():
@@ -186,7 +186,7 @@ def evasions(checked: Checked, name: str) -> dict[str, bool | None]:
 
 
 def _fraud(checked: Checked, name: str) -> Fraud:
-    """Return the events of the first key with a match of the first test that has one."""
+    """Return the events of the first key with a match, from the first test that has one."""
     for test in _tests(checked, name):
         for key in dict.fromkeys(event.key for event in test.events):
             events = sorted((e for e in test.events if e.key == key), key=lambda e: e.time_ms)
@@ -203,7 +203,7 @@ def _tests(checked: Checked, name: str) -> Iterator[PatternTest]:
 
 
 def _alerted(fraud: Fraud, variants: Sequence[Events]) -> list[bool]:
-    """Say of each variant if a key of it has a match. Each has keys of its own."""
+    """Say of each variant if one of its keys has a match. Each variant has its own keys."""
     numbered: Events = []
     for number, events in enumerate(variants):
         for event in events:
@@ -225,7 +225,7 @@ def _alerted(fraud: Fraud, variants: Sequence[Events]) -> list[bool]:
 
 
 def row(name: str, outcomes: dict[str, bool | None]) -> str:
-    """Return the row of a pattern: `evades`, nothing, or a dash where a decoy cannot be played."""
+    """Return the row of a pattern: `evades`, an empty cell, or a dash if a decoy cannot be played."""
     cells = ("–" if outcome is None else "evades" if outcome else "" for outcome in outcomes.values())
     return f"| {' | '.join((f'`{name}`', *cells))} |"
 
@@ -238,7 +238,7 @@ def table() -> str:
 
 
 def written_table(text: str) -> str:
-    """Return the table that a page has."""
+    """Return the table in the text of a page."""
     return text[text.index(_HEAD) :].split("\n\n", 1)[0].rstrip("\n") + "\n"
 
 

@@ -63,7 +63,7 @@ class _Life:
 
 
 def _pay(life: _Life, at: int, payee: str, amount: float) -> None:
-    """Pay online: a code is asked for, now and then twice, and given."""
+    """Pay online: the bank asks for a code, sometimes twice, and the customer gives it."""
     for _ in range(1 + life.chance(0.05)):
         life.step(at, "code_sent")
         at += _MINUTE_MS // 2

@@ -56,7 +56,7 @@ def _session(user: str, at: int, device: str, place: tuple[float, float] | None)
 
 
 def _staff(draw: Draw, number: int) -> list[Row]:
-    """An employee: calls with a case, a look without one now and then; each tenth checks others' work once a week."""
+    """An employee: calls with a case, sometimes a look without one; each tenth checks others' work once a week."""
     employee, rows = f"s{number}", list[Row]()
 
     def act(at: int, customer: int, what: str, case: str | None, paid: float | None = None) -> None:

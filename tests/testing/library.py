@@ -2,9 +2,9 @@
 
     python -m tests.testing.library
 
-writes the table of `patterns/README.md`. The comments above a pattern say what it detects (`##`). The comments `#
-Source:`, `# Defaults:` and `# Measured:` give its origin, the reasons for its default values, and the data on which it
-was run.
+writes the table of `patterns/README.md`. Above each pattern, `##` comments describe the fraud that it detects. The
+comments `# Source:`, `# Defaults:` and `# Measured:` give its origin, the reasons for its default values, and the data
+on which it was run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HEAD = (
     "| pattern | domain | detects | source | costs | measured on |",
     "| --- | --- | --- | --- | --- | --- |",
 )
-_SMALL_STEP = 0.01  # of a float, as a share of it; of other types it is the smallest step there is
+_SMALL_STEP = 0.01  # of a float, as a share of it; other types use their smallest step
 _NUMBERS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
 
 
@@ -73,7 +73,7 @@ class Entry:
     notes: dict[str, str]
 
     def row(self, costs: str) -> str:
-        """Return its row of the table."""
+        """Return the row of the pattern in the table."""
         first = re.split(r"(?<=[.:]) ", self.detects)[0].rstrip(".:")
         source, measured = (self.notes[name].rstrip(".") for name in ("Source", "Measured"))
         return f"| {' | '.join((f'`{self.name}`', self.domain, first, source, costs, measured))} |"
@@ -106,7 +106,7 @@ def table() -> str:
 
 
 def written_table(text: str) -> str:
-    """Return the table that a page has."""
+    """Return the table in the text of a page."""
     return text[text.index(_HEAD[0]) :].split("\n\n", 1)[0].rstrip("\n") + "\n"
 
 
@@ -122,7 +122,7 @@ def rules_for(event_types: set[str]) -> list[UpsertRecord]:
 
 
 def rules_in(path: Path, checked: Checked) -> list[UpsertRecord]:
-    """Return a rule for each pattern that stands in a file."""
+    """Return a rule for each pattern in a file."""
     text = path.read_text(encoding="utf-8")
     return [
         UpsertRecord(
@@ -150,7 +150,7 @@ def looks_back(pattern: PatternIR) -> bool:
 
 
 def flips_in_time(checked: Checked, test: PatternTest) -> bool:
-    """Say whether the outcome changes with all events a millisecond earlier, or later: one crosses midnight then."""
+    """Say whether a shift of all events by a millisecond changes the outcome: then one event crosses midnight."""
     before = _matches(checked, test)
     return any(_matches(checked, test, START_MS + step) != before for step in (-1, 1))
 
@@ -178,7 +178,7 @@ def _beside(pattern: PatternIR, test: PatternTest, durations: bool) -> Iterator[
 
 
 def _slot(param: ParamDecl, given: object) -> float:
-    """Return the value of a parameter as the program has it: ms, the smallest unit of a decimal."""
+    """Return the value of a parameter as the program stores it: ms, or the smallest unit of a decimal."""
     if given is None:
         assert isinstance(param.default, int | float)
         return param.default

@@ -24,7 +24,7 @@ SOME = (
 EVADED_BY_CHEAP_EVENTS = {
     "dormant_then_large", "small_then_large", "rising_amounts", "card_enumeration", "payment_without_code",
 }  # fmt: skip
-# Dust of more than a month ago, and devices that were all used before.
+# Dust from more than a month ago, and devices that were all used before.
 EVADED_BY_PRIMING = {"address_poisoning", "device_hopping"}
 
 

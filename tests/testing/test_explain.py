@@ -10,7 +10,7 @@ from tests.testing.common import verdict_of
 
 
 def story(pattern: str, events: str, header: str = "pattern p by card") -> list[str]:
-    """The lines for the key c1."""
+    """Return the lines for the key c1."""
     verdict = verdict_of(pattern, f"c1: {events} expect matches 0", header=header)
     return Explainer(verdict.traces["c1"], clock).lines()
 

@@ -1,6 +1,6 @@
-"""Each pattern of the library is written down in full, has its four kinds of tests, and stands in the table.
+"""Each pattern of the library has full comments, four kinds of tests, and a row in the table.
 
-That it is silent on honest events is asked by `test_honest.py`.
+`test_honest.py` tests that it is silent on honest events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A test of a pattern that reads past events: which events fire, and the report about an event that does not fire."""
+"""A test of a pattern that reads past events: the events that fire, and a report about one that does not."""
 
 from __future__ import annotations
 

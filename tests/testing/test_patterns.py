@@ -32,7 +32,7 @@ def test_the_patterns_are_clean() -> None:
 
 @cache
 def verdict(number: int) -> Verdict:
-    """The outcome of a test, by its number: two tests here read it."""
+    """Return the outcome of a test by its number: two tests here read it."""
     return run_test(CHECKED.schema, CHECKED.tests[number])
 
 

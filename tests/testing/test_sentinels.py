@@ -1,4 +1,4 @@
-"""Explanations in words: none shows a bound of time that stands for never or for ever."""
+"""Explanations in words never show the bounds of time that stand for never and for ever."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.seeds import seeds
 from tests.testing.test_trace import traced
 
 BLOCK = 40
-# The events are of the first second of 1970: any number of nine digits, and any year but that one, is a bound.
+# The events lie in the first second of 1970: any number of nine digits, and any other year, is a bound.
 BOUND = re.compile(r"\d{9}|\b(?!1970-01-01T)\d{4,}-\d\d-\d\dT")
 
 
 def written(answer: Answer) -> Iterator[str]:
-    """Every text of an answer."""
+    """Yield every text of an answer."""
     for path in answer.matches:
         yield from (path.detected, *(cell for step in path.steps for cell in step))
         yield from (text for pair in path.measures for text in pair)

@@ -55,7 +55,7 @@ def answers(case: Case) -> Answers:
 
 
 def engine_answers(case: Case) -> Answers:
-    """As sets: groups and alternatives can bind the same events in two ways, of which an alert is made once."""
+    """Return matches as sets: groups and alternatives can bind the same events in two ways, which make one alert."""
     program = program_of(SCHEMA, case.pattern)
     advanced = advance(program, None, batch_of(SCHEMA, case.events), END_MS)
     matches = list(_found(program, advanced.matches))
@@ -69,7 +69,7 @@ def engine_answers(case: Case) -> Answers:
 def test_the_trace_finds_what_the_engine_finds(level: int, block: int) -> None:
     cases = [random_case(seed, level) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
     cases += map(with_nulls, cases[:10])
-    # Where several bindings of the same events are one match, any of them may be named.
+    # If several bindings of the same events are one match, the trace may name any of them.
     assert [
         f"random_case({case.seed}, {case.level})"
         for case in cases

@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
 
 
 class Expressions:
-    """Random expressions over the fields of an event, by type. `of` is written before each field."""
+    """Random expressions over the fields of an event, by type. Each field has the prefix `of`."""
 
     def __init__(self, random: Random, of: str = "") -> None:
         self.random, self.of = random, of
@@ -48,7 +48,7 @@ class Expressions:
         return pick(forms)
 
     def exact(self, depth: int) -> str:
-        """A decimal."""
+        """Return a decimal."""
         pick = self.random.choice
         if depth == 0:
             return pick((f"{self.of}d", f"{self.of}d", f"{self.of}fine", "0.01", "92233720368547758.07", "-1.50"))
@@ -61,7 +61,7 @@ class Expressions:
         return pick(forms)
 
     def truth(self, depth: int) -> str:
-        """A condition."""
+        """Return a condition."""
         pick = self.random.choice
         if depth <= 0:
             return pick((f"{self.of}f > 0e0", f"{self.of}d is null", f"{self.of}d == 0"))
@@ -74,7 +74,7 @@ class Expressions:
         return pick(forms)()
 
     def of_text_or_time(self) -> str:
-        """A function of the event's text or time, which only stands in a condition."""
+        """Return a function of the event's text or time, which can only be part of a condition."""
         pick = self.random.choice
         zone = pick(ZONES)
         return pick((
@@ -87,7 +87,7 @@ class Expressions:
 
 
 def events_of(random: Random) -> list[Event]:
-    """Events with the values at which arithmetic turns, around changes of the clock."""
+    """Return events with values at the edges of arithmetic and around changes of the clock."""
     change_ms = random.choice((1_572_148_800_000, 1_604_196_000_000, 1_648_342_800_000))
     events = random_events(random, 40, lambda: change_ms + random.randint(-DAY_MS, DAY_MS) // 60_000 * 60_000)
     events_with_fields: list[Event] = []
@@ -99,7 +99,7 @@ def events_of(random: Random) -> list[Event]:
 
 
 def same(mine: Value, engines: Value) -> bool:
-    """Equal to the last bit; a sine may be rounded another way."""
+    """Return True if two values are equal to the last bit; a sine may be rounded differently."""
     if isinstance(mine, float) and isinstance(engines, float):
         close = math.isclose(mine, engines, rel_tol=1e-13)
         return (math.isnan(mine) and math.isnan(engines)) or mine == engines or close
@@ -107,7 +107,7 @@ def same(mine: Value, engines: Value) -> bool:
 
 
 def asked_for(body: str) -> PatternIR | None:
-    """The pattern, or None: random text may ask for more digits than there are, or for a number that does not fit."""
+    """Return the pattern, or None: random text may need more digits than a type has, or a number that does not fit."""
     if not load_text(f"{EVENTS}\npattern p by key {{ {body} }}").ok:
         return None
     return pattern(body)

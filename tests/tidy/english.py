@@ -50,7 +50,7 @@ _CODE_SPAN = re.compile(r"`[^`\n]*`")
 
 @dataclass
 class Findings:
-    """Lines to mend, and counts over the texts that were read."""
+    """Passages to rewrite, and counts over the texts that were read."""
 
     lines: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -109,7 +109,7 @@ def _check_sentences(findings: Findings, place: str, text: str, kind: str) -> No
 
 @cache
 def bound_names(source: Source) -> tuple[tuple[int, str], ...]:
-    """Every name that the file binds, with its line."""
+    """Return every name that the file binds, with its line."""
     return tuple(_names_bound_in(source.parse()))
 
 
@@ -126,7 +126,7 @@ def _names_bound_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:
-    """Blocks of comment lines that follow each other, as one text each."""
+    """Yield blocks of consecutive comment lines, each as one text."""
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -145,7 +145,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def check_source(source: Source) -> Findings:
-    """Docstrings, comments and names of one Python file."""
+    """Check docstrings, comments and names of one Python file."""
     findings, tree = Findings(), source.parse()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -167,7 +167,7 @@ def check_source(source: Source) -> Findings:
 
 
 def check_page(path: Path, root: Path = ROOT) -> Findings:
-    """The sentences and paragraphs of one page."""
+    """Check the sentences and paragraphs of one page."""
     findings, place, text = Findings(), str(path.relative_to(root)), path.read_text(encoding="utf-8")
     _check_rates(findings, place, _CODE_SPAN.sub("code", _CODE.sub("", text)))
     _check_sentences(findings, place, text, "page")
@@ -178,7 +178,7 @@ def check_page(path: Path, root: Path = ROOT) -> Findings:
 
 
 def check_folder(folder: str) -> Findings:
-    """All Python files and pages below a folder of the project."""
+    """Check all Python files and pages below a folder of the project."""
     findings = Findings()
     for source in sources(folder) if any((ROOT / folder).rglob("*.py")) else ():
         findings.join(check_source(source))
@@ -188,7 +188,7 @@ def check_folder(folder: str) -> Findings:
 
 
 def not_imperative(folder: str) -> list[str]:
-    """Functions below the folder whose docstring does not begin with a verb, by the linter's rule D401."""
+    """Return the functions below the folder whose docstring does not begin with a verb, by the linter's rule D401."""
     command = [
         sys.executable,
         "-m",

@@ -43,7 +43,7 @@ def statements(parent: ast.AST) -> Iterator[ast.AST]:
 
 @cache
 def sources(folder: str) -> tuple[Source, ...]:
-    """Every Python file below the folder, in the order of their paths."""
+    """Return every Python file below the folder, in the order of their paths."""
     files = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")

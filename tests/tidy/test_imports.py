@@ -57,7 +57,7 @@ class Import:
 
 @cache
 def imports(source: Source) -> tuple[Import, ...]:
-    """Every module that the file names in an import, `from a import b` as `a.b` (b may be a module)."""
+    """Return every module that the file names in an import, `from a import b` as `a.b` (b may be a module)."""
     return tuple(_imports_of(source))
 
 
@@ -80,7 +80,7 @@ def _imports_of(source: Source) -> Iterator[Import]:
 
 
 def package(module: str) -> str:
-    """`nfa` for cep.nfa.program; nothing for cep itself and its __version__."""
+    """Return `nfa` for cep.nfa.program, and an empty text for cep itself and its __version__."""
     return module.split(".")[1].removeprefix("__version__") if "." in module else ""
 
 
@@ -103,7 +103,7 @@ def violations(source: Source) -> Iterator[str]:
 
 
 def imported_modules(files: Iterable[Source]) -> dict[str, set[str]]:
-    """Return the modules among these files that each of them imports, itself left out."""
+    """Return the modules among these files that each of them imports, without itself."""
     files = list(files)
     modules = {source.module for source in files}
     return {
@@ -118,7 +118,7 @@ def imported_modules(files: Iterable[Source]) -> dict[str, set[str]]:
 def packages_of(module: str) -> Iterator[str]:
     """Yield the module and the packages around it, which Python imports too: `a.b.c`, `a.b`.
 
-    `cep` itself is left out: it gives all of the library, and every module is in it.
+    `cep` itself is left out, because it gives the whole library and contains every module.
     """
     while "." in module:
         yield module
@@ -126,7 +126,7 @@ def packages_of(module: str) -> Iterator[str]:
 
 
 def strays(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return for each two rooms of APART a shortest chain of imports from the one to the other, where there is one."""
+    """Return for each two rooms of APART a shortest chain of imports between them, if one exists."""
     chains = [shortest_chain(graph, here, there) for here, there in sorted(APART)]
     return [" imports ".join(chain) for chain in chains if chain]
 
@@ -155,7 +155,7 @@ def is_at_door(module: str, room: str) -> bool:
 
 
 def misplaced(source: Source, own: str, outside: str) -> Iterator[str]:
-    """Why the outside package may not be imported here."""
+    """Yield the reasons why the outside package may not be imported here."""
     if outside in ("pyspark", "py4j") and not source.name.startswith("cep/runners/spark/"):
         yield "pyspark belongs to cep/runners/spark/"
     if outside == "rocksdict" and source.name != "cep/state/rocks.py":

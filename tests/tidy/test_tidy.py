@@ -12,11 +12,11 @@ from tests.tidy.source import ROOT, Source, module_docstring, sources, statement
 
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
-# Function → why it is longer.
+# Function → the reason for its length.
 LONG_FUNCTIONS: dict[str, str] = {}
 
 FOLDERS = ("cep", "demo", "tests")
-# Written apart, so that this file does not find itself.
+# Split, so that this file does not match itself.
 LEFTOVERS = re.compile(
     r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b|pytest" + r"\.skip\(|mark\.(skip|xfail)\b"
 )
@@ -42,7 +42,7 @@ def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 
 def state_names(tree: ast.Module) -> Iterator[int]:
-    """Lines that bind the bare name: it means keyed state, NFA state and more, so it means nothing."""
+    """Yield lines that bind the bare name: `state` can mean keyed state, NFA state and more."""
     for node in ast.walk(tree):
         is_variable = isinstance(node, ast.Name) and node.id == "state" and isinstance(node.ctx, ast.Store)
         is_parameter = isinstance(node, ast.arg) and node.arg == "state"
@@ -94,7 +94,7 @@ def test_a_module_says_who_tests_it_and_that_exists() -> None:
 
 
 def test_the_files_that_a_module_names_are_there() -> None:
-    """A docstring says where to read on. It may leave out the folders in front."""
+    """A docstring names the files to read next. It may leave out the folders in front."""
     there = {f"/{name}" for name in (*[source.name for source in ALL], *[path.name for path in ROOT.glob("*.py")])}
     lost = [
         f"{source.name}: {named}"
@@ -105,7 +105,7 @@ def test_the_files_that_a_module_names_are_there() -> None:
     assert lost == []
 
 
-# A module that opens files for writing itself → why `replace_file` does not do it.
+# A module that opens files for writing itself → the reason for not using `replace_file`.
 WRITERS = {
     "cep/base/durable.py": "it is the one writer",
     "cep/base/signing.py": "a private key goes into a new file only, which its owner alone can read",

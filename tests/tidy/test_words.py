@@ -1,4 +1,4 @@
-"""The glossary has a row for each word that names use often, unless any reader knows it."""
+"""The glossary has a row for each word that is frequent in names, unless every reader knows it."""
 
 from __future__ import annotations
 

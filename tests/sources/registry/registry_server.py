@@ -1,4 +1,4 @@
-"""A schema registry on the loopback interface, in a thread: as much of its HTTP as the client asks for."""
+"""A schema registry on the loopback interface, in a thread: only the HTTP calls that the client needs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_registry() -> Iterator[tuple[_Server, tuple[tuple[str, str], ...]]]:
-    """The server, and the settings of a client that may ask it."""
+    """Yield the server, and the settings of a client of it."""
     server = _Server()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Schemas by which a few bytes cost without end are recognised, others are not."""
+"""Schemas that make a few bytes cost without end are recognised; other schemas are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Card numbers in Avro and Protobuf records become the tokens that they become in JSON; no letter has one."""
+"""Card numbers in Avro and Protobuf records become the same tokens as in JSON; no dead letter contains one."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_protobuf(apicurio: str, tmp_path: Path) -> None:
 
 
 def values_of(form: str, url: str, topic: str, lines: list[bytes]) -> list[bytes]:
-    """The events as a producer writes them that registers its schema."""
+    """Return the events as written by a producer that registers its schema."""
     client, events = SchemaRegistryClient({"url": url}), [orjson.loads(line) for line in lines]
     if form == "json":
         text = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'

@@ -66,7 +66,7 @@ EVENTS = [event(number) for number in range(40)]
 
 
 def in_json(events: Sequence[dict[str, Any]]) -> Decoded:
-    """The same events as JSON records."""
+    """Return the same events decoded from JSON records."""
     texts = [{**e, "event_time": e["event_time"].isoformat(), "amount": float(e["amount"])} for e in events]
     return common.decode([json.dumps(text).encode() for text in texts])
 
@@ -111,7 +111,7 @@ def test_avro_with_the_clients_own_mock_registry() -> None:
 
 
 def test_avro_whose_schema_has_changed(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
-    """Writers of two versions in one topic, read each by its own; or both by the schema of a file."""
+    """A topic has writers of two versions. Each record is read by its own version, or all by the schema of a file."""
     _, settings = registry
     older = {**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "took"]}
     values = [*avro(client_of(settings), EVENTS[:5], older), *avro(client_of(settings), EVENTS[5:])]
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[s
 def test_a_few_bytes_do_not_end_the_process(
     registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path
 ) -> None:
-    """A schema may have itself inside, or arrays of nothing: who sends records decides how often."""
+    """A schema may contain itself, or arrays of empty values: the sender of a record decides how often."""
     server, settings = registry
     node = {"type": "record", "name": "Node", "fields": [{"name": "n", "type": ["null", "Node"]}]}
     nested = {**AVRO, "fields": [*AVRO["fields"], {"name": "next", "type": ["null", "Node"]}]}
@@ -215,7 +215,7 @@ def test_a_few_bytes_do_not_end_the_process(
     )
     second = avro(client, [{**EVENTS[1], "xs": []}], empty)
     deep = first[0][:-1] + b"\x02" * 100_000 + b"\x00"
-    many = second[0][:-1] + b"\x80\xd0\xdb\xc3\xf4\x02\x00"  # a hundred billion of nothing
+    many = second[0][:-1] + b"\x80\xd0\xdb\xc3\xf4\x02\x00"  # a hundred billion empty values
     decoded = read(RecordFormat("avro", settings), [first[0], deep, many])
     assert decoded.event_id.to_pylist() == ["t0"]
     assert [p.reason.partition(",")[0] for p in decoded.poison] == [
@@ -245,7 +245,7 @@ QUICK = (("retries.wait.ms", "1"), ("timeout", "5"))
 def test_an_id_that_the_registry_chokes_on_sets_its_record_aside_alone(
     registry: tuple[_Server, tuple[tuple[str, str], ...]], status: int
 ) -> None:
-    """Any sender can write four bytes in front of a record; they must not end the job of all."""
+    """Any sender can write four bytes in front of a record; these must not end the job for everyone."""
     server, settings = registry
     good = avro(client_of(settings), EVENTS[:2])
     client_of.cache_clear()
@@ -270,7 +270,7 @@ def test_a_registry_that_fails_once_or_is_away_for_a_while_loses_nothing(
     assert read(form, values).event_id.to_pylist() == ["t0", "t1"]
     _shapes_of.cache_clear()
     client_of.cache_clear()
-    server.failures_left = 6  # three times the schema, and three times the other question
+    server.failures_left = 6  # three requests for the schema, and three of the other kind
     assert read(form, values).event_id.to_pylist() == ["t0", "t1"]
     _shapes_of.cache_clear()
     client_of.cache_clear()
