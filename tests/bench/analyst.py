@@ -7,9 +7,10 @@ patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering:
 has its own accounts, and the patterns are those in `typologies.py`. For each data set the bench makes a report twice
 and compares the two. DuckDB computes every figure by rule, and the days, weeks, budget, sets, kinds and fields of the
 written JSON, again from the same alerts and labels; for the cards it also computes the curve and the near line of a
-rule. Then follow 10 500 settings of three thresholds over the million payments, suggestions from the payments by each
-of their keys, both with wall-clock times, and a hundred rules of three patterns over the payments, pruned. With
-`--keep` both pages are photographed too, if Chromium is installed: without scripts, on a telephone and on a screen.
+rule. It also tries 10 500 settings of three thresholds over the million payments, and suggests patterns from the
+payments by each of their keys, both with wall-clock times; and it prunes a hundred rules of three patterns over the
+payments. With `--keep` both pages are photographed too, if Chromium is installed: without scripts, on a telephone and
+on a screen.
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
     [FLINK_VENV=ENV] python -m tests.bench.embedded [--full] [--only PART …] [--kafka] [--rates N …] [--keys N …]
                                                      [--many-alerts]
 
-replay      Parquet to alerts: in this process, and `cep replay` as its own process; ÷ the peer in memory throughput
-the same events through the live job, state in memory and on RocksDB; the peer's two backends; counts and
-            checksums of matches are compared
-latency     from the due time of an event until its commit is on disk and the sinks have its alerts, at fixed rates;
-            the state of all keys exists before the clock starts; with many keys the cache holds a part. Without --kafka
-            the job has no sinks: the time ends when the alerts are on disk. The first second is not measured; --full
-            adds 24 seconds, with two checkpoints. For the slowest micro-batches it prints the phases that took longer
-            than their median. The four patterns have amounts at which one event in sixty gives an alert; with
-            --many-alerts they have the peer's amounts, and give several alerts an event
-checkpoint  size and time when 1, 10 and 100 % of the keys have changed; restore; bytes per key; start-up
+    replay      Parquet to alerts: in this process, and `cep replay` as its own process; ÷ the peer in memory
+    throughput  the same events through the live job, state in memory and on RocksDB; the peer's two backends; counts
+                and checksums of matches are compared
+    latency     from the due time of an event until its commit is on disk and the sinks have its alerts, at fixed rates;
+                the state of all keys exists before the clock starts; with many keys the cache holds a part. Without
+                --kafka the job runs without sinks, and the time ends when the alerts are on disk. The first second is
+                not measured; --full adds 24 seconds, with two checkpoints. For the slowest micro-batches it prints the
+                phases that took longer than their median. The four patterns have amounts at which one event in sixty
+                gives an alert; with --many-alerts they have the peer's amounts, and give several alerts an event
+    checkpoint  size and time when 1, 10 and 100 % of the keys have changed; restore; bytes per key; start-up
 
 Without --full: fewer events, one rate and few keys, as a quick check.
 """

@@ -1,8 +1,9 @@
 """Latency of `cep run` at fixed rates, exactly once, and the waits of the slowest micro-batches.
 
 Latency is the time from the due time of an event until its commit is on disk and the sinks have its alerts. Without a
-broker the job has no sink: the time then ends when the alerts are on disk, ready to be delivered. Run by
-bench/embedded.py.
+broker the job runs without a sink: the time then ends when the alerts are on disk, ready to be delivered.
+
+Run by bench/embedded.py.
 """
 
 from __future__ import annotations
@@ -276,8 +277,7 @@ def _fill(engine: Engine, commits: Commits, keys: int) -> int:
         _step(engine, commits, decoded.parts, first_ms - 1)
     first_ms += 60_000
     _step(engine, commits, [], first_ms - 1)
-    # Later measurements must not wait for the disk writes of this setup, nor for the first checkpoint, which copies it
-    # all.
+    # Later measurements must not wait for the disk writes of this setup, or for the first checkpoint, which copies all.
     commits.checkpoint(engine)
     commits.finish(wait=True)
     store = commits.store

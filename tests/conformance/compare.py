@@ -28,7 +28,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     DIFFERS = "differs"  # by known differences
     BOUND = "bound"  # we limit the matches of one event, and agree without that limit
-    NO_ANSWER = "no answer"  # the peer refuses a pattern that we answer: there is no answer to compare with
+    NO_ANSWER = "no answer"  # the peer refuses a pattern that we answer, so answers cannot be compared
     UNSUPPORTED = "unsupported"  # the language cannot express the pattern, or refuses it
     FAIL = "fail"
 

@@ -41,7 +41,7 @@ _NULL = _Text("null", _ATOM, Kind.NULL, nullable=True)
 
 @dataclass(frozen=True, slots=True)
 class ConditionWriter:
-    """Writes conditions. `bound` are the stages with events when the condition is tested; other stages have none."""
+    """Writes conditions. `bound` are the stages with events when the condition is tested; other stages are empty."""
 
     names: Names
     bound: frozenset[str]

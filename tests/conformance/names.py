@@ -16,7 +16,7 @@ from tests.conformance.scenario import Json, ScenarioEvent
 
 EVENT_TYPE = "record"
 ID, TIME, KEY = "event_id", "event_time", "event_key"
-# The time stamp as the number that conditions of scenarios compute with; the language has no arithmetic with times.
+# The time stamp as the number that conditions of scenarios compute with; the language cannot compute with times.
 STAMP = "at_ms"
 # Words that are not reserved but have a meaning in place of a variable.
 _WORDS = frozenset("greedy strict any until events over on none to past order".split())  # noqa: SIM905

@@ -1,9 +1,9 @@
 """A scenario's stages → the text of a pattern file: the event type, and one pattern over it.
 
 A builder call means the same as in the library, so two habits of the library are written out. The first stage of a
-group repeats with the contiguity of the group. A window between two stages has no effect on a first stage, on a group
-and on an absence with a stage after it. Windows of 0 do not count. Where the library ignores or drops a requested part
-(a window or an absence inside a group), the text contains it.
+group repeats with the contiguity of the group. The library ignores a window between two stages on a first stage, on a
+group and on an absence with a stage after it. Windows of 0 do not count. Where the library ignores or drops a requested
+part (a window or an absence inside a group), the text contains it.
 Tested by: tests/conformance/test_conformance.py
 """
 
@@ -134,7 +134,7 @@ class _Writer:
                 if link not in _LINKS:
                     raise UntranslatableError(f"the link {link!r}")
                 is_last = number == len(stages) - 1 and not in_group
-                # In the library a step time has no effect on a group or on a last stage that repeats.
+                # The library ignores a step time on a group or on a last stage that repeats.
                 is_free = "group" in stage or (negated and not is_last) or (is_last and _loops(stage))
                 step = "" if is_free else self._gap(stage, [last_gap_ms] if is_last else [])
                 text += f"{_LINKS[link]}{step} {'!' * negated}{element}"
@@ -179,8 +179,8 @@ class _Writer:
         optional = bool(stage.get("optional"))
         if "times" in stage or optional:
             text += _counted(0 if optional and low == 1 else low, high)
-        # These words have no effect on one repetition at most, and greed has none on a fixed number. A stage without
-        # `times` keeps them: it is refused, as the library refuses it.
+        # These words change nothing on one repetition at most, and greed changes nothing on a fixed number. A stage
+        # without `times` keeps them: it is refused, as the library refuses it.
         if stage.get("inner") and (_loops(stage) or "times" not in stage):
             text += _INNER[stage["inner"]]
         if stage.get("greedy") and (low != high or "times" not in stage):

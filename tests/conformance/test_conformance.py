@@ -180,7 +180,7 @@ def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
 
 
 def test_a_loop_that_begins_what_may_be_left_out_forgets_the_absence_behind_it() -> None:
-    """17: from the second repetition on, once an event is skipped; also if the loop has no maximum."""
+    """17: from the second repetition on, once an event is skipped; also if the loop is unbounded."""
 
     def numbers(least: int, *, optional: bool, events: str = "p@1 b@2 x@3 n@4 b@5 c@6") -> tuple[int, ...]:
         absence, last = stage("n", "notFollowedBy"), stage("c", "followedBy")

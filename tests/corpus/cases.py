@@ -125,7 +125,7 @@ class Case:
     def match_of(self, bound: Iterable[tuple[str, str]], detected_ms: int, measures: Mapping[str, Any]) -> CaseMatch:
         """Return the match of the case from an engine's variables and event ids.
 
-        Measures are left out where the case has no `emit`.
+        Measures are left out where the case lacks `emit`.
         """
         names = {event.id: (place, event.name) for place, event in enumerate(self.events)}
         places = [(variable, *names[event_id[-_ID_DIGITS:]]) for variable, event_id in bound]

@@ -69,7 +69,7 @@ def test_they_are_what_the_oracle_says_of_the_last_event(block: int) -> None:
 
 
 def test_a_rule_that_joins_later_changes_nothing_for_one_that_emits_them() -> None:
-    """The stored values of bound events have their own name in the state, whatever values other rules need."""
+    """The stored values of bound events have their own name in the state, independent of other rules."""
     case = emitting(next(c for c in (random_case(s, 3) for s in range(400)) if c.pattern.timeout_measures))
     beside = emitting(random_case(1, 2)).pattern
     other = replace(beside, measures=(Measure("n", history("count", ms=3)), *beside.measures))

@@ -1,7 +1,7 @@
 """The metrics of a job, minute by minute → which rules of `cep monitor alerts` ring, for which labels, and when.
 
 It evaluates the rules' expressions as Prometheus does, if they have one of the shapes below, and refuses all others:
-otherwise an alarm that it cannot evaluate would look like a silent one. `promtool` checks the syntax of all.
+otherwise an alarm that it cannot evaluate would look like a silent one. `promtool` reads all rules.
 Tested by: tests/faults/test_alarms.py
 """
 

@@ -153,7 +153,7 @@ class Simulation:
         self.begin_ms = begin_ms
         self.was_a_day_ahead = False
 
-    # ------------------------------------------------------------------------------------------------- what goes wrong
+    # ---------------------------------------------------------------------------------------------------------- faults
 
     def begin(self, name: str, minutes: int) -> None:
         """Let a fault begin."""

@@ -225,7 +225,7 @@ class Soak:
         return int(time.time() * 1_000)
 
     def _plan(self) -> list[tuple[float, str, Callable[[], object]]]:
-        """Return the faults, by the share of the time at which they begin; the second half has none."""
+        """Return the faults, by the share of the time at which they begin; the second half is quiet."""
         webhook, kafka, postgres = self.webhook, self.kafka, self.postgres
         struck, spoiled = self.struck, list[Member]()
 

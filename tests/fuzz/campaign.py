@@ -30,7 +30,7 @@ from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = 2_000
 KINDS = ("random", "richest", "small", "nested")
-# The library's errors when a scenario is too much for it; there is no answer to compare with.
+# The library's errors when a scenario is too much for it, so that answers cannot be compared.
 _NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
 
 Json = Any

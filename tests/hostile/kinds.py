@@ -5,7 +5,7 @@ diagnostic, a problem, a dead letter or an answer of the protocol. Any other exc
 campaign counts. `DiffersError` is raised where an accepted input does not behave as its unmutated twin. Bytes without a
 checksum or a signature, such as a Parquet file, may change their meaning; then all unrelated results are equal.
 
-Of about a hundred and ten inputs, by the weights of the kinds:
+The weights of the kinds, in about a hundred and ten inputs:
 
     35   texts    control records 15, rules 6, lists 7, settings 4, patterns 2, files that name others 1
     30   events   JSON 16, CSV, Avro and Protobuf 10, Parquet 2, packed files 1, replays of a history 1

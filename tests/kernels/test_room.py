@@ -124,7 +124,7 @@ def test_no_split_changes_what_long_texts_evict(name: str, monkeypatch: pytest.M
 
 
 def test_long_texts_of_a_key_are_bounded_in_bytes() -> None:
-    """A thousand runs that have each bound an event of 60 kB would be no limit of memory."""
+    """A thousand runs that have each bound an event of 60 kB would not limit memory."""
     compiled = program(rule("seq a -> b within 900 s\nwhere a: e kind == a\n b: e kind == b\nemit c = a.note"))
     text = "y" * 60_000
     keyed_state, most, evicted = None, 0, 0

@@ -36,7 +36,7 @@ def plain(node: object) -> list[object]:
 
 
 def tree(text: str) -> list[object]:
-    """Return the tree of a text, which must have no syntax errors."""
+    """Return the tree of a text, which must be free of syntax errors."""
     collector = Collector()
     file = parse(text, "x.cep", collector)
     assert collector.error_count == 0, collector.diagnostics

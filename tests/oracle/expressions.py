@@ -1,7 +1,7 @@
 """Checked expression + one event + the events bound so far → value, by walking the tree.
 
-Null is None and behaves as SQL's unknown. Decimals are scaled integers and stay exact; only FLOAT is a Python float.
-The module must not know anything of automata or columns: tests compare the compiled expressions with it.
+None stands for null and behaves as SQL's unknown. Decimals are scaled integers and stay exact; only FLOAT is a Python
+float. The module must not know anything of automata or columns: tests compare the compiled expressions with it.
 Tested by: tests/oracle/test_oracle.py
 """
 
@@ -77,7 +77,7 @@ def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
 
 
 def _remembered(events: Sequence[Fields], which: str, field: str) -> Value:
-    """Return a field of the first, the last, or the second to last event; null if there is no such event."""
+    """Return a field of the first, the last, or the second to last event; null if it is missing."""
     index = {"first": 0, "last": -1, "prev": -2}[which]
     needed = 2 if which == "prev" else 1
     return events[index].get(field) if len(events) >= needed else None

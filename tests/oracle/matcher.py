@@ -2,13 +2,13 @@
 
 A run consists of its bound events and *one* wait, followed by the rest of the pattern (remaining.py in this folder).
 Where the pattern leaves a choice, there is one run per choice, each with its own wait: `a -> b? -> c` after an `a` is a
-run waiting for b and a run waiting for c. The oracle has no automaton, no sharing and no bound: it is exponential, and
-meant to be.
+run waiting for b and a run waiting for c. The oracle works without automaton, sharing and bounds: it is exponential,
+and meant to be.
 
 One event changes one run as follows, in this order:
 
 1. a greedy loop that the run has left would take it         → the run ends
-   (it fits the loop, comes neither too early nor too late for it, and is not a stop event of it)
+   (it fits the loop, comes in time for it, and is not a stop event of it)
 2. it is the event right after `a` in `a, !b` and fits b    → the run ends
 3. it fits the wait and is not a stop event (`until`) of a  → a run that has taken it, for every way to go on
    loop that taking it would repeat
@@ -53,7 +53,7 @@ from tests.oracle.remaining import (
 
 _NEVER_MS = 2 * TIME_MS_MAX
 
-# ----------------------------------------------------------------------------------------- what goes in and out
+# ------------------------------------------------------------------------------------------- inputs and outputs
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def find_matches_of_words(pattern: PatternIR, choices: Sequence[Sequence[Event]]
     """Yield the answers of `find_matches` for every stream that takes one choice at each place, up to any place.
 
     Each answer comes with the numbers of its choices. Streams with a common beginning share its work. The pattern must
-    have no histories and must look at all of the events, which come in order.
+    be without histories and must look at all of the events, which come in order.
     """
     assert not _wanted(pattern)
     return _words(_Oracle(pattern), choices, [])

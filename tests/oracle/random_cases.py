@@ -1,8 +1,10 @@
 """A seed and a level → a small random pattern, bound and valid, with random events by key.
 
-Level 1: sequences of variables joined by `->`, relaxed repetition, conditions across events, within, three skips. Level
-2: also `,` and `->>`, strict, any, greedy, optional, and absence in the middle. Level 3: also groups, alternatives, any
-order, step windows, gaps, absence at the end, until, windows in events, time-outs, the other skips and `in order`.
+    Level 1: sequences of variables joined by `->`, relaxed repetition, conditions across events, within, three skips.
+    Level 2: also `,` and `->>`, strict, any, greedy, optional, and absence in the middle.
+    Level 3: also groups, alternatives, any order, step windows, gaps, absence at the end, until, windows in events,
+             time-outs, the other skips and `in order`.
+
 Patterns that the language's check refuses are not generated: an absence without a window, a loop over a part that can
 match nothing, a pattern that can match nothing. The same seed and level give the same case.
 Tested by: tests/oracle/test_oracle.py

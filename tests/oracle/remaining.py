@@ -95,7 +95,7 @@ class Absence:
 class Arrival:
     """How the next event has to come.
 
-    `link` is None for the first event of the match. `times_ms` are the step times of the absences, including `, !x`.
+    The first event of the match has a `link` of None. `times_ms` are the step times of the absences, including `, !x`.
     `greedy` holds the waits with which greedy loops that have been left would have gone on.
     """
 
@@ -128,7 +128,7 @@ class Wait:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the match is complete: it waits neither for an event nor for an absence."""
+        """Whether the match is complete, without a wait for an event or an absence."""
         return self.variable is None and not self.arrival.holds_absence
 
 

@@ -72,7 +72,7 @@ def load_scenarios(folder: Path = CONFORMANCE) -> list[Json]:
 
 
 def is_comparable(scenario: Json) -> bool:
-    """Whether there is an answer to compare with: a pattern that the library refuses has no answer."""
+    """Whether there is an answer to compare with: the library gives none for a pattern that it refuses."""
     return "error" not in scenario["expected"]
 
 
@@ -158,7 +158,7 @@ def translate(scenario: Json) -> PatternIR:
     elif within:
         steps = (*steps[:-1], _bounded(steps[-1], within["ms"], first=len(steps) == 1))
     if isinstance(steps[-1].node, VarNode) and steps[-1].node.quantifier.max_count != 1:
-        steps = (*steps[:-1], replace(steps[-1], gap_max_ms=None))  # the library has no step time there
+        steps = (*steps[:-1], replace(steps[-1], gap_max_ms=None))  # the library ignores it there
     windows = [ms for ms in windows if ms > 0]
     return PatternIR(
         name="scenario",
@@ -243,7 +243,7 @@ def _quantifier(stage: Json) -> Quantifier:
         raise UntranslatableError("until on a bounded loop")
     if high == 0 or (high is None and low == 0):
         raise UntranslatableError("a loop of no repetitions")
-    # Greedy has no effect on a loop of a fixed length, not even on leaving it out.
+    # Greedy changes nothing in a loop of a fixed length, not even whether it is left out.
     greedy = bool(stage.get("greedy")) and low != high
     low = 0 if stage.get("optional") and low == 1 else low
     return Quantifier(low, high, inner, greedy, until, stage.get("gap_ms"))

@@ -184,7 +184,7 @@ def test_a_nonce_changes_no_meaning() -> None:
 
 
 def test_the_same_change_sent_twice_is_one() -> None:
-    """Two verbs send the same change, or one repeats it: there is no conflict, and the rules do not change."""
+    """Two verbs send the same change, or one repeats it: they do not conflict, and the rules do not change."""
     book, other = new_book(), new_book()
     for record in (FIRST, SNOOZE, PAUSE, LIST):
         outcomes = [book.apply(with_nonce(record), 1_000) for _ in range(2)]

@@ -108,7 +108,7 @@ def test_a_chain_that_is_extended_in_the_middle() -> None:
 def test_where_a_rule_stood_counts_when_it_has_gone() -> None:
     """Otherwise the result would depend on when the job forgets a rule, which a replay does not know.
 
-    And a replay could not match a circle over time in the right order.
+    A replay could not match a circle over time in the right order.
     """
     first = [rule("reads_flag"), rule("plain")]
     retired = RetireRecord(id="reads_flag", version=2, effective_at=utc_text(SEEN_MS + 1))

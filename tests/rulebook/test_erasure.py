@@ -72,7 +72,7 @@ def test_a_key_that_is_a_part_of_words_takes_nothing_along(key: str) -> None:
 
 @pytest.mark.parametrize("kind", ["unsigned", "signed", "without signers"])
 def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: str) -> None:
-    """Guessing keys does not help: the line contains neither a hash of the record nor the seal of the texts."""
+    """Guessing keys does not help: the line does not contain a hash of the record or the seal of the texts."""
 
     def line_about(key: str, owner: str) -> bytes:
         book = new_book()

@@ -70,7 +70,7 @@ def test_a_list_in_many_records_is_the_list(entries: list[str], size: int) -> No
 
 
 def test_five_million_entries_fit_into_records() -> None:
-    """Only sizes are checked: a record of the longest entries is below the limit, even if all of it is escaped."""
+    """The test checks the sizes: a record of the longest entries is below the limit, even if all of it is escaped."""
     entries = pa.array(['"' * 250, "\n" * 250, "é" * 125] * 5_000, TEXT)
     records = replacing("a", "string", 1, entries, utc_text(1))
     assert all(len(one.to_json()) <= CONTROL_RECORD_BYTES_MAX for one in records)

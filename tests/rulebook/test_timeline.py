@@ -92,7 +92,7 @@ def records(draw: st.DrawFn, pattern: str = "pair") -> list[ControlRecord]:
     return [*ordered, *again]
 
 
-# After every change and every pause, whatever their order.
+# After every change and every pause, in any order.
 LATER = [Payment(10_000 + number, minor) for number, minor in enumerate([50, 650, 50, 900, 50, 650, 900])]
 
 

@@ -145,7 +145,7 @@ def gone_back(rule: UpsertRecord, after: Signable, version: int = 3) -> Signable
 def test_one_person_cannot_deploy_another_text_by_a_rollback(
     changes: dict[str, object], with_signatures: bool, is_forgotten: bool
 ) -> None:
-    """Neither a job that has applied the version accepts it, nor one that began with a later version."""
+    """A job that has applied the version refuses it, and so does one that began with a later version."""
     book = book_of(ONE_FOR_ROLLBACKS)
     for record in (SECOND,) if is_forgotten else (FIRST, SECOND):
         assert judged(record, book) == "applied"
@@ -201,7 +201,7 @@ def test_pauses_snoozes_and_lists_are_signed_too() -> None:
 
 
 def test_the_audit_has_a_line_of_each_part_of_a_list_that_changes() -> None:
-    """The line names the list and the signers; it has no entries, but a hash of the whole record."""
+    """The line names the list and the signers; it contains a hash of the whole record, not the entries."""
     book = book_of()
     whole = by_two(ListRecord(id="blocked", of="string", version=1, change="replace", entries=["card-7"]))
     more = ListRecord(id="blocked", of="string", version=2, change="add", entries=["card-8"], by="ada", reason="theft")

@@ -1,7 +1,7 @@
 """A plain reference for the life of a rule, and an engine run in micro-batches to compare with it.
 
-The reference knows records, events and times; it has no rulebook. It walks the events in order, looks up the version of
-each event by its event time, and keeps a list of waiting matches.
+The reference knows records, events and times; it works without a rulebook. It walks the events in order, looks up the
+version of each event by its event time, and keeps a list of waiting matches.
 """
 
 from __future__ import annotations
