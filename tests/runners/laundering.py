@@ -89,7 +89,7 @@ TEN_MINUTES_MS = 600_000
 
 
 def records(*names: str) -> list[UpsertRecord]:
-    """The records that deploy these patterns, all of them if none is named."""
+    """Return the records that deploy these patterns, or all patterns if `names` is empty."""
     return [
         UpsertRecord(
             id=name, version=1, pattern=name, status="live", severity="high", owner="test", message="m", source=SOURCE
@@ -99,7 +99,7 @@ def records(*names: str) -> list[UpsertRecord]:
 
 
 def transfers(seed: int, count: int) -> pa.Table:
-    """Random transfers among few accounts, no two at one time."""
+    """Return random transfers among few accounts, all at different times."""
     random = Random(seed)
     time_ms, rows = 1_700_000_000_000, []
     for number in range(count):
@@ -113,7 +113,7 @@ def transfers(seed: int, count: int) -> pa.Table:
 
 
 def circles(table: pa.Table) -> set[tuple[str, str, str, int]]:
-    """(origin, via, target, time of the closing transfer) of every circle of three, by looking at all triples."""
+    """Return (origin, via, target, time of the closing transfer) of every circle of three, from all triples."""
     rows = [{**row, "ms": round(row["event_time"].timestamp() * 1_000)} for row in table.to_pylist()]
     matches = set()
     for one, two in product(rows, repeat=2):

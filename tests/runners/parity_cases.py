@@ -37,24 +37,24 @@ _HISTORIES = (
 
 @dataclass(frozen=True)
 class Stream:
-    """Events as JSON lines in event-time order, and the control records that a job over them begins with."""
+    """Events as JSON lines in event-time order, and the first control records of a job over them."""
 
     lines: list[bytes]
     records: list[ControlRecord]
 
 
 def simulated_day(seed: int) -> Stream:
-    """The demo's payments with all rules of this repository."""
+    """Return the demo's payments with all rules of this repository."""
     return Stream(payments(seed), list(rules().values()))
 
 
 def public(customers: int | None) -> Stream:
-    """The transactions of the fraud-detection handbook's simulator, of the first customers or of all."""
+    """Return transactions of the fraud-detection handbook's simulator, of the first customers or of all."""
     return Stream(lines_of(customers), list(transactions.records(*transactions.BY_CUSTOMER, *transactions.BY_TERMINAL)))
 
 
 def drawn(seed: int, customers: int = 30) -> Stream:
-    """Rules drawn by a seed, a change and the end of one of them midway, over public transactions."""
+    """Return rules drawn by a seed, a change and an end of one of them midway, over public transactions."""
     random, lines = Random(seed), lines_of(customers)
     times = [orjson.loads(line)["event_time"] for line in lines]
     records: list[ControlRecord] = []
@@ -74,7 +74,7 @@ def drawn(seed: int, customers: int = 30) -> Stream:
 
 
 def lines_of(customers: int | None) -> list[bytes]:
-    """Transactions as JSON lines, in event-time order. `opened` is up to 29 days before the event, or null."""
+    """Return transactions as JSON lines in event-time order. `opened` is up to 29 days before the event, or null."""
     table = transactions.transactions() if customers is not None else transactions.everything()
     if customers is not None:
         table = table.filter(pc.less(table["customer_id"], customers))
@@ -91,7 +91,7 @@ def lines_of(customers: int | None) -> list[bytes]:
 
 
 def drawn_rule(random: Random, name: str) -> UpsertRecord:
-    """A rule of two or three variables, which may be one that the check refuses."""
+    """Return a rule of two or three variables, which the check may refuse."""
     variables = "abc"[: random.choice((2, 2, 3))]
     parts, where = [], []
     for place, variable in enumerate(variables):
@@ -132,7 +132,7 @@ def _condition(random: Random, variable: str, place: int, *, repeats: bool) -> s
 
 
 def hot() -> Stream:
-    """A customer with more open runs than a rule may have, which one payment completes: more than it may give."""
+    """Return a customer with more open runs than the limit; one payment completes more of them than the limit."""
     source = (
         f"{_EVENTS}pattern hot by customer_id {{\n  seq    a -> b  within 9 h\n"
         "  where  a: payment  amount < 5.00\n         b: payment  amount > 500.00\n"
@@ -192,7 +192,7 @@ def losing() -> Stream:
 
 
 def tied(seed: int) -> Stream:
-    """Events in the order of microseconds and of a declared number, many of one millisecond, whose ids say nothing."""
+    """Return events ordered by microseconds and a declared number, many in one millisecond, with unordered ids."""
     random = Random(seed)
     source = """
 event t {

@@ -20,7 +20,7 @@ from cep.runners.ahead import compile_one, compiled_ahead
 from tests.api.frames import EVENT, PATTERN, payments
 
 NOT_PLAIN = PATTERN.replace("bait+ -> hit", "bait+ -> !hit").replace("hit.", "bait.")
-# A match where nothing is compiled: which kernels this process compiles itself, and how many alerts come.
+# A match in a new process: prints the kernels that this process compiles itself, and the number of alerts.
 FIRST_MATCH = """
 import json
 from numba.core import event

@@ -1,4 +1,4 @@
-"""The line about the first match: once, and only while something is matched. A terminal has one that moves."""
+"""The line about the first match comes once, and only during a match. On a terminal it moves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_terminal_has_a_line_that_moves_and_goes(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(compiling, "_BETWEEN_S", -1.0)
     monkeypatch.setattr(compiling, "_TICK_S", 900.0)
-    with announced_compiling(), event.trigger_event("numba:compile"):  # which compiles another one first
+    with announced_compiling(), event.trigger_event("numba:compile"):  # compiles another kernel first
         compile_something()
     drawn = capsys.readouterr().err
     assert "\n" not in drawn

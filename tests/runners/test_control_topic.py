@@ -1,4 +1,4 @@
-"""Reading the control topic and waiting for a job's word, on a broker."""
+"""Reading the control topic and waiting for a job's status, on a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The epoch on alerts, letters and status: it follows from the control records, not from how they are cut."""
+"""The epoch on alerts, letters and status: it depends on the control records, not on their cuts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def given() -> tuple[Job, tuple[bytes, ...], list[Phase]]:
 def ran(
     folder: Path, job: Job, initial: tuple[bytes, ...], phases: list[Phase]
 ) -> tuple[list[bytes], list[bytes], dict[str, Any]]:
-    """Alerts, letters and status of `cep run` with these phases, a start each."""
+    """Return alerts, letters and status of `cep run` with these phases, a start each."""
     for name in ("events", "control"):
         (folder / name).mkdir(parents=True)
     number = 0
@@ -92,7 +92,7 @@ def test_no_cut_of_the_control_records_changes_an_epoch(seed: int) -> None:
 
 
 def letters_of(job: Job, initial: tuple[bytes, ...], steps: list[list[bytes]]) -> tuple[list[bytes], bytes]:
-    """The letters of micro-batches of control records alone, and the rulebook after them."""
+    """Return the letters of micro-batches with only control records, and the rulebook after them."""
     engine = Engine(job, initial, MemoryStore(), Workers(1))
     letters = [letter for step in steps for letter in engine.step([], tuple(step), {}).dead_letters]
     return letters, rulebook_bytes(engine.rulebook.rulebook)

@@ -35,7 +35,7 @@ def test_a_micro_batch_writes_what_it_changes(tmp_path: Path) -> None:
     """The memory has fifty thousand keys."""
     begin_fired(tmp_path, [["a", f"key {number}", number, FOR_MS] for number in range(50_000)])
     files = FiredFiles(tmp_path)
-    take(files, 0, {("a", "first"): (1, *FOR)})  # begins the lines
+    take(files, 0, {("a", "first"): (1, *FOR)})  # starts the lines
     before = written(tmp_path)
     for number in range(1, 101):
         take(
@@ -71,7 +71,7 @@ STEPS = st.lists(
 def test_it_is_where_the_last_micro_batch_has_left_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Fired, int, str]], lines_bytes: int
 ) -> None:
-    """However often a micro-batch is begun, and wherever a process is cut off from writing its line."""
+    """A micro-batch may be started several times, and a process may be cut off anywhere in its line."""
     folder = tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fired_files, "_LINES_BYTES_MIN", lines_bytes)

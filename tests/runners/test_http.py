@@ -1,4 +1,4 @@
-"""The port of a job is bounded, and tells a stranger nothing."""
+"""The port of a job has limits, and gives a stranger no information."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ask(
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    """A port that takes three connections at once, each for a moment."""
+    """Serve a port that takes three connections at once, each for a moment."""
     monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
     monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
     monkeypatch.setattr(http, "HTTP_REQUEST_S_MAX", 0.2)
@@ -50,7 +50,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """All that comes before the other side closes."""
+    """Return all bytes until the other side closes."""
     connection.settimeout(WAIT_S)
     data = b""
     try:

@@ -1,4 +1,4 @@
-"""Which Java is good enough for Spark."""
+"""The versions of Java that suit Spark."""
 
 from __future__ import annotations
 

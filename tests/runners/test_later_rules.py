@@ -138,7 +138,7 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
     match_events(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
     replayed = output.alert_table().to_pylist()
     assert all(alert["history_from"] is None for alert in replayed), "a replay has seen all"
-    # The rules as the live job has them, whose epochs are in the order of their coming.
+    # The live job's rules, whose epochs are in the order of their arrival.
     rulebook = Rulebook(schema, (DOMAIN,))
     rulebook.apply(initial, None)
     for cut in sorted(later):
@@ -180,7 +180,7 @@ def test_a_rule_that_comes_to_busy_keys_says_both(seed: int, monkeypatch: pytest
     cuts = sorted(random.sample(range(60, 240), 6))
     from_ms = int(batch.time_ms[cuts[1] - 1]) + 1
     coming = [record(number, text, "", utc_text(from_ms)) for number, text in enumerate(texts, 1)]
-    coming.append(record(4, "sum(payment.amount over 90 s) > 9.00", "", utc_text(from_ms)))  # which is kept already
+    coming.append(record(4, "sum(payment.amount over 90 s) > 9.00", "", utc_text(from_ms)))  # stored already
     book, every = Rulebook(schema, (DOMAIN,)), Rulebook(schema, (DOMAIN,))
     assert [target.apply(initial, None).kind for target in (book, every)] == ["applied"] * 2
     assert {every.apply(change, None).kind for change in coming} == {"applied"}
@@ -197,7 +197,7 @@ def test_a_rule_that_comes_to_busy_keys_says_both(seed: int, monkeypatch: pytest
 
 
 def payment_lines() -> list[bytes]:
-    """The same payments as a source has them."""
+    """Return the same payments as JSON lines of a source."""
     batch = payments(Random("lines"), 400)
     columns = {name: column.to_pylist() for name, column in batch.columns.items()}
     return [
@@ -213,7 +213,7 @@ def payment_lines() -> list[bytes]:
 def ran(
     folder: Path, job: Job, initial: tuple[bytes, ...], phases: list[tuple[list[bytes], list[bytes]]]
 ) -> list[bytes]:
-    """As `cep run` does it: a start for each phase, records before events."""
+    """Run the phases as `cep run` does: a start for each phase, records before events."""
     for name in ("events", "control"):
         (folder / name).mkdir(parents=True)
     for number, (lines, records) in enumerate(phases):

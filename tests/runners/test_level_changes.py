@@ -77,7 +77,7 @@ def job_of(groups: int = 4) -> Job:
 
 
 def timeline(random: Random, lines: list[bytes], there: set[str], count: int) -> list[tuple[int, ControlRecord]]:
-    """Changes of the makers, each with the number of the line before which it comes; it starts after the last one."""
+    """Return changes of the makers, each with the number of the next line; it starts after the last line."""
     later = [n for n in range(3, len(lines)) if time_ms(lines[n]) > time_ms(lines[n - 1]) + 1]
     versions, switches = dict.fromkeys(there, 1), dict.fromkeys(MAKERS, 0)
     first: dict[str, UpsertRecord] = {name: rule(name) for name in there}
@@ -153,7 +153,7 @@ def replayed(job: Job, records: list[ControlRecord], lines: list[bytes], folder:
         assert rulebook.apply(record, None).kind == "applied"
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
-    # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+    # The live jobs of the tests get a watermark at the end of time, and so does the replay.
     whole = replace(job, to_the_end=True)
     return sorted(json_lines(embedded.replay(whole, rulebook, read_pieces(path, job.schema), 1).alerts))
 
@@ -183,8 +183,10 @@ def test_a_job_finds_what_a_replay_with_the_same_records_finds(seed: int, tmp_pa
 
 
 def test_a_rule_that_nothing_feeds_yet_keeps_its_runs_when_something_does(tmp_path: Path) -> None:
-    """The run begins with a payment before there is a rule that produces flags, and ends with its flag; and a rule that
-    stands between the two comes, pauses and goes without being missed."""
+    """The run begins with a payment before any rule produces flags, and ends with its flag.
+
+    A rule between the two comes, pauses and goes without an effect.
+    """
     amounts = (9, 4, 4, 8, 1, 9, 1, 9, 1)
     lines = [
         orjson.dumps(

@@ -45,7 +45,7 @@ START_MS = 1_772_323_200_000
 STEP_MS = 60_000
 COUNT = 240
 BLOCKED = ["c1", "c2"]
-# Version, change, entries, and the number of the event at whose time it starts.
+# Version, change, entries, and the number of the event at whose time the change starts.
 CHANGES = [
     (2, "add", ["c3"], 40),
     (3, "remove", ["c1"], 90),
@@ -77,7 +77,7 @@ def records() -> list[ListRecord]:
 
 
 def expected() -> set[tuple[str, str]]:
-    """(rule, event) by plain sets and a walk over the events."""
+    """Return (rule, event) from plain sets and a walk over the events."""
     blocked, networks, matches = set(BLOCKED), False, set[tuple[str, str]]()
     past: dict[object, list[int]] = {}
     for n, event in enumerate(events()):
@@ -161,7 +161,7 @@ def test_a_replay_applies_each_version_to_its_own_interval(place: Path) -> None:
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_job_in_one_process_over_restarts(place: Path, moves: bool) -> None:
-    """With a savepoint between, in which the files of the lists come along; the patterns' own are gone by then."""
+    """The savepoint in between brings the files of the lists; the files of the patterns are gone by then."""
     assert main(words_of_phase(place, 0, "run")) == 0
     (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
     assert main(words_of_phase(place, 1, "run")) == 0

@@ -1,4 +1,4 @@
-"""A checkpoint directory belongs to one job and remembers the rules that it began with."""
+"""A checkpoint directory belongs to one job and remembers its first rules."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_folder_that_says_nothing_sensible_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_job_that_goes_on_says_anew_whether_it_is_audited(tmp_path: Path) -> None:
-    """A job of an earlier build does not say it, and rules may change in one life and not in another."""
+    """A job of an earlier build does not store whether it is audited, and rules may change in one life only."""
     plain = make_job(rules().values())
     open_checkpoint(tmp_path, plain, ())
     before = (tmp_path / JOB_FILE).read_bytes()

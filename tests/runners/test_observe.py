@@ -46,7 +46,7 @@ def registry_of(observed: Observed) -> CollectorRegistry:
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by name and labels, as Prometheus reads them."""
+    """Return every sample by name and labels, as Prometheus reads them."""
     return {
         (s.name, tuple(sorted(s.labels.items()))): s.value
         for family in text_string_to_metric_families(text)

@@ -1,4 +1,4 @@
-"""Files of a replay: whole or not at all."""
+"""Files of a replay are whole or absent."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[s
     def sent(alerts: pa.Table) -> list[bytes]:
         return sorted(json_lines(suppress_alerts(alerts, policies, {}).alerts))
 
-    # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+    # The live jobs of the tests get a watermark at the end of time, and so does the replay.
     batch = replace(job, lateness_ms=0, to_the_end=True)
     replayed = embedded.replay(batch, deployed.rulebook, read_pieces(history, job.schema), 2)
     theirs = on_spark.replay(batch, deployed.rulebook, *on_spark.read_events(spark, history), 2)
@@ -82,7 +82,7 @@ def pieces(lines: list[bytes], random: np.random.Generator, count: int) -> list[
 
 
 def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator) -> Found:
-    """As `cep run` does it: three starts, the last with the heartbeat that closes every window."""
+    """Run like `cep run`: three starts, the last with the heartbeat that closes every window."""
     for name in ("events", "control"):
         (folder / name).mkdir(parents=True)
     backend = str(random.choice(["memory", "rocksdb"]))
@@ -108,7 +108,7 @@ def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: n
 def lived(
     spark: SparkSession, folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator
 ) -> Found:
-    """As `cep live` does it: two starts, the second with the heartbeat that closes every window."""
+    """Run like `cep live`: two starts, the second with the heartbeat that closes every window."""
     initial = tuple(record.to_json() for record in stream.records)
     live = LiveRun(spark, folder, job, initial, partitions=int(random.integers(1, 4)))
     live.phase(pieces(arriving, random, int(random.integers(2, 4))))
@@ -150,7 +150,7 @@ def test_events_of_one_millisecond_keep_their_order(seed: int, spark: SparkSessi
 
 @SLOW
 def test_what_is_bounded_is_bounded_alike(spark: SparkSession, tmp_path: Path) -> None:
-    """The oldest runs of a busy key have been evicted, and one payment completes more of them than it may."""
+    """The oldest runs of a busy key were evicted, and one payment completes more runs than the limit."""
     results = ways(spark, tmp_path, hot(), 5)
     assert len(results["replay"][0]) == MATCHES_PER_EVENT_MAX
     check(results)
@@ -158,7 +158,7 @@ def test_what_is_bounded_is_bounded_alike(spark: SparkSession, tmp_path: Path) -
 
 @pytest.mark.parametrize("seed", [6, pytest.param(7, marks=SLOW)])
 def test_what_is_lost_is_counted_alike(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    """Runs that leave for want of room, matches beyond a limit, sums beyond 64 bits, records that cannot be taken."""
+    """Runs that leave for lack of room, matches beyond a limit, sums beyond 64 bits, records that cannot be read."""
     results = ways(spark, tmp_path, losing(), seed)
     lost = {
         name: {counter: n for counter, n in counters.items() if is_loss(counter) and n}

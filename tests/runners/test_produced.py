@@ -1,4 +1,4 @@
-"""Patterns that feed patterns: circles of money, found by both replays as brute force finds them."""
+"""Patterns that feed patterns: both replays find the same circles of money as brute force."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_levels_follow_what_is_read() -> None:
 
 @pytest.mark.parametrize(("order", "found"), [("abc", 1), ("acb", 0), ("cba", 0)])
 def test_what_events_of_one_time_become_keeps_their_order(order: str, found: int, tmp_path: Path) -> None:
-    """A circle within one millisecond: it is one in the order of the transfers' ids, and in no other."""
+    """A circle within one millisecond exists only in the order of the transfers' ids."""
     accounts = {"a": ("x", "y"), "b": ("y", "z"), "c": ("z", "x")}
     rows = [(f"t{number}", *accounts[step], 5.0) for number, step in enumerate(order)]
     names = ("tx_id", "payer", "payee", "amount")
@@ -195,7 +195,7 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
         return times, is_folded or any(folded for _, folded in below)
 
     first = pc.min(table["event_time"]).as_py()
-    # A burst is made of 30 minutes, an echo of that and of the bursts of 20 minutes.
+    # A burst covers 30 minutes; an echo covers a burst and the bursts of 20 minutes.
     reach = timedelta(minutes=20) + timedelta(minutes=30) - timedelta(milliseconds=2)
     for rule, since, is_folded, start, sources in ends.values():
         below = [deep(derived[source]) for source in sources]

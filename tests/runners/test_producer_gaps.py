@@ -90,7 +90,7 @@ def replayed(job: Job, rules: list[UpsertRecord], lines: list[bytes], folder: Pa
         assert rulebook.apply(record, None).kind == "applied"
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
-    # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+    # The live jobs of the tests get a watermark at the end of time, and so does the replay.
     whole = replace(job, to_the_end=True)
     alerts = embedded.replay(whole, rulebook, read_pieces(path, job.schema), 1).alerts
     return {alert["alert_id"]: alert for alert in map(orjson.loads, json_lines(alerts))}
@@ -119,12 +119,12 @@ def lived(
 
 
 def at(alert: dict[str, object], name: str) -> int:
-    """A time of an alert."""
+    """Return a time of an alert."""
     return time_ms(orjson.dumps({"event_time": alert[name]}))
 
 
 def starts(random: Random, lines: list[bytes]) -> tuple[int, int]:
-    """The number of a line that is later than the one before it, and a time up to which nothing has been seen there."""
+    """Return a line that is later than the line before, and a time up to which no event is known at that line."""
     line = random.choice([n for n in range(5, len(lines)) if time_ms(lines[n]) > time_ms(lines[n - 1]) + 1])
     return line, random.randint(time_ms(lines[line - 1]) + 1, time_ms(lines[line]))
 
@@ -147,7 +147,7 @@ def test_an_alert_that_says_nothing_lacks_nothing(seed: int, tmp_path: Path) -> 
     assert alerts == lived(job, initial, later, lines, random), "cut otherwise"
     whole = {name: alert for name, alert in alerts.items() if "history_from" not in alert}
     lacking = 0
-    for count in range(len(order) + 1):  # as long as so many of them have come
+    for count in range(len(order) + 1):  # after so many of them have come
         ideal = replayed(job, [*initial, *(rule(name) for name in order[:count])], [*before, *lines], tmp_path)
         from_ms, until_ms = ([0, *(effective[name][1] for name in order), TIME_MS_MAX])[count : count + 2]
         here = {name for name, alert in alerts.items() if from_ms <= at(alert, "detected_at") < until_ms}
@@ -158,7 +158,7 @@ def test_an_alert_that_says_nothing_lacks_nothing(seed: int, tmp_path: Path) -> 
     # A replay with the same records gives the same, except for past events that were not stored for later rules.
     replayed_alerts = replayed(job, [*initial, *(records[name] for name in order)], lines, tmp_path)
     assert whole.keys() <= replayed_alerts.keys()
-    if not {"many", "few", "again"} & set(coming):  # these look back
+    if not {"many", "few", "again"} & set(coming):  # these read past events
         assert alerts == replayed_alerts
 
 

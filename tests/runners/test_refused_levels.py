@@ -32,7 +32,7 @@ from tests.runners.test_level_changes import lived
 from tests.runners.test_producer_gaps import EVENTS, START_MS, lines_of
 
 TYPES = EVENTS + "event ring { ring_id id  event_time time  card string }\n"
-# Each is a chain of the ones before it: payment, flag, echo, ring, and some are shortcuts.
+# Each rule is a chain of the rules before it: payment, flag, echo, ring; some rules are shortcuts.
 RULES = {
     "drop": "by card { seq a -> b within 20 s where a: payment amount > 5 b: payment amount < 3 skip none "
     "emit card = b.card, shop = b.shop produce flag }",
@@ -89,7 +89,7 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
     later: Later = []
     for start in sorted(random.sample(gaps, changes_count)):
         name = random.choice(sorted(RULES))
-        # Most come right before they begin, others long before, even before the first event.
+        # Most records come right before they start, others long before, even before the first event.
         line = start if random.random() < 0.7 else random.randint(later[-1][0] if later else 0, start)
         effective_at = utc_text(random.randint(time_ms(lines[start - 1]) + 1, time_ms(lines[start])))
         version = versions.get(name, 0) + 1
@@ -127,7 +127,7 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
 def replayed(job: Job, given: Deployment, lines: list[bytes], folder: Path) -> list[bytes]:
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
-    # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+    # The live jobs of the tests get a watermark at the end of time, and so does the replay.
     replay_job = Job(job.schema, given.key_domains, to_the_end=True)
     return sorted(json_lines(embedded.replay(replay_job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
 

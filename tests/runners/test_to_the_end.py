@@ -88,7 +88,7 @@ def drawn(random: Random) -> list[tuple[int, bytes]]:
 
 @dataclass(frozen=True)
 class History:
-    """A history of drawn events, its rules, and how an engine replays a part of it."""
+    """A history of drawn events, its rules, and an engine's replay of a part of it."""
 
     given: Deployment
     events: list[tuple[int, bytes]]

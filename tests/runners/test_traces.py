@@ -90,7 +90,7 @@ class Receiver:
     requests: list[Any] = field(default_factory=list)
 
     def spans(self) -> list[tuple[str, Any]]:
-        """(service, span) of all."""
+        """Return (service, span) of all spans."""
         return [
             (next(fact.value.string_value for fact in each.resource.attributes if fact.key == "service.name"), span)
             for request in self.requests

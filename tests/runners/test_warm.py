@@ -1,4 +1,4 @@
-"""After the warm-up no job compiles: every kernel has been called, with every type of array that jobs have."""
+"""After the warm-up no job compiles: every kernel was called with every array type of jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cep.demo.stream import StreamSize, build, json_lines
 from cep.runners.warm import Warming
 
 ROOT = Path(__file__).parents[2]
-# In a process of its own: here other tests have called kernels before.
+# It runs in a separate process, because other tests have called kernels here.
 PROGRAM = """
 import sys
 from cep.runners.warm import warm_up

@@ -1,4 +1,4 @@
-"""Brokers that are away are seen, and that they are back; so are the lag, events that wait, and a slow sink."""
+"""The watch reports when brokers are away and when they are back, the lag, waiting events, and a slow sink."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_broker_that_is_stopped_and_one_that_is_gone(tmp_path: Path) -> None:
 def test_lag_and_events_that_nobody_reads() -> None:
     with MockKafka() as kafka:
         kafka.send("payments", ({"value": b"{}", "partition": n % 2} for n in range(10)))
-        observed = Observed(0)  # nothing may wait
+        observed = Observed(0)  # no waiting is allowed
         watch = Watch(watched(kafka.address), observed, 2_000)
         observed.positions = {"payments[0]": 2, "payments[1]": 5}
         watch.look()
@@ -87,7 +87,7 @@ def test_a_job_is_ready_once_it_has_caught_up_with_its_topic() -> None:
         watch = Watch(replace(watched(kafka.address), first_positions=lambda: {"payments[0]": 20}), observed, 2_000)
         observed.begin()
         assert observed.ready() == (False, {**observed.ready()[1], "ready": False, "lag_records": None})
-        watch.look()  # the job has said nothing yet
+        watch.look()  # the job has not reported yet
         for position, is_ready in ((None, False), (60, False), (100, True)):
             if position is not None:
                 observed.positions = {"payments[0]": position}

@@ -26,18 +26,18 @@ MINUTE_MS = 60_000
 
 @cache
 def day(seed: int = 3) -> tuple[bytes, ...]:
-    """The payments of a small day, in event-time order."""
+    """Return the payments of a small day, in event-time order."""
     return tuple(payments(seed))
 
 
 @cache
 def morning(seed: int = 3) -> tuple[bytes, ...]:
-    """Its first payments."""
+    """Return the first payments of the day."""
     return day(seed)[:1_500]
 
 
 def suppressing() -> list[UpsertRecord]:
-    """All rules of this repository, and three that would fire on many payments; one of them escalates."""
+    """Return all rules of this repository, and three that fire on many payments; one of them escalates."""
     rules_by_id = rules()
     base = rules_by_id["small_then_large"]
     source = (
@@ -55,33 +55,33 @@ def suppressing() -> list[UpsertRecord]:
 
 
 def deployment(given: Iterable[ControlRecord] | None = None) -> Deployment:
-    """All rules of this repository, or the given records."""
+    """Deploy all rules of this repository, or the given records."""
     return deploy(rules().values() if given is None else given)
 
 
 def expected(lines: Sequence[bytes], given: Deployment, folder: Path) -> list[bytes]:
-    """The alerts of the replay of these lines that go out, as JSON."""
+    """Return the sent alerts of the replay of these lines, as JSON."""
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
-    # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+    # The live jobs of the tests get a watermark at the end of time, and so does the replay.
     job = Job(given.schema, given.key_domains, to_the_end=True)
     alerts = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
     return list(json_lines(suppress_alerts(alerts, Policies.of(given.rulebook), {}).alerts))
 
 
 def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:
-    """The lines as the engine takes them."""
+    """Decode the lines for the engine."""
     return [decode_json(job.schema, pa.array(lines, pa.large_binary()))] if lines else []
 
 
 def cut(lines: Sequence[bytes], pieces: int, seed: int) -> list[list[bytes]]:
-    """The lines in this many pieces of random sizes."""
+    """Cut the lines into this many pieces of random sizes."""
     bounds = np.sort(np.random.default_rng(seed).integers(0, len(lines) + 1, pieces - 1)).tolist()
     return [list(lines[a:b]) for a, b in zip([0, *bounds], [*bounds, len(lines)], strict=True)]
 
 
 def latest_ms(lines: Sequence[bytes]) -> int:
-    """The largest event time."""
+    """Return the largest event time."""
     return max(time_ms(line) for line in lines)
 
 

@@ -45,7 +45,7 @@ def lines() -> tuple[bytes, ...]:
 
 @dataclass(frozen=True)
 class Halfway:
-    """Where a job is cut off: a checkpoint at the first of these shares of its lines, and an end at the second."""
+    """The places where a job is cut off: a checkpoint after one share of its lines, and an end after another."""
 
     checkpoint: float = 0.3
     end: float = 0.6
@@ -86,11 +86,11 @@ def live(folder: Path, cut_off: Halfway | None = None) -> None:
 
 
 def cut_off(folder: Path, halfway: Halfway) -> Path:
-    """The folder of a job that was cut off."""
+    """Return the folder of a job that was cut off."""
     live(folder, halfway)
     return folder.with_name(folder.name + "-left")
 
 
 def alerts(folder: Path) -> list[bytes]:
-    """All that the job has sent."""
+    """Return all sent alerts of the job."""
     return [line for path in sorted((folder / "alerts").iterdir()) for line in path.read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""Around a process of `cep run`, in memory: a source, a sink that keeps its contract, and an end at any step."""
+"""The surroundings of a `cep run` process, in memory: a source, a sink that keeps its contract, an end at any step."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cep.sources.live.base import Chunk, Positions
 
 
 class Crash(BaseException):
-    """The process is gone: nothing below catches this."""
+    """The process is gone: no code below catches this."""
 
 
 @dataclass
 class TwoLanes:
-    """Lines as they come from a source of two lanes; how much it gives at once is its own."""
+    """Lines of a source with two lanes. The source decides how many it gives at once."""
 
     lines: list[bytes]
     at: int = field(default=0, init=False)
     ended: bool = field(default=False, init=False)
 
     def give(self, count: int) -> list[Chunk]:
-        """The next lines, so many at most."""
+        """Return the next lines, at most so many."""
         end = min(len(self.lines), self.at + count)
         lines = self.lines[self.at : end]
         self.ended = end == len(self.lines)
@@ -36,7 +36,7 @@ class TwoLanes:
         return [Chunk(lane, pa.array(values, pa.large_binary())) for lane, values in lanes.items() if values]
 
     def hold(self, lanes: Collection[str]) -> None:
-        """Give all the same."""
+        """Ignore the request to hold lanes."""
 
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(("a", "b"), self.at < len(self.lines))
@@ -50,7 +50,7 @@ class TwoLanes:
 
 @dataclass
 class Lines(TwoLanes):
-    """A source that can be sent back; how much it gives at once is drawn from a seed."""
+    """A source with a position; the number of lines that it gives at once is drawn from a seed."""
 
     random: np.random.Generator
 
@@ -76,7 +76,7 @@ class Broker:
 
 
 class BrokerSink:
-    """Keeps the contract: a number that comes again has the same alerts and changes nothing. May refuse or be slow."""
+    """Keeps the contract: a repeated number has the same alerts and changes nothing. The sink may refuse or be slow."""
 
     def __init__(self, broker: Broker, random: np.random.Generator, refuse_share: float) -> None:
         self._broker = broker
@@ -98,7 +98,7 @@ class BrokerSink:
 
 @dataclass
 class Steps:
-    """Dies before the n-th step that is counted, by its name if one is given."""
+    """Dies before the n-th counted step, or the n-th step with a name."""
 
     die_at: int
     name: str | None = None

@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[3]
 GIVEN = deployment()
 INITIAL = tuple(record.to_json() for record in rules().values())
 LATENESS_MS = 5 * MINUTE_MS
-# Without `ahead_ms` no event waits for the end of the backlog, so that there are deliveries from the start.
+# Without `ahead_ms`, events do not wait for the end of the backlog, so there are deliveries from the start.
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS, ahead_ms=None)
 WAIT_S = 90
 
@@ -104,7 +104,7 @@ def test_what_a_changelog_needs(
 
 @dataclass
 class Topics:
-    """Where the job's alerts and its changelog are."""
+    """The topics of the job's alerts and its changelog."""
 
     kafka: KafkaCluster
     alerts: str
@@ -132,7 +132,7 @@ def topics(kafka_broker: KafkaCluster) -> Topics:
 def live(
     folder: Path, topics: Topics, lines: list[bytes], seed: int, steps: Steps, *, has_changelog: bool = True
 ) -> bool:
-    """One life of the process; says whether it came to its end."""
+    """Run one life of the process; return whether it came to its end."""
     random = np.random.default_rng(seed)
     sink = topics.sink()
     commits, engine = None, None
@@ -172,7 +172,7 @@ SEEDS = [pytest.param(seed, marks=[pytest.mark.always] if seed == 0 else []) for
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lives_whose_folders_are_lost(seed: int, topics: Topics, tmp_path: Path) -> None:
-    """A crash before any step, and mostly a new machine: no checkpoint helps."""
+    """The process crashes before any step, mostly on a new machine afterwards: no checkpoint helps."""
     if not topics.kafka.is_real:
         return
     chance = Random(seed)
@@ -271,7 +271,7 @@ def test_lists_come_along_in_parts_and_go_when_nothing_names_them(tmp_path: Path
 
 
 class Unread(Changelog):
-    """One whose topic is empty, without asking for it."""
+    """A changelog that assumes an empty topic, without a look at it."""
 
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
         return None
@@ -309,14 +309,14 @@ def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
     waiting: list[int] = []
 
     def look() -> None:
-        """Once a commit until something waits: a reader far ahead of the engine would have seen all before."""
+        """Count commits until changes wait: a reader far ahead of the engine would have seen all of them before."""
         waiting.append(commits.unsent_bytes)
         before, until_s = commits.head, time.monotonic() + 0.2
         while max(waiting) == 0 and commits.head is before and time.monotonic() < until_s:
             time.sleep(0.001)
 
     source = Replayable(list(morning()), Random(1), before_poll=look)
-    slow = Slow(np.random.default_rng(1), lambda: waiting[-1] > 0)  # seen by the reader, which may look late
+    slow = Slow(np.random.default_rng(1), lambda: waiting[-1] > 0)  # the reader sees it, maybe late
     runner = Runner(engine, Sources(source, None), Outlets((slow,), None), commits, Pace())
     runner.start()
     while not source.ended:
@@ -355,7 +355,7 @@ def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster
         )
         kafka_broker.send(events, [{"value": line, "partition": 0} for line in third])
         process = start(*arguments)
-        told_count = len(expected(before, GIVEN, tmp_path)) if before else 0  # more than these are this process's
+        told_count = len(expected(before, GIVEN, tmp_path)) if before else 0  # further alerts are from this process
         consumed(kafka_broker.address, alerts, partial(_has_more, told_count))
         if number < 2:
             process.kill()

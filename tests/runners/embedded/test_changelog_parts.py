@@ -1,4 +1,4 @@
-"""Entries of more bytes than a record of the changelog should have come in parts, and are whole in a new store."""
+"""Entries with more bytes than a record of the changelog allows come in parts, and are whole in a new store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Topic(InMemory):
     """A compacted topic. Carried changes come with the next write."""
 
     def read(self, _: object, wanted: OffsetRange, rows_max: int = 7) -> Iterator[pa.Table]:
-        """As `read_range`, some records at a time, the older ones of a key left out."""
+        """Read like `read_range`, some records at a time, without the older records of a key."""
         latest = {name: offset for offset, (name, _) in enumerate(self.entries)}
         offsets = [offset for offset in range(wanted.start, wanted.end) if latest[self.entries[offset][0]] == offset]
         for start in range(0, len(offsets), rows_max):
@@ -156,7 +156,7 @@ def test_parts_that_are_missing_or_of_another_build_are_refused(topic: Topic, tm
 
 
 class Narrow(Topics):
-    """Topics whose client and broker take no larger records."""
+    """Topics whose client and broker accept no larger records."""
 
     def sink(self) -> KafkaTransactionSink:
         settings = {"message.max.bytes": str(RECORD_BYTES)}
@@ -196,7 +196,7 @@ def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
 
 
 def largest(store: DurableStore, job: Job) -> tuple[int, int]:
-    """The bytes of the largest head, and of the largest segment of panes."""
+    """Return the bytes of the largest head, and of the largest segment of panes."""
     heads, panes = [0], [0]
     for group in range(job.groups_count):
         for past in pasts_of_group(store, group, job.domains, job.levels_count, whole=True):

@@ -34,7 +34,7 @@ from tests.sinks.alerts import alert_table
 GIVEN = deployment()
 INITIAL = tuple(record.to_json() for record in rules().values())
 LATENESS_MS = 5 * MINUTE_MS
-# Without `ahead_ms` no event waits for the end of the backlog, so that there are deliveries from the start.
+# Without `ahead_ms`, events do not wait for the end of the backlog, so there are deliveries from the start.
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS, ahead_ms=None)
 
 
@@ -54,7 +54,7 @@ class Gated:
 
 
 def run(folder: Path, sink: AlertSink, lines: list[bytes], seed: int, steps: Steps, backend: str = "memory") -> bool:
-    """One life of the process; says whether it came to its end."""
+    """Run one life of the process; return whether it came to its end."""
     random = np.random.default_rng(seed)
     checkpoint_ms = 0 if random.random() < 0.5 else 10_000
     settings = StoreSettings(folder, backend, kept_count=2, cache_bytes=8 << 20, checkpoint_ms=checkpoint_ms)
@@ -70,7 +70,7 @@ def run(folder: Path, sink: AlertSink, lines: list[bytes], seed: int, steps: Ste
         runner.start()
         while not sources.events.ended:
             runner.cycle(0.0)
-            if random.random() < 0.5:  # a delivery or a checkpoint that takes its time, or none
+            if random.random() < 0.5:  # a slow delivery or a slow checkpoint, or none
                 commits.finish(wait=True)
         stepped = engine.step([], (END,), {})
         commits.take(stepped)
@@ -88,7 +88,7 @@ def run(folder: Path, sink: AlertSink, lines: list[bytes], seed: int, steps: Ste
 @pytest.mark.parametrize("backend", ["memory", pytest.param("rocksdb", marks=LATER)])
 @pytest.mark.parametrize("step", ["R1", "1", "2", "3", "4", "5", "R2", "R4"])
 def test_a_crash_in_each_step(step: str, backend: str, tmp_path: Path) -> None:
-    """Every second life dies in the step, the others in step 5, so that there is a commit to go on from."""
+    """Every second life dies in the step, the others in step 5, so that there is a commit to continue from."""
     lines = disordered(list(morning()), LATENESS_MS, seed=1)
     broker, deaths = Broker(), 0
     for life in range(100):
@@ -164,7 +164,7 @@ def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_a
 
 
 def test_a_store_that_is_behind_another_process_is_not_gone_on_with(tmp_path: Path) -> None:
-    """The folder of a job that has gone on elsewhere from the same checkpoints."""
+    """The store belongs to a job that continued elsewhere from the same checkpoints."""
     settings = StoreSettings(tmp_path / "a", "rocksdb", str(tmp_path / "target"), cache_bytes=8 << 20, checkpoint_ms=0)
     sources, outlets = Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None)
     lineages = []
@@ -252,7 +252,7 @@ def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commi
     settings = StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=0)
     lines = disordered(list(morning()), LATENESS_MS, seed=1)
     for life, interval_ms in enumerate((0, 3_600_000, 3_600_000, 0)):
-        # The second of the two is over before a checkpoint is due.
+        # The second of the two ends before a checkpoint is due.
         commits = Commits(replace(settings, checkpoint_ms=3_600_000) if life == 2 else settings)
         engine = Engine(JOB, INITIAL, commits.store, Workers(1))
         # A life that waits reads little, and commits nothing.
@@ -289,7 +289,7 @@ def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
 
 
 def test_a_delivery_that_a_commit_without_alerts_began_comes_again_under_its_own_number(tmp_path: Path) -> None:
-    """Commits go on while it is on its way; the next life must not take the number of the alerts' own commit for it."""
+    """Commits continue during the delivery; the next life repeats it under its number, not under the alerts' commit."""
     broker, gate = Broker(), threading.Event()
     settings = StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20)
     for life in range(2):

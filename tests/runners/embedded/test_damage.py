@@ -42,7 +42,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(left: Path, tmp_path: Path) -> Path:
-    """The job's folder as it was left, for one test."""
+    """Return a copy of the job's folder for one test."""
     return shutil.copytree(left, tmp_path / "own")
 
 
@@ -56,7 +56,7 @@ def test_what_was_cut_off_is_gone_on_with(folder: Path, wanted: list[bytes]) -> 
 
 
 def byte_at(at: int) -> Callable[[bytes], bytes]:
-    """A format that is one byte."""
+    """Return a change of a format that is one byte."""
     return lambda data: data[:at] + b"\x09" + data[at + 1 :]
 
 
@@ -104,7 +104,7 @@ def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(of: bytes, fol
 def test_a_checkpoint_of_a_later_format_is_named_and_stays(
     what: str, is_lost: bool, folder: Path, wanted: list[bytes]
 ) -> None:
-    """Whether or not the store is there: who wrote it may have gone on from it."""
+    """The result is the same with and without the store: its writer may have continued from the checkpoint."""
     (path,) = (folder / "job" / "checkpoints").glob("*.manifest")
     good = path.read_bytes()
     if what == "manifest":
@@ -154,7 +154,7 @@ def test_a_changed_byte_is_made_good_by_the_checkpoint(seed: int, kind: str, fol
     for _ in range(LIVES_MAX):
         try:
             live(folder)
-        except StateCorruptError:  # found while it ran: the next start passes the store over
+        except StateCorruptError:  # found during the run: the next start does not use the store
             continue
         break
     assert sorted(alerts(folder)) == wanted, f"{changed.relative_to(folder)}"

@@ -1,4 +1,4 @@
-"""The embedded engine: the alerts of the replay, however the day is cut, divided, held up, saved and restored."""
+"""The embedded engine gives the alerts of the replay for every cut, division, delay, save and restore of the day."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_job(lateness_ms: int = 0, pages: int = 1, order: str = "event_time", de
 def feed(
     engine: Engine, pieces: Sequence[Sequence[bytes]], counters: Counter[str], commit: int | None = None
 ) -> list[bytes]:
-    """The alerts of all pieces, one micro-batch each; with a commit after each, numbered from `commit` on."""
+    """Return the alerts of all pieces, one micro-batch each; commit after each, with numbers from `commit` on."""
     alerts: list[bytes] = []
     for number, piece in enumerate(pieces):
         times = {"p": (latest_ms(piece), False)} if piece else {}
@@ -119,7 +119,7 @@ def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, m
 
 
 def test_a_store_of_an_earlier_build_keeps_its_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It did not say how many there were."""
+    """The earlier build did not store the number of pages."""
     lines, counters = list(day()), Counter[str]()
     store = MemoryStore()
     monkeypatch.setattr(engine_module, "PAGES_A_PART", 256)

@@ -1,4 +1,4 @@
-"""Patterns that feed patterns in the embedded engine: circles as brute force finds them, cut, saved and restored."""
+"""Patterns that feed patterns in the embedded engine: they find the circles of brute force, cut, saved and restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_job(lateness_ms: int, levels_count: int = 3) -> Job:
 
 
 def found_in(stepped: Stepped) -> dict[str, tuple[str, str, str, int]]:
-    """Alert id → (origin, via, target, time)."""
+    """Return alert id → (origin, via, target, time)."""
     matches = {}
     for alert in stepped.alerts.to_pylist():
         origin, target = alert["key"].split(KEY_SEPARATOR)

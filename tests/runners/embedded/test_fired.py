@@ -96,7 +96,7 @@ def test_entries_come_and_go_with_what_is_remembered() -> None:
 
 
 def test_entries_of_0_2_0_suppress_alerts_of_every_severity() -> None:
-    """That release stored two numbers, without the severity."""
+    """Release 0.2.0 stored two numbers, without the severity."""
     store, memory = MemoryStore(), StoredLastAlerts()
     memory.put({("a", "k"): (5, 1_000, 3, NO_MEASURE)})
     batch = WriteBatch()

@@ -41,7 +41,7 @@ def payment(id_: str, card: str, at: int | str, amount: float) -> bytes:
 
 
 def fraud(card: int, ms: int) -> list[bytes]:
-    """A small payment and then a large one, which the rule finds."""
+    """Return a small payment and then a large one, which the rule finds."""
     return [payment(f"small{card}", f"c{card}", ms, 0.5), payment(f"large{card}", f"c{card}", ms + 1, 9)]
 
 
@@ -51,12 +51,12 @@ def written(folder: Path) -> list[dict[str, object]]:
 
 
 def letters_of(job: Path) -> list[dict[str, object]]:
-    """Return the dead letters of a job, without the audit that is among them."""
+    """Return the dead letters of a job, without the lines of the audit."""
     return [letter for letter in written(job / "dead_letters") if letter["code"] != CODE]
 
 
 def rules_folder(folder: Path) -> None:
-    """Write a folder of rules with the rule that `fraud` fires."""
+    """Write a folder with the rule that `fraud` fires."""
     (folder / "rules").mkdir()
     (folder / "rules" / "p.cep").write_text(SOURCE)
     (folder / "rules" / "small_large.toml").write_text(
@@ -67,7 +67,7 @@ def rules_folder(folder: Path) -> None:
 
 @dataclass
 class Lanes:
-    """A source that gives one piece after the other: (lane, lines), all of the lane that is there at that time."""
+    """A source that gives one piece after the other: (lane, lines), all available lines of the lane."""
 
     pieces: list[tuple[str, list[bytes]]]
     names: str
@@ -88,7 +88,7 @@ class Lanes:
         self.at = positions["all"]
 
     def hold(self, lanes: Collection[str]) -> None:
-        """Give all the same."""
+        """Ignore the request to hold lanes."""
 
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(self.names, False)
@@ -107,7 +107,7 @@ class Job1:
     folder: Path
     source: Lanes
     now_ms: int = NOW_MS
-    tick_ms: int = 0  # by which it moves whenever it is asked
+    tick_ms: int = 0  # the step of the clock for each query
     job: Job = field(default_factory=lambda: Job(DEPLOYED.schema, (("card",),), 2))
 
     def start(self, on_step: Steps | None = None) -> Runner:
@@ -240,7 +240,7 @@ def test_a_job_that_catches_up_reads_partitions_in_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", [3, 41, 1_000])
 def test_events_of_now_hide_nothing_of_a_backlog(piece: int, tmp_path: Path) -> None:
-    """After an outage longer than `ahead_ms` an event that was far ahead when it came is not ahead of the clock."""
+    """After an outage longer than `ahead_ms`, an event that was far ahead on arrival is not ahead of the clock."""
     start_ms = NOW_MS - 180 * MINUTE_MS
     lines = [line for card in range(CARDS) for line in fraud(card, start_ms + card * MINUTE_MS)]
     lines[1:1] = [payment(f"now{n}", "c99", NOW_MS - n, 1) for n in range(3)]

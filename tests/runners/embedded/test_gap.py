@@ -24,7 +24,10 @@ HOUR_MS = 3_600_000
 
 
 def unsuppressed(seed: int) -> Stream:
-    """Rules of a seed that look back, repeat, forbid and time out; none is suppressed or looks back for ever."""
+    """Return rules of a seed with histories, repeats, absences and time-outs, without suppression.
+
+    Their histories are limited.
+    """
     stream, records = drawn(seed, customers=10), list[ControlRecord]()
     for record in stream.records:
         assert isinstance(record, UpsertRecord)

@@ -32,8 +32,7 @@ def test_the_alerts_of_the_replay(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a limit of a few events, windows are folded, and with one of few values some are forgotten: alerts say so,
-    the same everywhere."""
+    """Small limits fold windows and forget values: alerts say so, the same in both."""
     if limit is not None:
         monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
     if values is not None:

@@ -54,7 +54,7 @@ class Receiver:
 
 @dataclass
 class Link:
-    """The way of a process to a receiver. It breaks at drawn calls, and all of it while `gate` is closed."""
+    """A process's connection to a receiver. It breaks at drawn calls, and is down while `gate` is closed."""
 
     receiver: Receiver
     chance: Random
@@ -91,7 +91,7 @@ class Telling(Link):
 
 @dataclass
 class Job:
-    """A stand-in for engine and sources: step n gives a fixed number of alerts, and a letter now and then."""
+    """Replaces engine and sources: step n gives a fixed number of alerts, and sometimes a dead letter."""
 
     step: int = 0
     groups: range = range(8)
@@ -121,7 +121,7 @@ class Job:
 
 
 def wanted() -> tuple[list[str], list[str]]:
-    """The ids of all alerts and all letters, in their order."""
+    """Return the ids of all alerts and all dead letters, in their order."""
     job = Job()
     steps = [job.stepped() for _ in range(STEPS)]
     return (
@@ -132,7 +132,7 @@ def wanted() -> tuple[list[str], list[str]]:
 
 @dataclass
 class Process:
-    """A process of the job, which may die before a step. Nothing of it begins another one then."""
+    """A process of the job, which may die before a step. Afterwards none of its threads begins another step."""
 
     folder: Path
     outlets: Outlets
@@ -149,7 +149,7 @@ class Process:
                 raise Crash(step)
 
     def live(self, work: Callable[[Commits, Any], None]) -> bool:
-        """Go on from the last commit; say whether it came to its end."""
+        """Continue from the last commit; return whether the process came to its end."""
         job: Any = Job()
         settings = StoreSettings(self.folder, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=self.checkpoint_ms)
         commits = None

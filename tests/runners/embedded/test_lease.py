@@ -1,4 +1,4 @@
-"""One process of several has the lease; another one has it when that one gives it back or falls silent."""
+"""One process of several has the lease. Another one gets it if the owner gives it back or falls silent."""
 
 from __future__ import annotations
 

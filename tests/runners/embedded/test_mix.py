@@ -30,7 +30,7 @@ from tests.runners.spark.live_kafka import mix
 from tests.seeds import LATER, RELEASE
 
 LATENESS_MS = 90_000
-DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in event time
+DEDUP_MS = 86_400_000  # neighbouring records may be hours apart in event time
 
 
 class Lanes:
@@ -58,7 +58,7 @@ class Lanes:
         self._at.update(positions)
 
     def hold(self, lanes: Collection[str]) -> None:
-        """Give all the same."""
+        """Ignore the request to hold lanes."""
 
     def behind(self) -> dict[str, bool]:
         return {lane: self._at[lane] < len(values) for lane, values in self._lanes.items()}
@@ -68,10 +68,10 @@ class Lanes:
         return False
 
     def look(self) -> None:
-        """All is here."""
+        """All lanes are known already."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     job = replace(make_job(rules_by_id.values(), lateness_ms), dedup_ms=DEDUP_MS)
     initial = tuple(record.to_json() for record in rules_by_id.values())
     (tmp_path / "control").mkdir()
-    for number in range(3):  # of the second start on the first phase's records are read already
+    for number in range(3):  # the second start and later ones have already read the records of the first phase
         sent = stream.first if number == 0 else [*stream.first, *stream.second]
         if number == 2:
             write_file(tmp_path / "control" / "end.jsonl", [END], 0)

@@ -27,7 +27,7 @@ from tests.small_disk import small_disk
 
 
 class Remote(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
-    """An object store that may be out of reach."""
+    """An object store that may be unreachable."""
 
     protocol = "remote"
     is_away = False
@@ -57,7 +57,7 @@ def remote() -> Iterator[str]:
 
 @dataclass
 class Process:
-    """A job that reads nothing and commits when it is told to."""
+    """A job that reads no records and commits on request."""
 
     settings: StoreSettings
     failed: list[StoreError] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Process:
         return self.number
 
     def commit_until_refused(self) -> None:
-        """A full disk refuses at once, a limit of files when the log has grown to it."""
+        """A full disk refuses at once; a limit on files refuses after the log has grown to it."""
         for _ in range(1_000):
             self.commit()
 

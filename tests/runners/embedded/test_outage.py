@@ -1,4 +1,4 @@
-"""A sink that is away: it is tried again for as long as it takes, is seen, and no alert is lost or comes twice."""
+"""A sink that is away is retried until it is back and shown as away; no alert is lost or comes twice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Away:
 
 
 def live(folder: Path, sink: AlertSink, patience: Patience, *, at_once: bool = False) -> None:
-    """One life of a job, to the end of its stream. Raises: SinkError."""
+    """Run one life of a job, to the end of its stream. Raises: SinkError."""
     commits = Commits(StoreSettings(folder, "rocksdb", cache_bytes=8 << 20))
     engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
@@ -80,7 +80,7 @@ def written(folder: Path) -> list[bytes]:
 
 
 def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "UNDELIVERED_MAX", 2)  # and nothing is read for a sink that does not take
+    monkeypatch.setattr(run_module, "UNDELIVERED_MAX", 2)  # and the job does not read for a sink that does not accept
     reports: list[SinkAwayError | None] = []
     patience = Patience(threading.Event(), lambda _, error: reports.append(error), 0.0)
     live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1)), patience)
@@ -132,7 +132,7 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
 
 
 class Asleep(Lines):
-    """Events whose brokers do not answer the first questions for the ends."""
+    """Events whose brokers do not answer the first questions about the ends."""
 
     unanswered = 3
 

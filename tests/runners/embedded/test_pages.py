@@ -34,7 +34,7 @@ JOB = Job(GIVEN.schema, GIVEN.key_domains, 4)
 
 @pytest.fixture(scope="module")
 def whole() -> tuple[Program, KeyedState]:
-    """The keyed state of one key domain after a morning of payments."""
+    """Return the keyed state of one key domain after a morning of payments."""
     (programs,) = programs_by_level(GIVEN.rulebook, JOB.schema)
     domain, program = max(programs.items(), key=lambda item: len(item[1].rules))
     batch = validate_events(JOB, decoded(JOB, morning())[0]).batches[JOB.domains.index(domain)]
@@ -80,7 +80,7 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
         assert not pages.open_bytes or len(chosen) >= open_min
         assert pages.open_bytes <= stored.open_bytes_max
         was_open += pages.open_bytes > 0
-        if random.random() < 0.5:  # or the next `take` is of other pages, or of more than these
+        if random.random() < 0.5:  # otherwise the next `take` asks for other pages, or for more
             pages.close()
         part = np.searchsorted(chosen, pages.slots(after.keys))
         for slot, state in zip(

@@ -33,7 +33,7 @@ from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_al
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same transactions in three kinds of files."""
+    """Return a folder with the same transactions in three kinds of files."""
     folder, table = tmp_path_factory.mktemp("history"), transactions()
     pq.write_table(table, folder / "events.parquet", row_group_size=4_000)
     pc_csv.write_csv(table, folder / "events.csv")
@@ -108,7 +108,7 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
     assert len(ours.dead_letters) == 2
 
     def counted(replayed: Replayed) -> dict[str, int]:
-        # How often a run was looked at depends on how keys are put together.
+        # The number of visits to runs depends on how keys are grouped.
         return {name: count for name, count in replayed.counters.items() if count and name != "run_steps"}
 
     assert counted(ours) == counted(theirs)
@@ -117,7 +117,7 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
 @pytest.mark.slow
 @pytest.mark.always
 def test_replay_imports_neither_spark_nor_java(tmp_path: Path) -> None:
-    """In a process of its own, with pyspark out of reach and no Java: Spark is not tried, and its absence is said."""
+    """A separate process without pyspark and Java does not try Spark, and says that it is missing."""
     rules = Path(__file__).parents[3] / "rules"
     payment = {
         "tx_id": "t1", "event_time": 1_772_323_200_000, "card_id": "c1", "account_id": "a1", "amount": 1.5,

@@ -1,4 +1,4 @@
-"""The embedded live job: rules that come while it runs, both ways of delivery, Kafka to Kafka and killed."""
+"""The embedded live job: rules that come during the run, both ways of delivery, Kafka to Kafka and killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(folder: Path) -> list[bytes]:
 
 
 def place(folder: Path, name: str, lines: list[bytes]) -> None:
-    """A file that appears whole."""
+    """Write a file that appears whole."""
     folder.mkdir(exist_ok=True)
     (folder / f".{name}").write_bytes(b"\n".join(lines))
     (folder / f".{name}").rename(folder / name)
@@ -102,7 +102,7 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def consumed(address: str, topic: str, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
-    """The committed values of a topic, until there are enough."""
+    """Return the committed values of a topic, until there are enough."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -148,10 +148,10 @@ def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """Processes of `cep run`, each killed with no notice; a reader of committed records sees every alert once."""
+    """Processes of `cep run` are killed without notice; a reader of committed records sees every alert once."""
     lateness_ms = 10 * MINUTE_MS
     lines = disordered(list(day()), lateness_ms, seed=7)
-    # Nothing waits for a later event when each partition has one of long after.
+    # A much later event in each partition, so that no alert waits for one.
     ends = [
         orjson.dumps({**orjson.loads(lines[-1]), "tx_id": f"end{n}", "event_time": "2026-06-01T00:00:00Z"})
         for n in range(4)

@@ -1,4 +1,4 @@
-"""Savepoints of `cep run`: to other processes, other stores and back, with every alert once; looks at state."""
+"""Savepoints of `cep run`: to other processes, other stores and back, with every alert once; queries of state."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
     assert main(["state", "--checkpoint", str(tmp_path / "job"), "--key", key, "--json"]) == 0
     stored = json.loads(capsys.readouterr().out)
     assert stored
-    # The same question to the running job.
+    # Ask the running job the same question.
     answers: list[object] = []
 
     def ask() -> None:

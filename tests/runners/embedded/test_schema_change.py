@@ -31,7 +31,7 @@ NAMES = ("card_testing", "small_then_large", "rising_amounts")
 
 
 def changed(schema: Schema) -> Schema:
-    """Without a field that these rules do not read, with a new one, and with an amount that may be null."""
+    """Return the schema without a field that these rules do not read, with a new one, and with a nullable amount."""
     (transaction,) = schema.event_types
     other_fields = [field for field in transaction.fields if field.name != "channel"]
     fields = [replace(f, type=f.type.as_nullable()) if f.name == "amount" else f for f in other_fields]

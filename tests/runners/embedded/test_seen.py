@@ -43,7 +43,7 @@ def commit(seen: SeenOfLevel, store: MemoryStore, number: int, *, whole: bool) -
 
 
 def _pairs(ids: list[int]) -> np.ndarray:
-    """Return pairs of which several have the same id."""
+    """Return pairs; several have the same id."""
     return np.array([[id_ % 50 for id_ in ids], ids], np.uint64)
 
 

@@ -77,7 +77,7 @@ class Telling(Silent):
 
 
 def live(folder: Path, sinks: Sequence[Silent], lines: list[bytes], seed: int) -> bool:
-    """Say whether a life of the process came to its end."""
+    """Run a life of the process; return whether it came to its end."""
     random = np.random.default_rng(seed)
     commits = Commits(StoreSettings(folder, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=20))
     engine = Engine(JOB, INITIAL, commits.store, Workers(1), commits.lists)

@@ -33,7 +33,7 @@ RULE = "card_testing"
 
 
 class SignedJob:
-    """A job of `cep run` that asks for signatures, its topics and its folder of rules."""
+    """A job of `cep run` that requires signatures, its topics and its folder of rules."""
 
     def __init__(self, kafka: KafkaCluster, folder: Path) -> None:
         self.folder, name = folder, f"signed-{uuid.uuid4().hex[:8]}"
@@ -135,7 +135,7 @@ def test_only_what_two_people_have_signed_changes_a_job(
 
 
 def verify_audit(job: SignedJob) -> None:
-    """The trail has every change and refusal, the same in both jobs, and the head that the job says."""
+    """The trail has every change and refusal, the same in both jobs, and the head that the job reports."""
     lines = job.audit()
     assert lines == job.audit("anew")
     entries = [orjson.loads(line) for line in lines]
@@ -222,7 +222,7 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
 
 
 def replay(job: SignedJob) -> None:
-    """A replay with the records of the topic refuses the same."""
+    """Check that a replay with the records of the topic refuses the same records."""
     places, _ = read_control_topic(job.control)
     control, events = job.folder / "control.jsonl", job.folder / "events.jsonl"
     control.write_bytes(b"".join(place.record.to_json() + b"\n" for place in places))

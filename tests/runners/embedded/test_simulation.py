@@ -46,7 +46,7 @@ GIVEN = deployment(suppressing())
 INITIAL = tuple(record.to_json() for record in suppressing())
 LATENESS_MS = 5 * MINUTE_MS
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS)
-POLL_MAX = 60  # records: a life that comes to its end has some fifty micro-batches
+POLL_MAX = 60  # records: a life that comes to its end has about fifty micro-batches
 HELD_MAX = 40
 LIVES_MAX = 120
 DISK_MB = 64
@@ -58,12 +58,12 @@ CUT_COUNTERS = {"runs_expired", "control_heartbeat"}
 # The faults of one life, besides its end at some step.
 MEMORY_FAULTS = ("none", "torn checkpoint", "full disk", "again", "clock", "slow", "refuses")
 FAULTS = (*MEMORY_FAULTS, "torn log", "changed log", "lost", "damaged")
-COPIES_MAX = 100  # of a store in which a thread may still be at work
+COPIES_MAX = 100  # of a store that a thread may still write
 
 
 @dataclass
 class Replayable(TwoLanes):
-    """Sent back, it may go further than it was asked to; its positions count by how much."""
+    """After a seek the source may go back further than requested; its positions count by how much."""
 
     chance: Random
     further: int = 0
@@ -120,8 +120,8 @@ class World:
     alerts: Path
     lines: list[bytes]
     chance: Random
-    clock_s: float = 0.0  # how wrong the wall clock is
-    torn: set[int] = field(default_factory=set)  # checkpoints that were harmed
+    clock_s: float = 0.0  # the error of the wall clock
+    torn: set[int] = field(default_factory=set)  # damaged checkpoints
     met: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
     again: int = 0
@@ -144,11 +144,11 @@ class World:
 
     @property
     def image(self) -> Path:
-        """The store as the end of a life has left it."""
+        """Return the store as the end of a life has left it."""
         return self.alerts.with_name("image")
 
     def logs(self) -> dict[str, int]:
-        """Bytes of the store's logs."""
+        """Return the bytes of the store's logs."""
         return {path.name: size for path, (size, _) in _files(self.store, "*.log").items()}
 
     def take_image(self) -> None:
@@ -163,7 +163,7 @@ class World:
         assert not self.store.exists(), "the store does not hold still"
 
     def put_image(self) -> None:
-        """Have the disk as it was."""
+        """Restore the disk from the copy."""
         if self.image.exists():
             shutil.rmtree(self.store)
             shutil.move(self.image, self.store)
@@ -211,7 +211,7 @@ class Life:
             self.world.disk.free()
 
     def is_over(self) -> bool:
-        """Live; whether it came to the end of the stream."""
+        """Live; return whether the life came to the end of the stream."""
         world, chance = self.world, self.world.chance
         settings = StoreSettings(
             world.job, world.backend, kept_count=3, cache_bytes=8 << 20, checkpoint_ms=chance.choice((0, 0, 10_000))
@@ -259,7 +259,7 @@ class Life:
             if self.fault == "clock" and chance.random() < 0.1:
                 self.world.clock_s += chance.choice((-86_400, -3, 3, 86_400))
             runner.cycle(0.0)
-            if chance.random() < 0.3:  # a delivery or a checkpoint that takes its time, or none
+            if chance.random() < 0.3:  # a slow delivery or a slow checkpoint, or none
                 commits.finish(wait=True)
         stepped = engine.step([], (END,), {})
         commits.take(stepped)
@@ -340,12 +340,12 @@ def _files(folder: Path, pattern: str = "*") -> dict[Path, tuple[int, int]]:
 
 def test_a_log_that_goes_while_it_is_looked_at_has_no_bytes(tmp_path: Path) -> None:
     (tmp_path / "1.log").write_bytes(b"abc")
-    (tmp_path / "2.log").symlink_to(tmp_path / "gone")  # in the folder, and not there when it is looked at
+    (tmp_path / "2.log").symlink_to(tmp_path / "gone")  # in the folder, but gone when it is opened
     assert {path.name: size for path, (size, _) in _files(tmp_path, "*.log").items()} == {"1.log": 3}
 
 
 def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Live until one life comes to the end of the stream; returns how many there were."""
+    """Live until one life comes to the end of the stream; return the number of lives."""
     wall_clock = time.time
     monkeypatch.setattr(time, "time", lambda: wall_clock() + world.clock_s)
     monkeypatch.setattr(run_module, "UNDELIVERED_MAX", HELD_MAX - 30)
@@ -369,7 +369,7 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def uninterrupted(lines: list[bytes]) -> Counter[str]:
-    """The totals of one life without faults."""
+    """Return the totals of one life without faults."""
     commits = Commits(StoreSettings(None))
     engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     source = Replayable(lines, Random(0))

@@ -1,4 +1,4 @@
-"""A store that follows a changelog is the store that a whole reading of it gives, wherever it stopped in between."""
+"""A store that follows a changelog, with any pauses, equals the store of one whole reading of the changelog."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_follower_has_what_a_whole_reading_gives(
 
 @pytest.mark.parametrize("lives", [(30, 40), (60, 6), (30, 90)])
 def test_a_store_of_before_is_not_gone_on_with(lives: tuple[int, int], topics: Topics, tmp_path: Path) -> None:
-    """One process is killed, the other one takes over and is killed too, and the first is started again, at once."""
+    """One process is killed. The other takes over and is killed too, and the first is started again at once."""
     if not topics.kafka.is_real:
         return
     lines = disordered(list(day()), LATENESS_MS, 5)
@@ -94,7 +94,7 @@ def test_a_standby_waits_through_an_outage_and_ends_with_the_lease(tmp_path: Pat
 
 
 def test_what_was_followed_counts_before_a_store_of_before(topics: Topics, tmp_path: Path) -> None:
-    """A process that worked once has a store of its own; another one has gone on since."""
+    """A process that worked once has its own store, and another process has continued since."""
     if not topics.kafka.is_real:
         return
     lines, folder = list(day()), tmp_path / "job"

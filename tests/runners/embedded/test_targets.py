@@ -1,4 +1,4 @@
-"""A job whose checkpoints are elsewhere: looked at, saved, restored into, without being told where again."""
+"""A job whose checkpoints are elsewhere: queries, savepoints and restores find them without an option."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.runners.spark.live_cases import END
 
 
 def run(lines: list[bytes], size: int, records: list[bytes], job: Job, *, restart: bool) -> tuple[list[bytes], int]:
-    """Return the alerts, sorted, and the counted ties of micro-batches of so many lines."""
+    """Return the alerts, sorted, and the counted ties of micro-batches of `size` lines."""
     store, counters = MemoryStore(), Counter[str]()
     alerts: list[bytes] = []
     engine = Engine(job, tuple(records), store, Workers(1))
@@ -52,7 +52,7 @@ def test_events_in_order_give_the_alerts_of_the_replay(seed: int, tmp_path: Path
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_comes_out_of_order_is_counted(seed: int, tmp_path: Path) -> None:
-    """Two events of a millisecond are exchanged: the live job cannot know, so it says so, after a restart too."""
+    """Two events of a millisecond are exchanged: the live job counts them, also after a restart."""
     stream, random = tied(seed), Random(seed)
     deployed = deploy(stream.records)
     job = Job(deployed.schema, deployed.key_domains, 4)

@@ -47,7 +47,7 @@ def test_a_topic_that_was_created_again_ends_the_job(
     assert main(["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(saved)]) == 0
     assert set(payload_in(open_savepoint(Target(str(saved)), tmp_path / "work")).topic_ids) == set(topics)
     kafka_broker.create_again(topics[number], 1)
-    kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old one are there
+    kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old topic exist in the new one
     capsys.readouterr()
     assert run(kafka_broker, tmp_path / "job", *topics) == Exit.FINAL
     message = capsys.readouterr().err

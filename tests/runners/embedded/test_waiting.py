@@ -28,7 +28,7 @@ STEPS = st.lists(
 
 
 def events(times: list[int], first: int) -> EventBatch:
-    """Events of these times, with numbers from `first` on as ids."""
+    """Return events of these times, with numbers from `first` on as ids."""
     numbers = range(first, first + len(times))
     empty = empty_batch(ONE).columns
     return EventBatch(
@@ -79,7 +79,7 @@ def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
                 share.save_whole(batch)
             store.write(batch)
             if action == "restart":
-                share, is_ordered = fresh_share(), False  # by key group, each of which has its order
+                share, is_ordered = fresh_share(), False  # each key group has its own order
                 share.restore(store)
         assert sorted(in_order(share.release(0, None, 61))) == sorted(waits)
         assert share.is_empty

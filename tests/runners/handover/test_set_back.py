@@ -25,7 +25,7 @@ BACK = utc_text(PAST_MS)
 
 
 def poisoned(folder: Path) -> str:
-    """A job that took one event from the future, after which twenty frauds were late; return its savepoint."""
+    """Run a job with one event from the future, after which twenty frauds were late; return its savepoint."""
     (folder / "rules").mkdir()
     (folder / "rules" / "p.cep").write_text(SOURCE)
     (folder / "rules" / "small_large.toml").write_text(

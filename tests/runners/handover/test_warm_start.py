@@ -1,4 +1,4 @@
-"""Replay up to a cut, then live from its state: together the alerts of a replay of everything."""
+"""Replay up to a cut, then live from its state: together they give the alerts of a replay of everything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RULES = str(Path(__file__).parents[3] / "rules")
 
 
 def lines_of(table: pa.Table) -> list[bytes]:
-    """A table of transfers as JSON."""
+    """Return a table of transfers as JSON lines."""
     rows = table.to_pylist()
     times = [row.pop("event_time").isoformat().replace("+00:00", "Z") for row in rows]
     return [
@@ -62,7 +62,7 @@ def job_for(given: Deployment, groups_count: int = 16, pages: int = 1) -> Job:
 def warm_start(
     lines: Sequence[bytes], records: Sequence[UpsertRecord], folder: Path, until_ms: int | None
 ) -> list[bytes]:
-    """Replay these lines up to the cut and leave the state in the folder; returns the alerts."""
+    """Replay these lines up to the cut and leave the state in the folder; return the alerts."""
     deployed = deploy(records)
     path = folder.with_suffix(".jsonl")
     path.write_bytes(b"\n".join(lines))
@@ -89,7 +89,7 @@ def test_replay_and_then_live_are_a_replay_of_everything(name: str, share: float
     cut_line = int(len(lines) * share)
     until_ms = time_ms(lines[cut_line])
     before = sum(time_ms(line) < until_ms for line in lines)
-    # Both sources hold more than their part.
+    # Both sources contain more than their part.
     alerts = warm_start(lines[: cut_line + OVERLAP], records, tmp_path / "warm", until_ms)
     warm = open_warm_start(str(tmp_path / "warm"))
     deployed = deploy(records)
@@ -133,7 +133,7 @@ def unread(kept: StoredSegment) -> Block:
 
 
 def test_what_spark_begins_with_is_whole(tmp_path: Path) -> None:
-    """Every page of histories that is not over has its head, and every segment that a head names is there."""
+    """Every page of histories that still counts has its head, and every segment that a head names exists."""
     rules_of_test = histories()
     warm_start(history_lines()[:2_000], rules_of_test, tmp_path / "warm", None)
     warm = open_warm_start(str(tmp_path / "warm"))
@@ -219,7 +219,7 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "alerts" / "live").mkdir()
     assert main([*live, "--from", str(tmp_path / "warm")]) == 0
     capsys.readouterr()
-    # A job that goes on needs no warm start, and knows its rules and its beginning.
+    # A job that continues needs no warm start, and knows its rules and its beginning.
     assert main([*live, "--from", str(tmp_path / "warm"), "--control", str(control)]) == 0
     assert main([*live, "--rules", RULES, "--control", str(control)]) == 0
     assert main(["run", "--rules", RULES, "--events", str(events), "--available-now"]) == 0

@@ -34,7 +34,7 @@ def die() -> None:
 
 
 def before(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """Have `act` called with the arguments of a function before it."""
+    """Let `act` be called with the arguments of a function before it."""
     original = getattr(owner, name)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ def before(owner: Any, name: str, act: Callable[..., None]) -> None:
 
 
 def after(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """Have `act` called with the arguments of a function after it."""
+    """Let `act` be called with the arguments of a function after it."""
     original = getattr(owner, name)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ def after(owner: Any, name: str, act: Callable[..., None]) -> None:
     setattr(owner, name, wrapped)
 
 
-# Step → how to come to its end: before or after a function of the job.
+# Step → the place of its end: before or after a function of the job.
 PLACES: dict[str, tuple[Callable[..., None], Any, str]] = {
     "2": (before, LiveOutput, "take_table"),  # the rows are there when all tasks have committed their state
     "3": (before, Transactions, "_commit"),

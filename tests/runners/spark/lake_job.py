@@ -21,7 +21,7 @@ ALERTS = "lake.fraud.alerts"
 
 
 def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSession:
-    """Open a session as a user would have it."""
+    """Open a session as a user would."""
     settings = {
         # Spark includes their other dependencies.
         "spark.jars": ",".join(str(jar) for form in ("delta", "iceberg") for jar in sorted(jars.glob(f"{form}-*.jar"))),

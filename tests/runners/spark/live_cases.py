@@ -37,7 +37,7 @@ END = HeartbeatRecord(event_time="2026-06-01T00:00:00Z").to_json()
 
 
 def rules(*names: str) -> dict[str, UpsertRecord]:
-    """Rules of this repository by id; all of them if none is named."""
+    """Return rules of this repository by id, or all of them if `names` is empty."""
     return {r.id: r for r in _records() if not names or r.id in names}
 
 
@@ -49,38 +49,38 @@ def _records() -> tuple[UpsertRecord, ...]:
 
 
 def payments(seed: int) -> list[bytes]:
-    """Payments as JSON lines in event-time order, with exact amounts."""
+    """Return payments as JSON lines in event-time order, with exact amounts."""
     table = build(seed, SIZE).payments
     minor = pc.round(pc.multiply(table["amount"].cast(pa.float64()), 100.0))
     return list(json_lines(table.set_column(4, "amount", pc.divide(minor, 100.0))))
 
 
 def time_ms(line: bytes) -> int:
-    """The event time of a line."""
+    """Return the event time of a line."""
     return int(np.datetime64(orjson.loads(line)["event_time"].removesuffix("Z"), "ms").astype(np.int64))
 
 
 def disordered(lines: Sequence[bytes], lateness_ms: int, seed: int) -> list[bytes]:
-    """The lines as they arrive when each is held up for less than `lateness_ms`."""
+    """Return the lines in order of arrival, if each is delayed by less than `lateness_ms`."""
     held_ms = np.random.default_rng(seed).random(len(lines)) * lateness_ms
     return [lines[i] for i in np.argsort(np.array([time_ms(line) for line in lines]) + held_ms, kind="stable")]
 
 
 def split(lines: Sequence[bytes], parts: int) -> list[list[bytes]]:
-    """The lines cut into parts of about one size."""
+    """Cut the lines into parts of about equal size."""
     bounds = [len(lines) * n // parts for n in range(parts + 1)]
     return [list(lines[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
 def make_job(records: Iterable[ControlRecord], lateness_ms: int = 0, pages_count: int = 1) -> Job:
-    """A job for the rules, with few key groups so that a test is short."""
+    """Return a job for the rules, with few key groups so that a test is short."""
     deployment = deploy(records)
     assert deployment.set_aside == ()
     return Job(deployment.schema, deployment.key_domains, 8, pages_count, lateness_ms)
 
 
 def rows(alerts: pa.Table) -> list[bytes]:
-    """Whole alerts, sorted; one that comes twice is there twice."""
+    """Return whole alerts, sorted; a repeated alert is there twice."""
     return sorted(alert_lines(alerts))
 
 
@@ -94,7 +94,7 @@ def replayed(spark: SparkSession, folder: Path, job: Job, records: Iterable[Cont
 
 @dataclass
 class LiveRun:
-    """A live job in a folder of its own, run phase by phase; each phase is a start from the checkpoint."""
+    """A live job in its own folder, run phase by phase; each phase is a start from the checkpoint."""
 
     spark: SparkSession
     folder: Path
@@ -115,7 +115,7 @@ class LiveRun:
 
     @property
     def letters(self) -> list[dict[str, object]]:
-        """Everything that was set aside."""
+        """Return everything that was set aside."""
         files = sorted((self.folder / "letters").glob("*.jsonl"))
         return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
@@ -124,7 +124,7 @@ class LiveRun:
         return self.reports[-1].totals
 
     def alerts(self) -> list[bytes]:
-        """All alerts so far, sorted."""
+        """Return all alerts so far, sorted."""
         return rows(pa.concat_tables([report.alerts for report in self.reports]))
 
     def phase(self, files: Sequence[Sequence[bytes]], control: Sequence[bytes] = ()) -> None:
@@ -151,6 +151,6 @@ class LiveRun:
 
 
 def write_file(path: Path, lines: Sequence[bytes], number: int) -> None:
-    """A file of a stream. Spark reads files in the order of their times, so each has a time of its own."""
+    """Write a file of a stream. Spark reads files in the order of their times, so each has its own time."""
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))

@@ -1,4 +1,4 @@
-"""A live job that reads a topic, in the session of the tests, and a stream with all that goes wrong in one, seeded."""
+"""A live job that reads a topic, in the session of the tests, and a seeded stream with all faults in one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY_MS = 24 * HOUR_MS
 
 @dataclass
 class TopicRun:
-    """A live job over a topic of its own, phase by phase; each phase is a start from the checkpoint."""
+    """A live job over its own topic, phase by phase; each phase is a start from the checkpoint."""
 
     spark: SparkSession
     kafka: KafkaCluster
@@ -53,11 +53,11 @@ class TopicRun:
         return self.reports[-1].totals
 
     def alerts(self) -> list[bytes]:
-        """All alerts so far, sorted."""
+        """Return all alerts so far, sorted."""
         return rows(pa.concat_tables([report.alerts for report in self.reports]))
 
     def letters(self) -> list[dict[str, object]]:
-        """Everything that was set aside."""
+        """Return everything that was set aside."""
         files = sorted((self.folder / "letters").glob("*.jsonl"))
         return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
@@ -83,8 +83,8 @@ class TopicRun:
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
     """Send (partition, value) records and wait until all are stored. Each partition keeps the order.
 
-    Without the options of our own writers some new topics store the records of a first request after the next ones,
-    or not at all.
+    Without the options of our own writers some new topics store the records of a first request after the next ones, or
+    not at all.
     """
     producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1})
     for partition, value in records:

@@ -1,4 +1,4 @@
-"""Payments as files that come one by one, rules that use all stages, and a query over them that ends and goes on."""
+"""Payments as files that come one by one, rules that use all stages, and a query over them that ends and continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_suppressing(folder: Path) -> Path:
 
 
 def write_chain(folder: Path) -> Path:
-    """Write rules of two levels that ask a list and suppress."""
+    """Write rules of two levels that read a list and suppress."""
     write_rules(folder)
     asking = PATTERN.replace("tries > 0", "tries > 0 and (country is null or country not in bad)")
     (folder / "patterns.cep").write_text(EVENT + CHAIN + asking)
@@ -46,7 +46,7 @@ def write_chain(folder: Path) -> Path:
 
 
 def with_an_end() -> pa.Table:
-    """The payments, and one a day later that closes all windows."""
+    """Return the payments, and one a day later that closes all windows."""
     table = payments()
     last = table.slice(0, 1).to_pydict()
     last |= {"tx_id": ["end"], "event_time": [START + timedelta(days=1)], "card_id": ["end"], "tries": [0]}
@@ -63,5 +63,5 @@ def add_file(folder: Path, number: int, rows: pa.Table) -> None:
 
 
 def as_alerts(rows: Any) -> pa.Table:
-    """The alerts of a Spark DataFrame, sorted, with the types that the engine gives them."""
+    """Return the alerts of a Spark DataFrame, sorted, with the engine's types."""
     return sort_alerts(rows.toArrow().select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA))

@@ -1,4 +1,4 @@
-"""A source plans the same micro-batches whether Spark gives it the start and the limit or not."""
+"""A source plans the same micro-batches, whether or not Spark gives it the start and the limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cep.runners.spark.admission import AdmittedReader, ReadAllAvailable, ReadLi
 
 
 class Numbers(AdmittedReader):
-    """Numbers from 10 on, `limit` at a time, of which ever more are there."""
+    """Numbers from 10 on, `limit` at a time; more and more of them become available."""
 
     def __init__(self, limit: int | None, *, ends: bool = False) -> None:
         super().__init__(ends=ends)
@@ -39,7 +39,7 @@ class Numbers(AdmittedReader):
 
 
 def batches(source: Numbers, start: Mapping[str, Any] | None, *, is_asked_as_now: bool) -> list[list[Any]]:
-    """The micro-batches until nothing is new, as Spark 4.2 asks for them, or as 4.1 does."""
+    """Return the micro-batches until all numbers are read, as Spark 4.2 plans them, or as Spark 4.1 does."""
     plans: list[list[Any]] = []
     while True:
         if is_asked_as_now:

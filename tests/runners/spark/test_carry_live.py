@@ -1,4 +1,4 @@
-"""Runs that a version takes over, in every runner: the alerts of the replay."""
+"""A new version takes runs over, in every runner: the alerts equal the replay."""
 
 from __future__ import annotations
 

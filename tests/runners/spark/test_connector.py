@@ -29,7 +29,7 @@ from tests.spark_versions import on_this_spark
 LATENESS_MS = 90_000
 DAY_MS = 86_400_000
 WAIT_S = 300
-PARTITIONS = 4  # of the mock, too
+PARTITIONS = 4  # also of the mock
 # The newest connector in Maven's central repository for this Spark, without the parts that Spark includes.
 _CONNECTOR = "4.1.2" if pyspark.__version__.startswith("4.1.") else "4.2.0"
 _ARTIFACTS = (
@@ -50,11 +50,11 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 @pytest.fixture(scope="module")
 def connector() -> str:
-    """The paths of the connector's jars."""
+    """Return the paths of the connector's jars."""
     try:
         return ",".join(map(str, sorted(fetched(f"spark-kafka-{_CONNECTOR}", _POM).glob("*.jar"))))
     except NoBrokerError as error:
-        raise pytest.skip.Exception(str(error)) from error  # where Maven reaches nothing
+        raise pytest.skip.Exception(str(error)) from error  # if Maven cannot reach its repository
 
 
 @pytest.mark.spark
@@ -90,7 +90,7 @@ def test_a_job_that_changes_over(
 
 
 def run(words: list[str], connector: str) -> None:
-    """One start of the job, in a process that has the connector's jars from the beginning."""
+    """Start the job once, in a process that has the connector's jars from the beginning."""
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
     process = subprocess.run(
         [*command, "--connector", connector], env=on_this_spark(), capture_output=True,

@@ -1,4 +1,4 @@
-"""Events from the future on Spark: nothing is hidden, and a micro-batch that is done again judges the same."""
+"""Events from the future on Spark: no alert is missing, and a repeated micro-batch judges the same."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 
 
 class Refusing:
-    """A sink that refuses everything: its micro-batch is done again."""
+    """A sink that refuses every alert: its micro-batch is repeated."""
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         raise SinkError("no way there")
@@ -43,7 +43,7 @@ class Refusing:
 
 
 def live(spark: SparkSession, folder: Path, events: FolderSource | TopicSource, *, refuses: bool = False) -> list[str]:
-    """Start the job, and let it end where everything is read; return the keys of all alerts so far."""
+    """Start the job, and let it end after it has read everything; return the keys of all alerts so far."""
     query, output = start(spark, folder, events, Refusing() if refuses else FileSink(folder / "alerts"))
     if refuses:
         with pytest.raises(SinkError):
@@ -57,7 +57,7 @@ def start(
     spark: SparkSession, folder: Path, events: FolderSource | TopicSource, sink: AlertSink, job: Job = JOB, *,
     ends: bool = True,
 ) -> tuple[StreamingQuery, LiveOutput]:  # fmt: skip
-    """Start the job in its folder; `ends`: where everything is read."""
+    """Start the job in its folder. With `ends` it ends after it has read everything."""
     output = LiveOutput(folder / "checkpoint", DeadLetterFiles(folder / "letters"), [sink])
     control = FolderSource(folder / "control")
     settings = LiveSettings(job, INITIAL, events, control, folder / "checkpoint" / "query", available_now=ends)
@@ -75,7 +75,7 @@ def letters(folder: Path) -> list[tuple[object, object]]:
 
 @pytest.mark.parametrize("source", ["folder", "topic"])
 def test_the_clock_of_a_micro_batch_is_that_of_its_plan(source: str, spark: SparkSession, tmp_path: Path) -> None:
-    """A micro-batch is done again, from a plan whose clock was changed: so the clock of the machine does not count."""
+    """A micro-batch is repeated from a plan with a changed clock: the clock of the machine does not count."""
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     for name in ("control", "events"):
         (tmp_path / name).mkdir()
@@ -111,7 +111,7 @@ def test_the_clock_of_a_micro_batch_is_that_of_its_plan(source: str, spark: Spar
 
 
 def test_events_of_now_hide_nothing_of_a_backlog(spark: SparkSession, tmp_path: Path) -> None:
-    """After an outage an event that was far ahead when it came is not ahead of the clock; micro-batches are small."""
+    """After an outage, an event that was far ahead on arrival is not ahead of the clock. Micro-batches are small."""
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     (tmp_path / "control").mkdir()
     now_ms = int(time.time() * 1_000)

@@ -17,7 +17,7 @@ from tests.step.contract import CHECKS
 
 
 class Checker(StatefulProcessor):
-    """Runs the check that a group is named for, on the group's state."""
+    """Runs the check named by the group on the group's state."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._parts = GroupParts(handle)
@@ -32,7 +32,7 @@ class Checker(StatefulProcessor):
         yield Row(check=key[0], outcome=outcome)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
 
 @pytest.mark.spark

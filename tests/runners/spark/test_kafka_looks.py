@@ -26,7 +26,7 @@ JOB = Job(DEPLOYED.schema, (("card",),), 2)
 
 
 class Stream:
-    """A topic as Spark plans and reads it, at a clock that the test moves."""
+    """A topic that Spark plans and reads, at a clock that the test moves."""
 
     def __init__(self, kafka: MockKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
         kafka.create(topic)
@@ -47,7 +47,7 @@ class Stream:
         self.kafka.send(self.topic, [{"value": value, "partition": partition} for value in values])
 
     def look(self) -> TimesRead | None:
-        """Do a micro-batch if there is one; return how far partitions were read."""
+        """Process a micro-batch if there is one; return how far partitions were read."""
         end = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
         if json.dumps(end) == json.dumps(self.at):
             return None
@@ -63,7 +63,7 @@ class Stream:
         return read
 
     def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
-        """The micro-batch as it is read when it is done again."""
+        """Read the micro-batch again, as in a repetition."""
         return itertools.chain.from_iterable(self.reader.read(task) for task in self.reader.partitions(start, end))
 
     def _times(self, batch: Any) -> TimesRead:

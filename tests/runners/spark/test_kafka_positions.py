@@ -37,7 +37,7 @@ def new_topic(kafka: KafkaCluster, partitions: int = 2) -> str:
 
 
 def planned(stream: KafkaStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """The next end, and the numbers between."""
+    """Return the next end, and the numbers before it."""
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
     tasks = stream.partitions(start, end)
     batches = itertools.chain.from_iterable(stream.read(task) for task in tasks)
@@ -56,7 +56,7 @@ print(len(stream.partitions(begin, stream.latestOffset(begin, stream.getDefaultR
 
 
 def test_planning_loads_nothing_that_decodes(kafka_broker: KafkaCluster) -> None:
-    """Spark plans in processes of their own, which a job waits for when it starts."""
+    """Spark plans in separate processes, and a job waits for them at its start."""
     topic = new_topic(kafka_broker)
     send(kafka_broker, topic, range(10))
     job = json.dumps({"idle_ms": 1_000, "ahead_ms": 1_000})
@@ -72,14 +72,14 @@ def test_planning_loads_nothing_that_decodes(kafka_broker: KafkaCluster) -> None
 
 
 def plan_until_refused(stream: KafkaStreamReader, start: dict[str, Any]) -> None:
-    """Plan again and again: a broker hears some moments after the answer that a topic is gone."""
+    """Plan repeatedly: a broker learns that a topic is gone some moments after the answer."""
     for _ in range(100):
         planned(stream, start)
         time.sleep(0.05)
 
 
 def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, width: int = 1) -> None:
-    # One that has not seen the topic before, with the options that keep all records and their order.
+    # A producer that has not seen the topic before, with the options that keep all records and their order.
     producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2})
     refused: list[object] = []
     for n in numbers:
@@ -124,7 +124,7 @@ def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broke
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     with pytest.raises(SourceError, match=f"topic {topic} cannot be read on .*Unknown topic"):
         plan_until_refused(stream, end)
-    for _ in range(100):  # the name is free, and the new topic is known, some moments after the answers
+    for _ in range(100):  # the name becomes free, and the new topic known, some moments after the answers
         with contextlib.suppress(KafkaException):
             kafka_broker.create(topic, 2)
         with contextlib.suppress(SourceError):

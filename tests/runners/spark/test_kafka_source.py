@@ -20,7 +20,7 @@ WAIT_S = 60
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> SparkSession:
-    """The session of all tests, which now knows the source."""
+    """Return the session of all tests, with the source registered."""
     spark.dataSource.register(KafkaDataSource)
     return spark
 
@@ -32,7 +32,7 @@ def kafka() -> Iterator[MockKafka]:
 
 
 def send_numbers(kafka: MockKafka, topic: str, first: int, end: int) -> None:
-    """Number n goes to partition n % 4 with event time n."""
+    """Send number n to partition n % 4 with event time n."""
     kafka.send(
         topic,
         (

@@ -39,7 +39,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 WAIT_S = 900.0
-COMMITS = 4  # to the table of payments: each is a micro-batch of the query
+COMMITS = 4  # to the table of payments: each commit is a micro-batch of the query
 _STARTED: list[int] = []
 
 
@@ -53,7 +53,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def start(folder: Path, jars: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start the query in a process group of its own."""
+    """Start the query in its own process group."""
     words = [sys.executable, "-m", "tests.runners.spark.lake_job", str(folder), str(jars)]
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -79,7 +79,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes], folder: Path) -> None
 
 @cache
 def lake() -> tuple[Path, dict[str, str]] | None:
-    """The jars of both formats, and the environment of a process on their Spark; None where they cannot be had."""
+    """Return the jars of both formats, and the environment of a process on their Spark, or None if they are missing."""
     try:
         return fetched(f"lake-{DELTA}-{ICEBERG}", POM), on_spark(SPARK)
     except (NoBrokerError, NoSparkError) as error:
@@ -94,7 +94,7 @@ def lake() -> tuple[Path, dict[str, str]] | None:
     "killed", [pytest.param((), marks=pytest.mark.always), (2,), (1, 2)], ids=["never", "once", "twice"]
 )
 def test_killed_and_started_again_it_has_the_alerts_of_the_replay_once(killed: tuple[int, ...], tmp_path: Path) -> None:
-    """`killed` are micro-batches."""
+    """`killed` names micro-batches."""
     there = lake()
     assert there is not None
     jars, environment = there
@@ -106,7 +106,7 @@ def test_killed_and_started_again_it_has_the_alerts_of_the_replay_once(killed: t
     rng = random.Random(5)
     for batch_id in killed:
         process = start(tmp_path, jars, environment)
-        # Planned and not done: somewhere between the tasks, the commit of the table and the end of the micro-batch.
+        # Planned and not finished: somewhere between the tasks, the commit of the table and the end of the micro-batch.
         wait_for(tmp_path / "checkpoint" / "offsets" / str(batch_id), process, tmp_path)
         time.sleep(rng.random() * 1.5)
         os.killpg(process.pid, signal.SIGKILL)

@@ -39,7 +39,7 @@ from tests.spark_versions import on_this_spark
 from tests.webhook import Webhook, url_of
 
 pytestmark = pytest.mark.spark
-WAIT_S = 900  # a machine that others use too may be slow
+WAIT_S = 900  # a shared machine may be slow
 LATENESS_MS = 90_000
 PARTITIONS = 3
 EVENTS = 2_000
@@ -47,13 +47,13 @@ RECORDS_OF_KILLED = 50
 MICRO_BATCH_S = 1.0  # about
 POLL_S = 0.005
 AFTER_THE_WEBHOOK = ("posted", "5", "6")  # steps after its delivery, before Spark knows of it
-BEFORE_THE_SINKS = ("1", "2")  # from the third step on, each sink works on its own, so the webhook may be ahead
-# State, alerts and rows: the job, in the middle of that commit. The last is asked to end, and does so in order.
+BEFORE_THE_SINKS = ("1", "2")  # from the third step on, each sink works independently, so the webhook may be ahead
+# State, alerts and rows kill the job during that commit. The last victim is asked to end, and ends in order.
 VICTIMS = ("driver", "worker", "broker", "state", "alerts", "rows", "stop")
 
 
 def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes]]:
-    """(key, value) of all committed records of a topic."""
+    """Return (key, value) of all committed records of a topic."""
     settings = {"bootstrap.servers": kafka.address, "group.id": "reader", "log_level": 2, "enable.auto.commit": False}
     consumer = Consumer({**settings, "isolation.level": "read_committed"})
     try:
@@ -72,7 +72,7 @@ def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes
 
 
 def write_rules(folder: Path) -> None:
-    """The rules of this repository, and one that nearly every micro-batch has alerts of."""
+    """Write the rules of this repository, and one that fires in nearly every micro-batch."""
     folder.mkdir()
     shutil.copytree(ROOT / "patterns", folder.parent / "patterns")
     for path in (ROOT / "rules").glob("*.toml"):
@@ -86,7 +86,7 @@ def write_rules(folder: Path) -> None:
 
 @dataclass
 class Deployed:
-    """A job from topic to topics in a folder of its own; `records_max` bounds its micro-batches."""
+    """A job from topic to topics in its own folder; `records_max` bounds its micro-batches."""
 
     kafka: KafkaCluster
     folder: Path
@@ -94,13 +94,14 @@ class Deployed:
     records_max: int
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    killed: set[int] = field(default_factory=set)  # micro-batches that Spark does again
+    killed: set[int] = field(default_factory=set)  # micro-batches that Spark repeats
     webhook: Webhook = field(default_factory=Webhook)
 
     def __post_init__(self) -> None:
         (self.folder / "control").mkdir(parents=True)
         write_rules(self.folder / "rules")
-        # The last partition of a mix is quiet: after each start it would keep all from being late, as long as --idle.
+        # The last partition of a mix is quiet: after each start it would keep every event in time for as long as
+        # --idle.
         for topic, count in (("events", PARTITIONS - 1), ("alerts", PARTITIONS), ("dead", PARTITIONS)):
             self.kafka.create(f"{topic}-{self.name}", count)
         send(self.kafka, f"events-{self.name}", [*self.stream.first, *self.stream.second])
@@ -113,7 +114,7 @@ class Deployed:
         return self.folder / "checkpoint"
 
     def start(self, step: str = "0", batch_id: int = 0) -> subprocess.Popen[bytes]:
-        """The job, as the leader of a session and of a process group that has Spark's Java in it; see crash_job."""
+        """Start the job as the leader of a session and a process group that includes Spark's Java; see crash_job."""
         self.killed |= self.under_way
         words = (
             "live", "--conf", str(self.folder / "cep.toml"), "--rules", str(self.folder / "rules"),
@@ -145,7 +146,7 @@ class Deployed:
 
     @property
     def sinks(self) -> list[str]:
-        """The sinks in the order in which a micro-batch reaches them."""
+        """Return the sinks in the order in which a micro-batch reaches them."""
         table = [] if self.postgres is None else [self.postgres.address]
         return [f"kafka:alerts-{self.name}", *table, url_of(self.receiver)]
 
@@ -155,7 +156,7 @@ class Deployed:
 
     @property
     def under_way(self) -> set[int]:
-        """The micro-batch that Spark has written down and not ended (steps 1 to 7), if there is one."""
+        """Return the micro-batch that Spark has planned and not ended (steps 1 to 7), if there is one."""
         query = self.checkpoint / "query"
         planned, ended = (
             max(map(version, (query / name).glob("[0-9]*")), default=-1) for name in ("offsets", "commits")
@@ -164,7 +165,7 @@ class Deployed:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the job runs, in the middle of a micro-batch."""
+        """Return whether the job is within a micro-batch."""
         return self.started[-1].poll() is None and bool(self.under_way)
 
     def log(self) -> str:
@@ -210,12 +211,12 @@ class Deployed:
 
 
 def stream(seed: int) -> Mix:
-    """The begin of a stream with all that goes wrong."""
+    """Return the beginning of a stream with all faults."""
     return mix(payments(60 + seed)[:EVENTS], seed, PARTITIONS, LATENESS_MS)
 
 
 def version(path: Path) -> int:
-    """The number that a file of Spark's checkpoint directory begins with; 0 for other files."""
+    """Return the number at the start of a file name in Spark's checkpoint directory; 0 for other files."""
     stem = path.name.split(".", maxsplit=1)[0].split("_", maxsplit=1)[0]
     return int(stem) if stem.isdigit() else 0
 
@@ -242,7 +243,7 @@ def test_every_step_has_a_place_in_the_job() -> None:
 def test_killed_between_two_steps_of_the_protocol(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
-    """At each step once, in one job, each time in a later micro-batch; some are left for after the last."""
+    """The job is killed at each step once, each time in a later micro-batch; some records remain at the end."""
     if not kafka_broker.is_real:  # others cannot see the mock's transactions
         return
     job = Deployed(kafka_broker, tmp_path / "job", stream(1), EVENTS // (len(steps) + 3))
@@ -260,7 +261,7 @@ def test_killed_between_two_steps_of_the_protocol(
 
 
 def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes of the job that are forks of Spark's Python daemon, which has a process group of its own."""
+    """Return the processes of the job that are forks of Spark's Python daemon, which has its own process group."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         try:
@@ -273,7 +274,7 @@ def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
 
 
 def wait_for_batches(job: Deployed, count: int) -> None:
-    """Until the job has done so many more micro-batches, or has ended."""
+    """Wait until the job has done so many more micro-batches, or has ended."""
     process, before = job.started[-1], read_progress(job.checkpoint)[0]
     give_up_s = time.monotonic() + WAIT_S
     while process.poll() is None and read_progress(job.checkpoint)[0] < before + count:
@@ -282,7 +283,7 @@ def wait_for_batches(job: Deployed, count: int) -> None:
 
 
 def wait_for_work(job: Deployed) -> None:
-    """Until a micro-batch is under way, or the job has ended."""
+    """Wait until a micro-batch is under way, or the job has ended."""
     give_up_s = time.monotonic() + WAIT_S
     while job.started[-1].poll() is None and not job.is_at_work:
         assert time.monotonic() < give_up_s, job.log()
@@ -290,7 +291,7 @@ def wait_for_work(job: Deployed) -> None:
 
 
 def wait_for_state(job: Deployed) -> None:
-    """Until some partition has committed keyed state of a micro-batch that is not done."""
+    """Wait until some partition has committed keyed state of an unfinished micro-batch."""
     query = job.checkpoint / "query"
     give_up_s = time.monotonic() + WAIT_S
     while job.started[-1].poll() is None:
@@ -303,7 +304,7 @@ def wait_for_state(job: Deployed) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the whole job, if it is there."""
+    """Kill the whole job, if it runs."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(WAIT_S)
@@ -352,7 +353,7 @@ def strike(victim: str, job: Deployed, chance: random.Random) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_at_any_time(spark: SparkSession, own_broker: RealKafka, tmp_path: Path, seed: int) -> None:
-    """Each victim once, and one more, in an order that the seed says."""
+    """Each victim once, and one more, in an order drawn from the seed."""
     chance = random.Random(seed)
     job = Deployed(own_broker, tmp_path / "job", stream(seed), RECORDS_OF_KILLED)
     victims = [*VICTIMS, chance.choice(VICTIMS)]

@@ -1,4 +1,4 @@
-"""Rules that look at past events: replay and live give the same alerts, and a restart forgets nothing."""
+"""Rules that read past events: replay and live give the same alerts, and a restart forgets nothing."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most", "comes_back", "
 
 
 def records() -> list[UpsertRecord]:
-    """Rules that look at past events."""
+    """Return rules that read past events."""
     return [r.model_copy(update={"source": SOURCE}) for r in transactions.records(*NAMES)]
 
 
 def history_lines() -> list[bytes]:
-    """Payments in the order of their times."""
+    """Return payments in the order of their times."""
     table = transactions.transactions().sort_by([("event_time", "ascending"), ("tx_id", "ascending")])
     return [orjson.dumps(row | {"event_type": "payment"}) for row in _rows(table)]
 

@@ -16,7 +16,7 @@ from tests.runners.spark.live_kafka import TopicRun, mix
 
 pytestmark = pytest.mark.spark
 LATENESS_MS = 90_000
-DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in event time
+DEDUP_MS = 86_400_000  # neighbouring records may be hours apart in event time
 
 
 def partitions_of(kafka: KafkaCluster, wanted: int) -> int:
@@ -67,7 +67,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
 
 
 def forking_processes(spark: SparkSession) -> set[str]:
-    """The processes from which Java has workers forked, one for each kind of worker."""
+    """Return the processes from which Java has forked workers, one for each kind of worker."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     command = ["ps", "-o", "pid=,args=", "--ppid", str(java)]  # it exits with 1 without a worker
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -86,6 +86,6 @@ def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: Ka
     clean = tmp_path / "clean"
     clean.mkdir()
     write_file(clean / "events.jsonl", lines, 0)
-    # Both rules end in an event, so all is found without a heartbeat; and one micro-batch brings it into order.
+    # Both rules end in an event, so all is found without a heartbeat, and one micro-batch sorts it.
     assert live.alerts() == rows(replayed(spark, clean, job, rules_by_id.values()).alerts)
     assert live.totals["late_events"] == 0

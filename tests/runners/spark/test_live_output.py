@@ -1,4 +1,4 @@
-"""Rows of a micro-batch end in the same place, however often the micro-batch comes."""
+"""Rows of a micro-batch end in the same place if the micro-batch is repeated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.webhook import url_of
 
 
 def micro_batch(first: int) -> pa.Table:
-    """Two alerts from two tasks, a dead letter, two late events, counters."""
+    """Return two alerts from two tasks, a dead letter, two late events, and counters."""
     kinds_and_payloads = [
         (ALERTS, encode_alerts(alert_table(first + 1, 1))),
         (COUNTERS, b'{"events": 5, "alerts[x@1]": 1}'),
@@ -85,7 +85,7 @@ def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Pat
     rows.append((LATE, json.dumps([{"event_id": "a"}]).encode()))
     kinds, payloads = zip(*rows, strict=True)
     table = pa.table({"kind": pa.array(kinds), "payload": pa.array(payloads, pa.binary())})
-    for _ in range(2):  # a micro-batch that is done again brings no letter a second time
+    for _ in range(2):  # a repeated micro-batch brings no letter a second time
         output = LiveOutput(tmp_path, KafkaDeadLetters(KafkaTarget(kafka_broker.address, topic, "job")), [])
         output.rules = RuleOutput(tmp_path, rule_status(new_book()))
         output.take_table(table, 7)

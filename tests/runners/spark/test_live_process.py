@@ -1,6 +1,6 @@
-"""`cep live` as a process: killed in the middle and started again it has lost nothing and doubled nothing.
+"""`cep live` as a process: killed in the middle and started again, it loses nothing and doubles nothing.
 
-Spark gets no chance to tidy up: the whole process group is killed, Java too, and Python workers end with it.
+Spark cannot clean up: the whole process group is killed, Java too, and Python workers end with it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def start(folder: Path, *more: str, source: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """The job, as the leader of a process group that has Spark's Java in it. It reads a folder, or from `source`."""
+    """Start the job as the leader of a process group that includes Spark's Java. It reads a folder, or `source`."""
     source_flags = source or (
         "--events",
         str(folder / "events"),
@@ -176,12 +176,12 @@ def test_a_job_outlives_an_outage_that_is_longer_than_a_query_waits(tmp_path: Pa
 
 
 def alerts_in(folder: Path) -> list[dict[str, object]]:
-    """The alerts that a job has written."""
+    """Return the alerts that a job has written."""
     return list(read_alerts(folder / "alerts")) if (folder / "alerts").exists() else []
 
 
 def workers() -> list[int]:
-    """The Python processes of all live jobs, forked by daemons of ours."""
+    """Return the Python processes of all live jobs, forked by our daemons."""
     words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
     process_list = subprocess.run(words, capture_output=True, check=True, text=True).stdout
     processes = [line.split(maxsplit=2) for line in process_list.splitlines()]

@@ -1,5 +1,7 @@
-"""A topic that `cep live` reads: a partition falls silent, one is added, the topic is deleted and made again; its
-records in Avro or Protobuf, whose schemas a registry has."""
+"""A topic that `cep live` reads: a partition falls silent, one is added, the topic is deleted and created again.
+
+Its records may be Avro or Protobuf with schemas of a registry.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def payment(card: str, clock: str, amount: float) -> bytes:
 
 
 def pair(card: str, clock: str) -> list[bytes]:
-    """A small and a large payment half a minute apart, and another card's a little later, with which they are due."""
+    """Return a small and a large payment half a minute apart, and a later one of another card that releases them."""
     return [payment(card, f"{clock}:00", SMALL), payment(card, f"{clock}:30", LARGE), payment("z", f"{clock}:59", 20.0)]
 
 
@@ -91,7 +93,7 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
         folder = tmp_path / "alerts"
         return {alert["key"] for alert in read_alerts(folder)} if folder.exists() else set()
 
-    # The second partition falls silent an hour before the pair: no heartbeat, and it holds nothing up.
+    # The second partition falls silent an hour before the pair. It sends no heartbeat and delays no alert.
     send(kafka_broker, topic, [(1, payment("q", "09:00:00", 20.0)), *((0, line) for line in pair("c1", "10:00"))])
     process = start(tmp_path, kafka_broker, topic)
     try:
@@ -102,7 +104,7 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         assert process.wait(WAIT_S) == 3, log.read_text()
         assert last_error(log).startswith(f"cep: Kafka topic {topic} cannot be read on")
-        for _ in range(200):  # the name is free some moments after the answer
+        for _ in range(200):  # the name becomes free some moments after the answer
             with contextlib.suppress(KafkaException):
                 kafka_broker.create(topic, 3)
                 break
@@ -142,7 +144,7 @@ def protobuf_values(
 
 @pytest.mark.parametrize("form", ["avro", "protobuf"])
 def test_records_whose_schemas_a_registry_has(form: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """One of them is broken; the others give the alert that they give in JSON."""
+    """One record is broken; the others give the same alert as in JSON."""
     (tmp_path / "control").mkdir()
     topic, descriptors = f"{form}-{uuid.uuid4().hex}", tmp_path / "payment.desc"
     kafka_broker.create(topic)

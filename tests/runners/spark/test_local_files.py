@@ -1,4 +1,4 @@
-"""Files that Spark makes here have Hadoop's permissions and checksums, and no process is started for them."""
+"""Files that Spark creates locally have Hadoop's permissions and checksums, and start no process."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_spark_frame_gives_the_alerts_of_the_replay(spark: SparkSession, tmp_p
         key: n for key in set(expected.table["key"].to_pylist())
         if (n := expected.table["key"].to_pylist().count(key)) > 1
     }  # fmt: skip
-    # Other names, and times without a zone.
+    # The frame has other names, and times without a zone.
     local = frame.select(*[F.col(name).alias("cc_num" if name == "card_id" else name) for name in frame.columns])
     naive = local.withColumn("event_time", F.col("event_time").cast("timestamp_ntz"))
     with pytest.raises(cep.CepError, match=r"no column `card_id`.*columns="):
@@ -59,7 +59,7 @@ def test_a_spark_frame_gives_the_alerts_of_the_replay(spark: SparkSession, tmp_p
     assert collected(moved).equals(here.table)
     nested = frame.withColumn("card", F.struct(F.col("card_id").alias("id"))).drop("card_id")
     assert collected(rules.match(nested, columns={"card_id": "card.id"})).equals(expected.table)
-    # A record that cannot be read.
+    # An unreadable record.
     wrong = frame.withColumn("status", F.when(F.col("tx_id") == "t0003", "maybe").otherwise(F.col("status")))
     (letter,) = rules.set_aside(wrong).collect()
     assert '"wrong_value"' in letter["letter"]

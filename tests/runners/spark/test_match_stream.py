@@ -65,7 +65,7 @@ def test_a_query_that_ends_and_goes_on_gives_the_alerts_of_the_replay(spark: Spa
     assert counters["records"] == counters["events"] == table.num_rows
     assert counters["alerts"] == expected.table.num_rows
     assert counters["held"] == expected.suppressed.num_rows
-    # Its state was begun on these terms.
+    # The query's state was created with these terms.
     add_file(tmp_path / "events", 300, table.slice(240, 1))
     with pytest.raises(StreamingQueryException, match="begun with other rules, or on other terms"):
         run(rules.match_stream(files(spark, tmp_path / "events"), **TERMS, lateness="1 min"), tmp_path)

@@ -54,7 +54,7 @@ SEEDS = [pytest.param(1), *(pytest.param(seed, marks=pytest.mark.slow) for seed 
 
 @dataclass(frozen=True)
 class Case:
-    """A stream as it arrives, with records that come twice; where it is cut; a change of a rule before that."""
+    """A stream in order of arrival, with repeated records, its cut, and a change of a rule before the cut."""
 
     lines: list[bytes]
     cut: int
@@ -69,13 +69,13 @@ class Case:
         return tuple(record.to_json() for record in rules().values())
 
     def expected(self, folder: Path) -> list[bytes]:
-        """The alerts of a replay of every event once, with the change in its place, as far as they go out."""
+        """Return the sent alerts of a replay of every event once, with the change in its place."""
         path = folder / "history.jsonl"
         path.write_bytes(b"\n".join(dict.fromkeys(self.lines)))
         deployed = deploy(rules().values())
         if self.change is not None:
             assert deployed.rulebook.apply(self.change, None).kind == "applied"
-        # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+        # The live jobs of the tests get a watermark at the end of time, and so does the replay.
         job = Job(deployed.schema, deployed.key_domains, to_the_end=True)
         alerts = embedded.replay(job, deployed.rulebook, read_pieces(path, job.schema), 1).alerts
         return sorted(json_lines(suppress_alerts(alerts, Policies.of(deployed.rulebook), {}).alerts))
@@ -89,7 +89,7 @@ def case(seed: int) -> Case:
             position, lines[position - int(random.integers(1, 40))]
         )  # within the window, before and after the cut
     cut = int(random.integers(len(lines) // 3, len(lines) * 2 // 3))
-    at_ms = time_ms(lines[cut]) + 1_800_000  # it is known before the cut, and holds after it
+    at_ms = time_ms(lines[cut]) + 1_800_000  # the job knows it before the cut, and it starts after the cut
     old = rules()["card_testing"]
     change = old.model_copy(update={"version": 2, "params": {"tries": 2}, "effective_at": utc_text(at_ms)})
     return Case(lines, cut, change)
@@ -133,7 +133,7 @@ def test_from_one_process_to_spark(
     assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
     restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(folder / "checkpoint")]
     assert main([*restore, "--engine", "spark"]) == 0
-    # As a second `cep live` would: it goes on, with the same rules, and may not be another job.
+    # Like a second `cep live`, it continues with the same rules and must be the same job.
     assert open_checkpoint(folder / "checkpoint", moved_case.job, ()) == (moved_case.initial, True)
     with pytest.raises(UsageError, match="other lateness"):
         open_checkpoint(folder / "checkpoint", replace(moved_case.job, lateness_ms=1), ())
@@ -142,7 +142,7 @@ def test_from_one_process_to_spark(
     with monkeypatch.context() as patched:
         patched.setattr(LiveOutput, "take_table", _refuse)
         with pytest.raises(SinkError, match="between two steps"):
-            live.phase(rest[:1])  # keyed state is written, and the micro-batch is done again
+            live.phase(rest[:1])  # keyed state is written, and the micro-batch is repeated
     live.phase(rest[1:])
     live.phase([], [END])
     expected = moved_case.expected(tmp_path)

@@ -34,7 +34,7 @@ SHORT_SET = (
 
 @cache
 def older(version: str) -> dict[str, str] | None:
-    """The environment of a process on this Spark; None where it cannot be had."""
+    """Return the environment of a process on this Spark, or None if it cannot be fetched."""
     try:
         return on_spark(version)
     except NoSparkError as error:

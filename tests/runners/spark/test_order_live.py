@@ -1,6 +1,6 @@
 """Events of one time in a topic: live jobs without lateness and both replays give the same alerts, repeats or not.
 
-A partition brings the events in their order: by microseconds, then by the field of `order by`. Their ids say nothing.
+A partition brings the events in their order: by microseconds, then by the field of `order by`. Their ids are unordered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_topic_keeps_the_order_of_events_of_one_time(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
     stream = tied(5)
-    # Each seventh event comes again at once and after a restart, each eleventh with another content as well.
+    # Each seventh event is repeated at once and after a restart, each eleventh also with other content.
     sent: list[bytes] = []
     for number, line in enumerate(stream.lines):
         sent += [line] * (2 if number % 7 == 0 else 1)

@@ -36,7 +36,7 @@ RECORDS = [
 
 
 def packed(records: list[bytes], batches: int = 1) -> list[dict[str, Any]]:
-    """The packed rows of records that come in one or more batches."""
+    """Return the packed rows of records that come in one or more batches."""
     size = -(-len(records) // batches)
     record_batches = [
         pa.record_batch([pa.array(records[i : i + size], pa.binary())], names=["value"])

@@ -1,5 +1,7 @@
-"""Micro-batches without records on Spark: they let the watermark pass partitions that have gone quiet, and the last
-events of a topic be matched at its end."""
+"""Micro-batches without records on Spark let the watermark pass quiet partitions.
+
+They also let the last events of a topic be matched at its end.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def run(spark: SparkSession, folder: Path, events: TopicSource, idle_ms: int, *,
 
 
 def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path) -> None:
-    """One partition ends an hour before the fraud in the other one, and nothing comes any more."""
+    """One partition ends an hour before the fraud in the other one, and no more records come."""
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     (tmp_path / "control").mkdir()
     with MockKafka() as kafka:
@@ -61,7 +63,7 @@ def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path
 
 
 def test_what_a_stopped_job_has_read_is_matched_at_the_end(spark: SparkSession, tmp_path: Path) -> None:
-    """The job is stopped while it waits for a quiet partition; started again, it ends with all that there is."""
+    """The job is stopped while it waits for a quiet partition; a new start matches everything that it has read."""
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     (tmp_path / "control").mkdir()
     with MockKafka() as kafka:

@@ -1,4 +1,4 @@
-"""`cep live` over Avro and framed JSON, whose schemas Apicurio's registry has, gives the alerts of a replay."""
+"""`cep live` over Avro and framed JSON, with schemas in Apicurio's registry, gives the alerts of a replay."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def run(spark: SparkSession, path: Path, given: list[Any], partitions: int = 2, 
 
 
 def found(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
-    """The alerts in the oracle's words."""
+    """Return the alerts in the form of the oracle."""
     return {
         (
             alert["rule_id"],
@@ -202,7 +202,7 @@ def test_files_that_differ_are_read_as_the_embedded_engine_reads_them(spark: Spa
 def test_old_times_of_parquet_are_those_of_the_embedded_replay(
     spark: SparkSession, history: History, tmp_path: Path
 ) -> None:
-    """INT96 has the time as a day and nanoseconds, without a zone; it means UTC."""
+    """INT96 stores the time as a day and nanoseconds, without a zone; it means UTC."""
     table, path = history.table, tmp_path / "old.parquet"
     place = table.column_names.index("event_time")
     times = table["event_time"].cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))

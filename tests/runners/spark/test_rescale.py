@@ -34,7 +34,7 @@ LATENESS_MS = 90_000
 
 
 def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> LiveRun:
-    """A job with the rules of this repository that has not seen an event."""
+    """Start a job with the rules of this repository that has not seen an event."""
     rules_by_id = rules()
     initial = tuple(record.to_json() for record in rules_by_id.values())
     live = LiveRun(spark, folder, make_job(rules_by_id.values(), lateness_ms, 2), initial)
@@ -72,7 +72,7 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
 def test_one_task_that_reads_and_matches_becomes_two(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
-    """With one partition a topic is read by the task that matches, and with two by others."""
+    """With one partition the matching task also reads the topic; with two, other tasks read it."""
     rules_by_id, lines = rules(), payments(43)
     job = make_job(rules_by_id.values(), LATENESS_MS, 2)
     initial = tuple(record.to_json() for record in rules_by_id.values())

@@ -1,4 +1,4 @@
-"""A query that brokers do not answer is started again, by the driver alone: no session of Spark is needed."""
+"""The driver alone restarts a query whose brokers do not answer: the test needs no session of Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AWAY = SourceAwayError("no answer")
 
 
 class Driver:
-    """A driver whose queries end as `ends` says, one after another; None is an end without an error."""
+    """A driver whose queries end as in `ends`, one after another; None is an end without an error."""
 
     def __init__(self, ends: Sequence[CepError | None], *, has_begun: bool = True) -> None:
         self.ends, self.observed, self.stop = list(ends), Observed(300_000), threading.Event()

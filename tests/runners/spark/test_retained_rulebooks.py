@@ -27,7 +27,7 @@ def test_what_the_job_cannot_go_back_to_is_removed(tmp_path: Path) -> None:
         book.forget(1_000 * version + 500)
         store.put_control(b"what was told in micro-batch %d" % batch_id)
         digests[batch_id] = store.put(save(book))
-        for _ in range(2):  # a micro-batch that is done again ends in the same place
+        for _ in range(2):  # a repeated micro-batch ends in the same place
             removed += RetainedRulebooks(tmp_path).changed(digests[batch_id], batch_id)
         for epoch_batch, digest in digests.items():
             if epoch_batch >= batch_id - MICRO_BATCHES_RETAINED:

@@ -1,5 +1,8 @@
-"""The life of a rule in a job of Spark that reads its events and its control records from a broker: published, seen to
-fire, put in shadow, promoted, rolled back, paused, with restarts between. Nothing is lost and nothing comes twice."""
+"""The life of a rule in a Spark job that reads its events and its control records from a broker.
+
+The rule is published, fires, goes into shadow, is promoted, rolled back and paused, with restarts in between. No alert
+is lost or comes twice.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: Kaf
         orjson.loads(line) for file in (tmp_path / "checkpoint" / "held").glob("*") for line in file.open("rb")
     ]
     assert {line["held"] for line in held_alerts} <= {"shadow"}
-    # Each alert names a version by number and hash, and those are of a record that was published.
+    # Each alert names a version by number and hash, and a published record has the same number and hash.
     hashes = {(r.id, r.version): content_hash(r) for r in [*rules_by_id.values(), first, promoted, back.as_upsert()]}
     for alert in alerts.to_pylist():
         assert alert["content_hash"] == hashes[alert["rule_id"], alert["version"]]

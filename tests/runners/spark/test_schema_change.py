@@ -1,4 +1,4 @@
-"""A job whose event types change keeps its state: fields added, dropped and become nullable, an enum with a symbol."""
+"""A job whose event types change keeps its state: fields added, dropped or made nullable, an enum with a new symbol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATENESS_MS = 90_000
 
 
 def evolved(schema: Schema) -> Schema:
-    """Without a field that no rule here reads, with a new one and a new symbol, and with an amount that may be null."""
+    """Return the schema without an unread field, with a new field and a new symbol, and with a nullable amount."""
     (transaction,) = schema.event_types
     fields = [field for field in transaction.fields if field.name != "channel"]
     for number, field in enumerate(fields):

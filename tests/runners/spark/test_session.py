@@ -75,7 +75,7 @@ ARCHIVES = ["/a/python/lib/pyspark.zip", "/a/python/lib/py4j-0.10.9.9-src.zip", 
     ],
 )
 def test_python_has_no_archives_in_front(path: list[str], left: list[str]) -> None:
-    """With its arguments as they were, and its exit code."""
+    """The launcher keeps the arguments and the exit code."""
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:]); sys.exit(7)"
     environment = {"CEP_WORKER_PYTHON": sys.executable, "PYTHONPATH": ":".join(path)}
     words = [str(_PYTHON), "-c", program, "-m", "two words"]

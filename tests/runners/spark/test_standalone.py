@@ -40,7 +40,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The address of a master with one worker of two cores."""
+    """Yield the address of a master with one worker of two cores."""
     port = free_port()
     address = f"spark://127.0.0.1:{port}"
     folder = tmp_path / "cluster"

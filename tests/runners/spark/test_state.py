@@ -73,7 +73,7 @@ def test_runs_of_a_job(
     checkpoint = live.checkpoint.parent
     open_checkpoint(checkpoint, live.job, initial)
     live.phase([[payment(1, "c1", 0, 0.5), payment(2, "c2", 10, 0.6), payment(3, "c2", 20, 700.0)]])
-    # The verb starts and stops a session of its own; here it is given the one of the tests.
+    # The verb starts and stops its own session; here it gets the session of the tests.
     monkeypatch.setattr(spark, "stop", lambda: None)
 
     def told(*words: str) -> tuple[int, object]:

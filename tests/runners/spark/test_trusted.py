@@ -131,7 +131,7 @@ class Run:
         path = self.folder / "history.jsonl"
         path.write_bytes(b"\n".join(lines) + b"\n")
         deployed = deploy([self.first])
-        # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
+        # The live jobs of the tests get a watermark at the end of time, and so does the replay.
         job = replace(self.job, to_the_end=True)
         alerts = embedded.replay(job, deployed.rulebook, read_pieces(path, self.job.schema), 1).alerts
         sent = suppress_alerts(alerts, Policies.of(deployed.rulebook), {}).alerts

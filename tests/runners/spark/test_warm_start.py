@@ -1,4 +1,4 @@
-"""Replay up to a cut and live from its state, both on Spark: together the alerts of a replay of everything."""
+"""Replay up to a cut and live from its state, both on Spark: together they give the alerts of a full replay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_replay_and_then_live_are_a_replay_of_everything(spark: SparkSession, na
     initial = tuple(record.to_json() for record in records)
     finish(ending.folder, replayed.state_files, About(job_for(deployed), initial, replayed.since_ms, replayed.until_ms))
     warm = open_warm_start(str(ending.folder))
-    # The live job has its own pages, and but for one case its own key groups.
+    # The live job has its own number of pages and, except in one case, its own number of key groups.
     job = replace(job_for(deployed, 16 if name == "levels" else 8, 2), begins_ms=warm.about.until_ms)
     live = LiveRun(spark, tmp_path / "live", job, initial)
     begin_warm(warm, job, deployed.rulebook, tmp_path / "live" / "checkpoint")

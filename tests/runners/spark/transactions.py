@@ -77,7 +77,7 @@ BY_TERMINAL = ("terminal_rising", "terminal_quiet", "terminal_many")
 
 
 def transactions() -> pa.Table:
-    """All transactions of some customers in the first days."""
+    """Return all transactions of some customers in the first days."""
     table = everything()
     first = pc.min(table["event_time"]).cast(pa.int64()).as_py()
     early = pc.less(table["event_time"].cast(pa.int64()), first + DAYS * DAY_MS)
@@ -85,7 +85,7 @@ def transactions() -> pa.Table:
 
 
 def everything() -> pa.Table:
-    """All transactions that there are."""
+    """Return all transactions of the data set."""
     table = pq.read_table(PUBLIC, columns=list(COLUMNS)) if PUBLIC.exists() else _generated()
     return table.cast(table.schema.set(1, pa.field("event_time", pa.timestamp("ms", "UTC"))), safe=False)
 
@@ -110,7 +110,7 @@ def _generated() -> pa.Table:
 
 
 def records(*names: str) -> list[UpsertRecord]:
-    """The records that deploy patterns of SOURCE."""
+    """Return the records that deploy patterns of SOURCE."""
     return [
         UpsertRecord(
             id=name,
