@@ -225,6 +225,12 @@ def _head(alert: dict[str, Any]) -> list[Text]:
             "`--to-the-end` asked for such alerts"
         )
         parts.append(Text(sentence, style="yellow"))
+    if alert.get("flawed"):
+        sentence = (
+            "an event of the key had a value that cannot be read, in the 7 days before: a rule saw null in its place; "
+            "letters with `null_fields` show it"
+        )
+        parts.append(Text(sentence, style="yellow"))
     if alert.get("history_from"):
         sentence = (
             f"a condition looked back further than events were known, which is from {_shown(alert['history_from'])} on"

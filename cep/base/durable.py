@@ -44,8 +44,10 @@ def replace_file(
     Raises: OSError, and the errors of `content`; LinkedPathError, an OSError, for a link. The file is then unchanged.
     """
     folder = _open_folder(path.parent) if root is None else _open_below(path, root)
-    # A single writer always takes the same name, so the next write removes the file of a writer that was killed.
-    temporary = f".{path.name}.{uuid.uuid4().hex if many_writers else 'tmp'}"
+    # Outside of a repository a single writer always takes the same name, so the next write removes the file of a writer
+    # that was killed. In a repository other people write, and they must not know the name.
+    is_random = many_writers or root is not None
+    temporary = f".{path.name}.{uuid.uuid4().hex if is_random else 'tmp'}"
     try:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)

@@ -154,6 +154,12 @@ SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refu
 # Rules and keys whose last alert may suppress the next one, about 300 bytes of memory each. At the limit the entries
 # that expire first are forgotten early, and `fired_forgotten` counts them: the next alert of such a key is sent.
 FIRED_MAX = 1_000_000
+# An alert is `flawed` if its key had an event with an unreadable value at most so long before: a fraud seldom takes
+# more than a week.
+MARK_MS = 7 * 86_400_000
+# Keys of a job that had such an event in that time, among the entries above. At the limit, further keys get no mark,
+# and `fired_forgotten` counts them: a noisy producer must not push out the entries that suppress alerts.
+MARKS_MAX = 500_000
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
 FIGURES_FILE_BYTES_MAX = (
     67_108_864  # the output of `cep backtest --json` for a chart; a day and rule take about 60 bytes

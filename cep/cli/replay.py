@@ -37,6 +37,7 @@ from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF, length_ms
 from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import given_trust
 from cep.rulebook.suppression import Suppression, fired_json
@@ -49,6 +50,7 @@ from cep.runners.output import Replayed, check_writable, format_of, write_output
 from cep.sources.inputs import Records
 from cep.sources.period import period_of
 from cep.step.job import Job
+from cep.step.marks import remember_marks
 from cep.step.rules import refusal_dead_letters
 from cep.step.suppress import suppressed_lines
 
@@ -221,7 +223,9 @@ def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppress
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
-    end(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(suppression.fired)))
+    last_alerts = LastAlerts(suppression.fired)
+    remember_marks(last_alerts, replayed.marks)
+    end(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(last_alerts.last)))
 
 
 def _replay(

@@ -51,7 +51,7 @@ class Poison:
     """A rejected record: a stable code, the reason, and the record as text, cut to a limit.
 
     With `bad_values`, a code and a field each, the record is an event in which these fields are null; `time_ms` is its
-    time. Without them the record was set aside.
+    time and `event_id` its id. Without them the record was set aside.
     """
 
     code: str
@@ -59,6 +59,7 @@ class Poison:
     record: str
     bad_values: tuple[tuple[str, str], ...] = ()
     time_ms: int = field(default=0, repr=False)
+    event_id: str = field(default="", repr=False)
 
     def is_between(self, begins_ms: int, ends_ms: int) -> bool:
         """Return True for an event in a span of time, and for a record that was set aside."""
@@ -247,7 +248,7 @@ def _decode(
             ids = pc.if_else(_is_id(use, event_type), values, ids)
     times = times_us // US_PER_MS
     order = order_table(times_us - times * US_PER_MS, declared, mapping.view, mapping.position, rows)
-    decoded = Decoded(ids, event_type, times, columns, verdict.poison(show, times), order, sum(skipped))
+    decoded = Decoded(ids, event_type, times, columns, verdict.poison(show, times, ids), order, sum(skipped))
     if verdict.bad is None:
         return decoded, places
     good = np.flatnonzero(~verdict.bad)
@@ -362,11 +363,11 @@ class _Verdict:
         """Return the rows without those in which the value of a field was rejected: one value has one reason."""
         return rows & ~self._of_field[name] if name in self._of_field else rows
 
-    def poison(self, show: Callable[[int], str], times: NDArray[np.int64]) -> tuple[Poison, ...]:
+    def poison(self, show: Callable[[int], str], times: NDArray[np.int64], ids: pa.Array) -> tuple[Poison, ...]:
         """Describe the rejected records, in the order of their rows."""
         refused = set() if self.bad is None else set(np.flatnonzero(self.bad).tolist())
         return tuple(
-            self._refused(row, show) if row in refused else self._flawed(row, show, int(times[row]))
+            self._refused(row, show) if row in refused else self._flawed(row, show, (int(times[row]), ids[row].as_py()))
             for row in sorted({*refused, *self._values})
         )
 
@@ -374,10 +375,10 @@ class _Verdict:
         code, reason = self._reasons[self._reason[row]]
         return Poison(code, _reason_at(reason, row), show(row))
 
-    def _flawed(self, row: int, show: Callable[[int], str], time_ms: int) -> Poison:
+    def _flawed(self, row: int, show: Callable[[int], str], time_and_id: tuple[int, str]) -> Poison:
         values = self._values[row]
         reasons = "; ".join(_reason_at(reason, row) for _, _, reason in values)
-        return Poison(values[0][0], reasons, show(row), tuple((code, name) for code, name, _ in values), time_ms)
+        return Poison(values[0][0], reasons, show(row), tuple((code, name) for code, name, _ in values), *time_and_id)
 
 
 def _reason_at(reason: _Reason, row: int) -> str:

@@ -9,6 +9,7 @@ Tested by: tests/columnar/test_redact.py
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -30,6 +31,14 @@ def redact(schema: Schema, poison: Poison) -> Poison:
         return poison
     key = secret_keys()[0]
     return replace(poison, reason=_reason(poison), record=_record(schema, poison, key))
+
+
+def shown_keys(schema: Schema, keys: Mapping[str, Sequence[str]]) -> dict[str, list[object]]:
+    """Return the keys of an event, by their fields, as a letter may have them."""
+    if not schema.protected:
+        return {fields: list(texts) for fields, texts in keys.items()}
+    key = secret_keys()[0]
+    return {fields: [_shown(text, key) for text in texts] for fields, texts in keys.items()}
 
 
 def _reason(poison: Poison) -> str:

@@ -67,6 +67,8 @@ ALERT_SCHEMA = pa.schema(
         ("history_from", _TIMESTAMP),
         # The history ended before the alert was certain; only `--to-the-end` creates such alerts.
         ("unconfirmed", pa.bool_()),
+        # The key had an event with an unreadable value in the last days (step/marks.py).
+        ("flawed", pa.bool_()),
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
         ("detected_at", _TIMESTAMP),
@@ -280,6 +282,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
         "history_folded": pa.array(flags & FLAG_FOLDED != 0),
         "history_from": _stamps(from_ms, from_ms > TIME_MS_MIN),
         "unconfirmed": pa.repeat(pa.scalar(False), len(rows)),
+        "flawed": pa.repeat(pa.scalar(False), len(rows)),
         "match_start": _stamps(first_ms),
         "match_end": _stamps(last_ms),
         "detected_at": _stamps(detected_ms),

@@ -3,6 +3,7 @@
 The object lists its changes, so that only these are stored: a job with a hundred thousand such keys has a few new ones
 in a micro-batch. Times are event time. The lifetime of an entry follows from its alert alone, never from later
 versions, so the moment at which it is dropped changes no result.
+Marks of keys (step/marks.py) are entries, too; `marks_count` counts them.
 Cost: the added entries, and the expired ones.
 Tested by: tests/rulebook/test_last_alerts.py
 """
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
 from cep.base.limits import FIRED_MAX
-from cep.rulebook.suppression import Fired, LastAlert
+from cep.rulebook.suppression import Fired, LastAlert, is_mark
 
 # Many entries may be over at once, as after a quiet night. They go a few with each micro-batch.
 _AT_A_TIME = 1_000
@@ -24,6 +25,7 @@ class LastAlerts:
 
     def __init__(self, last: Mapping[tuple[str, str], LastAlert] | None = None) -> None:
         self.last: Fired = dict(last or {})
+        self.marks_count = sum(is_mark(name) for name, _ in self.last)
         self._before: dict[tuple[str, str], LastAlert | None] = {}
         # heap: the time from which it suppresses nothing, its rule and key, its start
         self._over = [(times[0] + times[1], rule_key, times[0]) for rule_key, times in self.last.items()]
@@ -32,7 +34,10 @@ class LastAlerts:
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
         """Set these entries; None removes an entry. `changed` returns the inverse."""
         for rule_key, times in entries.items():
-            self._before.setdefault(rule_key, self.last.get(rule_key))
+            before = self.last.get(rule_key)
+            self._before.setdefault(rule_key, before)
+            if is_mark(rule_key[0]):
+                self.marks_count += (times is not None) - (before is not None)
             if times is None:
                 self.last.pop(rule_key, None)
             else:

@@ -44,34 +44,48 @@ SEVERITIES = ("low", "medium", "high", "critical")
 LastAlert = tuple[int, int, int, float]
 Fired = dict[tuple[str, str], LastAlert]  # by rule and key
 NO_MEASURE = float("-inf")
+_MARK = "flawed "
 # Builds up to 0.2.0 did not store the severity. Such an entry suppresses alerts of every severity, as in those builds.
 UNKNOWN_SEVERITY = len(SEVERITIES)
+
+
+def mark_name(key_fields: str) -> str:
+    """Return the name under which the last alerts have the marks of keys (step/marks.py). No rule has such a name."""
+    return f"{_MARK}{key_fields}"
+
+
+def is_mark(name: str) -> bool:
+    """Return True for a name of `mark_name`."""
+    return name.startswith(_MARK)
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
     """The rules of suppression: the exclusive group and the time of suppression of each version, and the snoozes.
 
-    `escalations` names the measure of each version that has `escalate`.
+    `escalations` names the measure of each version that has `escalate`. `keys` are the key fields of each version.
     """
 
     versions: dict[tuple[str, int], tuple[str | None, int]] = field(default_factory=dict)
     snoozes: tuple[SnoozeReport, ...] = ()
     escalations: dict[tuple[str, int], str] = field(default_factory=dict)
+    keys: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @staticmethod
     def of(book: Rulebook) -> Policies:
         """Read the policies of the versions in a rulebook."""
         versions: dict[tuple[str, int], tuple[str | None, int]] = {}
         escalations: dict[tuple[str, int], str] = {}
+        keys: dict[tuple[str, int], str] = {}
         for versions_of_rule in book.rules.values():
             for entry in versions_of_rule.entries:
                 record = entry.record
+                keys[record.id, record.version] = ",".join(entry.rule.pattern.key)
                 if record.exclusive is not None or record.suppress is not None:
                     versions[record.id, record.version] = record.exclusive, record.suppress_ms
                 if record.escalate is not None:
                     escalations[record.id, record.version] = record.escalate
-        return Policies(versions, book.snoozes.report(), escalations)
+        return Policies(versions, book.snoozes.report(), escalations, keys)
 
     def to_json(self) -> dict[str, Any]:
         """Return the policies as JSON values; `from_json` reads them."""
@@ -85,6 +99,7 @@ class Policies:
                 if self.escalations
                 else {}
             ),
+            "keys": [[*rule_version, fields] for rule_version, fields in sorted(self.keys.items())],
         }
 
     @staticmethod
@@ -96,7 +111,8 @@ class Policies:
             for rule_id, key, from_ms, until_ms in saved["snoozes"]
         )
         escalations = {(rule, version): name for rule, version, name in saved.get("escalations", ())}
-        return Policies(versions, tuple(snoozes), escalations)
+        keys = {(rule, version): fields for rule, version, fields in saved.get("keys", ())}
+        return Policies(versions, tuple(snoozes), escalations, keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ COUNTERS: Mapping[str, str] = {
     "runs_orphaned": "Partial matches dropped because their rule is gone or cannot be matched any more.",
     "run_steps": "Partial matches that were offered an event.",
     "held": "Alerts that the rules suppressed, by reason and rule; each is recorded in the job's folder.",
-    "fired_forgotten": "Rules and keys whose time of suppression was forgotten early, at the limit.",
+    "fired_forgotten": "Rules and keys whose suppression or mark was forgotten early, at the limit.",
     "arithmetic_overflows": "Values that do not fit into 64 bits; each is the greatest or the least number instead.",
     "histories_folded": "Values computed from folded events.",
     "histories_cut": "Values of a sub-key that may lack forgotten events.",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -29,6 +29,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.sinks.json_form import json_lines
 from cep.state.manifest import StoredFile
+from cep.step.marks import Marks
 
 Format = Literal["parquet", "jsonl"]
 _DEAD_SUFFIX = ".dead.jsonl"
@@ -41,7 +42,7 @@ class Replayed:
 
     `since_ms` is the time of the first event. For a replay that ends in a cut, `until_ms` is the event time of the cut,
     and there are files of the keyed state (warm_start.py). `watermark_ms` is the watermark at the end
-    (step/history_end.py).
+    (step/history_end.py). `marks` are of the keys of events with unreadable values.
     """
 
     alerts: pa.Table
@@ -52,6 +53,7 @@ class Replayed:
     until_ms: int | None = None
     state_files: tuple[StoredFile, ...] = ()
     watermark_ms: int = TIME_MS_MIN
+    marks: Marks = field(default_factory=dict)
 
 
 def format_of(path: Path) -> Format:

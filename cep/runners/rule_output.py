@@ -27,6 +27,7 @@ from cep.runners.documents import read_document
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.sinks.durable import write_durably
 from cep.step.audit_head import sign_status
+from cep.step.marks import NO_MARKS, Marks
 from cep.step.suppress import filter_alerts
 
 STATUS_FILE = "rule_status.json"
@@ -59,12 +60,12 @@ class RuleOutput:
 
     def take(
         self, alerts: pa.Table, status: bytes | None, batch_id: int, watermark_ms: int = TIME_MS_MIN,
-        open_runs: Mapping[str, int] = {},
+        open_runs: Mapping[str, int] = {}, marks: Marks = NO_MARKS,
     ) -> tuple[pa.Table, Counter[str]]:  # fmt: skip
         """Return the alerts that go out, and the counters of the suppressed ones.
 
         `status` is there if the rules have changed; `watermark_ms` is the watermark at the end of the micro-batch.
-        `open_runs` are the open runs by rule and version.
+        `open_runs` are the open runs by rule and version, `marks` those of the events of the micro-batch.
         Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:
@@ -74,7 +75,7 @@ class RuleOutput:
             self._policies = Policies.from_json(self.status["policies"])
         memory = self._fired.begin(batch_id)
         # 9 suppress
-        sent = filter_alerts(alerts, self._policies, memory, watermark_ms)
+        sent = filter_alerts(alerts, self._policies, memory, watermark_ms, marks)
         if sent.suppressed:
             lines = b"\n".join(sent.suppressed) + b"\n"
             write_durably(self._directory / SUPPRESSED_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)

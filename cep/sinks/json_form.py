@@ -3,10 +3,10 @@
     {"alert_id": "…", "rule_id": "card_testing", "version": 1, …, "measures": {"probes": 3, "amount": "900.00"},
      "events": [{"variable": "probe", "event_id": "…", "event_time": "2026-03-01T00:00:00.000Z"}, …], …}
 
-Names and their order are the table's. `history_cut`, `history_folded` and `unconfirmed` are present only if they are
-true, `history_from` only if a window reaches back before it, `origins` only for derived events. Times are ISO 8601 in
-UTC with milliseconds. `measures`, JSON text in the table, becomes an object. Equal alerts have equal bytes. A kernel
-writes the lines (text/json_form.py), so an alert becomes a Python object only as a finished line.
+Names and their order are the table's. `history_cut`, `history_folded`, `unconfirmed` and `flawed` are present only if
+they are true, `history_from` only if a window reaches back before it, `origins` only for derived events. Times are ISO
+8601 in UTC with milliseconds. `measures`, JSON text in the table, becomes an object. Equal alerts have equal bytes. A
+kernel writes the lines (text/json_form.py), so an alert becomes a Python object only as a finished line.
 Tested by: tests/sinks/test_json_form.py
 """
 
@@ -25,7 +25,7 @@ from cep.kernels.layout import Int64
 from cep.kernels.records import Texts
 from cep.kernels.text.json_form import NUMBER, QUOTED, RAW, TIME, TRUTH, write_lists, write_objects
 
-_OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed")
+_OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed", "flawed")
 _ROWS = 1_000  # of lines that are put together at once
 _SHAPES_CACHED = 16
 _STAMP = pa.timestamp("ms", "UTC")

@@ -32,7 +32,7 @@ COUNTED = "\x00counted"
 def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
     """Describe a rejected record: code, reason, the record itself, cut to a limit, and `more`.
 
-    `null_fields` are the fields of an event whose values could not be read.
+    `null_fields` are the fields of an event whose values could not be read; then `more` has the keys of the event.
     """
     letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX], **(more or {})}
     if poison.bad_values:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
 from cep.sinks.json_form import json_lines
+from cep.step.marks import NO_MARKS, Marks, remember_marks, with_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +28,22 @@ class FilteredAlerts:
     counters: Counter[str]
 
 
-def filter_alerts(alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int) -> FilteredAlerts:
-    """Remove the alerts that the rules suppress, and remember the sent ones.
+def filter_alerts(
+    alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int, marks: Marks = NO_MARKS
+) -> FilteredAlerts:
+    """Mark the alerts of flawed keys, remove the alerts that the rules suppress, and remember marks and sent alerts.
 
     alerts: sorted as sort_alerts does. memory: changed in place. watermark_ms: no later micro-batch has an alert before
-    it, so entries that suppress nothing from then on are forgotten.
+    it, so entries that are over by then are forgotten. marks: of the events of this micro-batch.
     """
-    if not alerts.num_rows:  # then nothing is remembered either
+    if not alerts.num_rows and not marks:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())
+    alerts = with_marks(alerts, policies.keys, marks, memory)
+    lost_count = remember_marks(memory, marks)
     suppression = suppress_alerts(alerts, policies, memory.last)
     memory.put(suppression.fired)
     counters = Counter(count_suppressed(suppression))
-    lost_count = memory.forget(watermark_ms)
+    lost_count += memory.forget(watermark_ms)
     if lost_count:
         counters["fired_forgotten"] = lost_count
     return FilteredAlerts(suppression.alerts, tuple(suppressed_lines(suppression)), counters)

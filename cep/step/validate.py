@@ -6,25 +6,28 @@ Tested by: tests/step/contract.py, tests/runners/spark/test_packed.py, tests/run
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
-from cep.columnar.redact import redact
+from cep.columnar.redact import redact, shown_keys
 from cep.columnar.route import route
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, dead_letter
 from cep.step.duplicates import prepare
 from cep.step.job import Job
+from cep.step.marks import Marks, keys_of_flawed, marks_of
 from cep.step.rejections import poison_counts
 
 
 @dataclass(frozen=True, slots=True)
 class ValidEvents:
     """Events by the number of their key domain, dead letters (JSON), counters by name, and the times of the events.
+
+    `marks` are of the keys of events with unreadable values.
 
     Shape: time_ms int64[N].
     """
@@ -33,6 +36,7 @@ class ValidEvents:
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
     time_ms: Int64
+    marks: Marks = field(default_factory=dict)
 
     @property
     def first_ms(self) -> int:
@@ -71,6 +75,9 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         if without_key:
             counters[f"unkeyed[{','.join(domain)}]"] += without_key
         batches.append(batch)
-    dead_letters += [dead_letter(redact(job.schema, poison)) for poison in decoded.poison]
+    keys = keys_of_flawed(decoded, job.domains, batches)
+    for poison in decoded.poison:
+        more = {"keys": shown_keys(job.schema, keys[poison.event_id, poison.time_ms])} if poison.bad_values else None
+        dead_letters.append(dead_letter(redact(job.schema, poison), more))
     counters.update(poison_counts(decoded.poison))
-    return ValidEvents(tuple(batches), tuple(dead_letters), counters, decoded.time_ms)
+    return ValidEvents(tuple(batches), tuple(dead_letters), counters, decoded.time_ms, marks_of(keys))

@@ -227,8 +227,8 @@ def alerts() -> str:
         "Every sink receives this table. Parquet files have these columns, JSON objects these",
     ]
     lines += ["names. In JSON a time is ISO 8601 in UTC, and `measures` is an object."]
-    lines += ["`origins`, `history_cut`, `history_folded`, `history_from` and `unconfirmed` are left out where they"]
-    lines += ["say nothing."]
+    lines += ["`origins`, `history_cut`, `history_folded`, `history_from`, `unconfirmed` and `flawed` are left out"]
+    lines += ["where they say nothing."]
     lines += ["", "| field | type | meaning |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {_type(ALERT_SCHEMA.field(name).type)} | {text} |" for name, text in ALERT_FIELDS.items()]
     lines += ["", "Equal alerts have equal bytes, and an alert that is sent again has the id that it had."]

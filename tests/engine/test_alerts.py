@@ -62,6 +62,7 @@ def test_an_alert_says_everything() -> None:
         "history_folded": False,
         "history_from": None,
         "unconfirmed": False,
+        "flawed": False,
         "match_start": moment.replace(microsecond=1_000),
         "match_end": moment.replace(microsecond=5_000),
         "detected_at": moment.replace(microsecond=5_000),

@@ -40,6 +40,7 @@ _STUCK_S = 60  # an alarm was not heard: compiled code
 _BEGIN_S = 300  # to import, and to compile kernels
 _ADDRESSES = 3 << 30  # bytes above the size of a worker at its begin
 _REPORT_S = 5
+_FEW = 100  # inputs
 _LOOK_S = 0.1
 _LINES, _LINE_CHARS = 60, 300  # shown of a failure
 _MEMORY_FOLDER = Path("/dev/shm")
@@ -101,16 +102,23 @@ def work(
     os.environ["CEP_DEBUG"] = "1"
     kinds_module = import_module(module)
     kinds = [kind for kind in kinds_module.all_kinds() if not names or kind.name in names]
+    weights = [kind.weight for kind in kinds]
+    drawn = {kind.name for kind in kinds}
+    if sum(map(len, numbers)) <= _FEW:  # one input that is fed again does not wait for the kernels of others
+        draws = (Random(f"{seed}/{number}") for span in numbers for number in span)
+        drawn = {random.choices(kinds, weights)[0].name for random in draws}
     alarm_s = getattr(kinds_module, "ALARM_S", ALARM_S)
     signal.signal(signal.SIGPROF, _ring)
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=_folder()) as folder:
         feeds = {}
         for place, kind in enumerate(kinds):
+            if kind.name not in drawn:
+                continue
             (Path(folder) / str(place)).mkdir()
             feeds[kind.name] = kind.open(Path(folder) / str(place))
-        for kind in kinds:  # compile and import the modules that an input needs
+        for name, feed in feeds.items():  # compile and import the modules that an input needs
             try:
-                feeds[kind.name](Random(f"warm {kind.name}"))
+                feed(Random(f"warm {name}"))
             except Exception:  # noqa: BLE001 it is counted when its number comes
                 continue
         gc.collect()
@@ -119,7 +127,6 @@ def work(
         _limit_addresses()
         part = Part(seed, names, numbers[0].start, numbers[0].start)
         send(part)
-        weights = [kind.weight for kind in kinds]
         reported_s = time.monotonic()
         for span in numbers:
             part = Part(seed, names, span.start, span.start)

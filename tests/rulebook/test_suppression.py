@@ -39,6 +39,7 @@ def alert(number: int, time_ms: int, **changes: Any) -> dict[str, Any]:
         "history_folded": False,
         "history_from": None,
         "unconfirmed": False,
+        "flawed": False,
         **fields,
     }
 
@@ -219,5 +220,5 @@ def test_policies_are_those_of_the_rulebook() -> None:
     book.apply(upsert(1, suppress="2 min", exclusive="g"), None)
     book.apply(upsert(1, "plain"), None)
     policies = Policies.of(book)
-    assert policies == Policies({("r", 1): ("g", 120_000)})
+    assert policies == Policies({("r", 1): ("g", 120_000)}, keys={("r", 1): "card_id", ("plain", 1): "card_id"})
     assert Policies.from_json(policies.to_json()) == policies

@@ -34,6 +34,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
+from cep.step.rule_status import rule_status
 from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day, tied
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
@@ -111,6 +112,7 @@ def lived(
     """Run like `cep live`: two starts, the second with the heartbeat that closes every window."""
     initial = tuple(record.to_json() for record in stream.records)
     live = LiveRun(spark, folder, job, initial, partitions=int(random.integers(1, 4)))
+    live.status = rule_status(deploy(stream.records).rulebook)
     live.phase(pieces(arriving, random, int(random.integers(2, 4))))
     live.phase([], [END])
     return live.alerts(), live.totals

@@ -37,6 +37,7 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "history_folded": False,
                 "history_from": None,
                 "unconfirmed": False,
+                "flawed": False,
                 "match_start": start,
                 "match_end": end,
                 "detected_at": end,

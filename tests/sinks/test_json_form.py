@@ -44,7 +44,7 @@ def test_the_largest_numbers_are_written_as_they_are() -> None:
     assert lines == [orjson.dumps({"n": number}) for number in numbers]
 
 
-OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed")
+OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed", "flawed")
 TEXTS = st.one_of(st.sampled_from(('a"b', "\\", "\x00\n\x1f\x7f", "é😀", "", "plain")), st.text(max_size=4))
 TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 hypothesis adds it
 

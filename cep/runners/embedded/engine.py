@@ -56,6 +56,7 @@ from cep.step.event_time import (
     too_far_ahead,
 )
 from cep.step.job import Job
+from cep.step.marks import joined_marks
 from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of, with_gap
 from cep.step.step import MicroBatch, Progress, step
 from cep.step.suppress import filter_alerts
@@ -163,7 +164,8 @@ class Engine:
             dead_letters = under_rules(dead_letters, rulebook.epoch, rulebook.content_hash)
         # 9 suppress
         alerts = sorted_together(outcome.alerts)
-        sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms)
+        marks = joined_marks(part.marks for part in valid)
+        sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms, marks)
         counters = outcome.counters
         for more in (*(part.counters for part in valid), outcome.rule_counters, sent.counters):
             add_counts(counters, more)

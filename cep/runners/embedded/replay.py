@@ -36,6 +36,7 @@ from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.suppression import Policies
 from cep.runners.ahead import carriers, compiled_ahead
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed
@@ -43,10 +44,11 @@ from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
-from cep.step.dead_letters import COUNTED, event_dead_letters, is_counted
+from cep.step.dead_letters import COUNTED, event_dead_letters, evicted_dead_letters, is_counted
 from cep.step.duplicates import first_ones
 from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
+from cep.step.marks import Marks, joined_marks, with_marks
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
 from cep.step.validate import validate_events
@@ -63,12 +65,13 @@ Shares = dict[tuple[int, int], list[EventBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The events of a piece by (key domain, share of keys), its dead letters, counters, and span of time."""
+    """The events of a piece by (key domain, share of keys), its dead letters, counters, span of time and marks."""
 
     shares: dict[tuple[int, int], EventBatch]
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
     span_ms: tuple[int, int]
+    marks: Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def replay(
         done, first_ms, last_ms = 0, TIME_MS_MAX, TIME_MS_MIN
         dead_letters: list[bytes] = []
         counters: Counter[str] = Counter()
+        parts_of_marks: list[Marks] = []
 
         def split_work(piece: Piece) -> Callable[[], _Split]:
             return lambda: _split(job, read, piece.decode(), (shares_count, now_ms))
@@ -140,6 +144,7 @@ def replay(
                 shares.setdefault(at, []).append(batch)
             dead_letters += split.dead_letters
             counters.update(split.counters)
+            parts_of_marks.append(split.marks)
             first_ms, last_ms = min(first_ms, split.span_ms[0]), max(last_ms, split.span_ms[1])
             done += size
             show("reading", done, history.size)
@@ -153,18 +158,12 @@ def replay(
             is_last = number + 1 == len(levels)
             produced: list[Decoded] = []
             ended: dict[int, list[KeyedState]] = {}
-            for domain, output, left in _matched(
-                pool,
-                job,
-                programs,
-                shares,
-                show,
-                _Span(first_ms, watermark_ms, is_end=ending is None),
-                is_last=is_last,
-                keeps_made=made is not None,
-            ):
+            span, keeps_made = _Span(first_ms, watermark_ms, is_end=ending is None), made is not None
+            matched = _matched(pool, job, programs, shares, show, span, is_last=is_last, keeps_made=keeps_made)
+            for domain, output, left in matched:
                 tables += output.alerts
                 counters.update(output.counters)
+                dead_letters += evicted_dead_letters(output.evicted)
                 produced += output.produced
                 if made is not None:
                     made += [table.select(["alert_id", "events"]) for table in output.made or ()]
@@ -175,10 +174,11 @@ def replay(
             if produced and not is_last:
                 in_time = within_history(job, concat_decoded(job.schema, produced))
                 _add_produced(job, read, in_time, shares_count, shares)
-    alerts = sorted_together(tables)
+    marks = joined_marks(parts_of_marks)
+    alerts = with_marks(sorted_together(tables), Policies.of(rulebook).keys, marks)
     seconds = time.monotonic() - started
     return Replayed(
-        alerts, tuple(dead_letters), counters, seconds, first_ms, until_ms, tuple(files), watermark_ms
+        alerts, tuple(dead_letters), counters, seconds, first_ms, until_ms, tuple(files), watermark_ms, marks
     )  # fmt: skip
 
 
@@ -260,7 +260,7 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded
             shares.update(_shared_out(number, names, replace(batch, columns=columns), shares_count))
         else:
             shares.update(_shared_out(number, read[domain], batch, shares_count))
-    return _Split(shares, taken.dead_letters, taken.counters, (taken.first_ms, taken.last_ms))
+    return _Split(shares, taken.dead_letters, taken.counters, (taken.first_ms, taken.last_ms), taken.marks)
 
 
 def _shared_out(

@@ -45,13 +45,14 @@ from cep.runners.meanings import current_names, forget_open_runs, open_runs
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
-from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
+from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, MARKS, REFUSED, STATUS, WATERMARK
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.step.dead_letters import event_dead_letters, under_rules
 from cep.step.event_time import PartitionTimes, times_from_json
+from cep.step.marks import Marks, joined_marks, marks_from_bytes
 
 _DEAD_LETTERS = "dead letters"
 _ROOM_S = 0.05  # between two looks at sinks that are waited for
@@ -156,6 +157,7 @@ class LiveOutput:
         dead_letters: list[bytes] = []
         refused: list[bytes] = []  # of control records: each says what the rules were when it was judged
         counters: Counter[str] = Counter()
+        marks: list[Marks] = []
         watermark_ms: int | None = None
         times: PartitionTimes = {}
         status: bytes | None = None
@@ -172,6 +174,8 @@ class LiveOutput:
                 reached = json.loads(payload)
                 watermark_ms = reached["ms"] if reached["ms"] > TIME_MS_MIN else None
                 times = times_from_json(reached["partitions"])
+            elif kind == MARKS:
+                marks.append(marks_from_bytes(payload))
             elif kind == LATE:
                 dead_letters += event_dead_letters(json.loads(payload))
             else:
@@ -181,7 +185,7 @@ class LiveOutput:
         if self.rules is not None:
             ended_ms = TIME_MS_MIN if watermark_ms is None else watermark_ms
             runs = open_runs(self.totals + counters)
-            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms, runs)
+            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms, runs, joined_marks(marks))
             counters.update(suppressed)
             status_now = self.rules.status
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))

@@ -34,7 +34,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.suppression import SHADOW, Policies, suppress_alerts
 from cep.runners.output import decode_alerts
-from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, TIMES, packer
+from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, MARKS, TIMES, packer
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.replay import Shipped, matcher, ship_lists
 from cep.runners.spark.sources import batch_clock
@@ -137,7 +137,7 @@ def _matched(
         # With a number: Spark would join a shuffle of few fat rows into a single task.
         shuffled = packed.repartition(tasks, F.col("key_group"))
         levels.append(shuffled.mapInArrow(matcher(job, shipped, level, None), PACKED_SCHEMA))
-        packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
+        packed = packed.filter(F.col("kind").isin(EVENTS, TIMES, MARKS))
         packed = packed.unionByName(levels[-1].filter(F.col("kind") == EVENTS))
     return reduce(lambda one, other: one.unionByName(other), levels)
 

@@ -23,21 +23,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.schema import Schema
-from cep.columnar.batch import EventBatch
+from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.columnar.route import route, split_by_group
+from cep.columnar.route import key_groups, route, split_by_group
 from cep.columnar.shown import shown_row
 from cep.sources.live.files import decoded_file
 from cep.sources.pieces import FilePart, read_part
 from cep.step.duplicates import prepare
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
+from cep.step.marks import Marks, marks_bytes
 from cep.step.validate import ValidEvents, validate_events
 
 EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
+MARKS = "marks"
 _PACKED_ARROW = pa.schema(
     [
         ("key_group", pa.int32()),
@@ -183,7 +185,15 @@ def _rows(job: Job, taken: ValidEvents) -> Iterator[PackedRow]:
         yield from _event_rows(job, number, batch)
     for letter in taken.dead_letters:
         yield 0, DEAD, 0, 0, letter
+    yield from _mark_rows(job, taken.marks)
     yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in taken.counters.items() if v}).encode()
+
+
+def _mark_rows(job: Job, marks: Marks) -> Iterator[PackedRow]:
+    groups = key_groups(pa.array([key for _, key in marks], TEXT), job.groups_count).tolist()
+    for group in sorted(set(groups)):
+        own = {at: times for (at, times), number in zip(marks.items(), groups, strict=True) if number == group}
+        yield group, MARKS, 0, 0, marks_bytes(own)
 
 
 def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:

@@ -35,6 +35,7 @@ from cep.lists.store import ListStore
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.rulebook.suppression import Policies
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed, decode_alerts, encode_alerts
 from cep.runners.spark.failures import failure_of
@@ -43,6 +44,7 @@ from cep.runners.spark.packed import (
     COUNTERS,
     DEAD,
     EVENTS,
+    MARKS,
     PART_COLUMN,
     STATE,
     TIMES,
@@ -59,11 +61,12 @@ from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of
 from cep.sources.pieces import parts_of, shares_of
 from cep.state.manifest import StoredFile
-from cep.step.dead_letters import event_dead_letters
+from cep.step.dead_letters import event_dead_letters, evicted_dead_letters
 from cep.step.duplicates import first_ones
 from cep.step.event_time import TimesRead
 from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
+from cep.step.marks import Marks, joined_marks, marks_bytes, marks_from_bytes, with_marks
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
 
@@ -141,7 +144,7 @@ def replay(
             matched = shuffled.mapInArrow(matcher(job, shipped, level, ending), PACKED_SCHEMA)
             if level + 1 < levels:
                 matched = matched.persist(StorageLevel.MEMORY_AND_DISK)
-                packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
+                packed = packed.filter(F.col("kind").isin(EVENTS, TIMES, MARKS))
                 packed = packed.unionByName(matched.filter(F.col("kind") == EVENTS))
             rows = matched.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow()
             output = _with_rows(job, output, rows, ending)
@@ -173,7 +176,7 @@ def ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[s
 def _with_rows(job: Job, output: Replayed, rows: pa.Table, ending: Ending | None) -> Replayed:
     """Add the rows of one level to the output."""
     tables, dead_letters, counters = [output.alerts], list(output.dead_letters), Counter(output.counters)
-    files, times = list(output.state_files), TimesRead({})
+    files, times, marks = list(output.state_files), TimesRead({}), [output.marks]
     for kind, payload in zip(rows.column("kind").to_pylist(), rows.column("payload"), strict=True):
         if kind == ALERTS:
             tables.append(decode_alerts(payload.as_buffer()))
@@ -183,6 +186,8 @@ def _with_rows(job: Job, output: Replayed, rows: pa.Table, ending: Ending | None
             files.append(StoredFile(**json.loads(payload.as_py())))
         elif kind == TIMES:
             times = times.joined(TimesRead.from_bytes(payload.as_py()))
+        elif kind == MARKS:
+            marks.append(marks_from_bytes(payload.as_py()))
         else:
             dead_letters.append(payload.as_py())
     until_ms = output.until_ms
@@ -196,6 +201,7 @@ def _with_rows(job: Job, output: Replayed, rows: pa.Table, ending: Ending | None
         since_ms=min(output.since_ms, times.first_ms),
         until_ms=until_ms,
         state_files=tuple(files),
+        marks=joined_marks(marks),
         watermark_ms=watermark_at_end(job, times.last_ms, times.now_ms, until_ms),
     )
 
@@ -208,7 +214,7 @@ def matcher(
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shares: dict[tuple[int, int], list[EventBatch]] = {}
         rows: list[PackedRow] = []
-        times = TimesRead({})
+        times, marks = TimesRead({}), list[Marks]()
         for batch in batches:
             groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
             payloads = batch.column("payload")
@@ -217,6 +223,8 @@ def matcher(
                     shares.setdefault((domains[row], groups[row]), []).append(decode_batch(payloads[row].as_py()))
                 elif kind == TIMES:
                     times = times.joined(TimesRead.from_bytes(payloads[row].as_py()))
+                elif kind == MARKS:
+                    marks.append(marks_from_bytes(payloads[row].as_py()))
                 elif kind in (DEAD, COUNTERS):
                     rows.append((0, kind, 0, 0, payloads[row].as_py()))
         output = MatchOutput(since_ms=times.first_ms)
@@ -236,7 +244,11 @@ def matcher(
                         rows.append((0, STATE, 0, 0, json.dumps(asdict(file)).encode()))
             elif domain not in rulebook.domains():
                 output.counters["events_without_rule"] += len(events)
-        rows += [(0, ALERTS, 0, 0, encode_alerts(alerts)) for alerts in output.alerts]
+        rows += [(0, DEAD, 0, 0, letter) for letter in evicted_dead_letters(output.evicted)]
+        keys, joined = Policies.of(rulebook).keys, joined_marks(marks)
+        rows += [(0, ALERTS, 0, 0, encode_alerts(with_marks(alerts, keys, joined))) for alerts in output.alerts]
+        if joined and level == 0:
+            rows.append((0, MARKS, 0, 0, marks_bytes(joined)))
         rows += [row for events in output.produced for row in produced_rows(job, within_history(job, events))]
         rows.append((0, COUNTERS, 0, 0, json.dumps(output.counters).encode()))
         rows.append((0, TIMES, 0, 0, times.to_bytes()))

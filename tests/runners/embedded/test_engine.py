@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from cep.runners.embedded import engine as engine_module
 from cep.runners.embedded import pages as pages_module
+from cep.runners.embedded import replay as embedded
 from cep.runners.embedded import shares
 from cep.runners.embedded.engine import Engine, Workers
 from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
 from cep.state.keys import STORE_GROUP, prefix_range
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
@@ -147,7 +150,7 @@ def test_processes_with_a_range_each_find_it_all_together(tmp_path: Path) -> Non
     assert sorted(alerts) == sorted(expected(lines, GIVEN, tmp_path))
 
 
-def test_a_key_that_loses_partial_matches_is_named() -> None:
+def test_a_key_that_loses_partial_matches_is_named_in_a_job_and_in_a_replay(tmp_path: Path) -> None:
     one = orjson.loads(day()[0])
     dust = {**one, "status": "declined", "amount": "0.50", "card_id": "hot"}
     lines = [
@@ -162,3 +165,14 @@ def test_a_key_that_loses_partial_matches_is_named() -> None:
     assert {letter["code"] for letter in letters} == {"runs_evicted"}
     assert ("card_testing", "card_id", "hot") in {(one["rule_id"], one["key_domain"], one["key"]) for one in letters}
     assert sum(letter["runs"] for letter in letters) >= 100
+    (tmp_path / "history.jsonl").write_bytes(b"\n".join(lines))
+    replayed = embedded.replay(engine.job, GIVEN.rulebook, read_pieces(tmp_path / "history.jsonl", GIVEN.schema), 1)
+    theirs = [orjson.loads(letter) for letter in replayed.dead_letters]
+    assert runs_by_rule_and_key(theirs) == runs_by_rule_and_key(letters)
+
+
+def runs_by_rule_and_key(letters: Sequence[dict[str, Any]]) -> Counter[tuple[str, str]]:
+    runs: Counter[tuple[str, str]] = Counter()
+    for letter in letters:
+        runs[letter["rule_id"], letter["key"]] += letter["runs"]
+    return runs

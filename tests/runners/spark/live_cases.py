@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -23,6 +24,7 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.output import Replayed
+from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
@@ -104,6 +106,7 @@ class LiveRun:
     reports: list[BatchReport] = field(default_factory=list)
     files_count: int = 0
     job_folder: str = "checkpoint"
+    status: dict[str, Any] | None = None  # of the rules, where alerts are suppressed and marked
 
     def __post_init__(self) -> None:
         for name in ("events", "control"):
@@ -135,6 +138,8 @@ class LiveRun:
             self._add("control", control)
         self.spark.conf.set("spark.sql.shuffle.partitions", str(self.partitions))
         output = LiveOutput(self.checkpoint.parent, DeadLetterFiles(self.folder / "letters"), [], self.reports.append)
+        if self.status is not None:
+            output.rules = RuleOutput(self.checkpoint.parent, self.status)
         settings = LiveSettings(
             self.job,
             self.initial,

@@ -1,0 +1,147 @@
+"""Events with unreadable values → marks of their keys → `flawed` in the next alerts of these keys.
+
+A rule that reads an unreadable value sees null, so a sender may hide an event from the rule. An alert is `flawed` if
+its key had such an event at the time of the alert, or less than MARK_MS before. A replay knows all times of a key. A
+job remembers a mark of each key, among the last alerts of its rules (rulebook/last_alerts.py):
+
+    "flawed card_id", key  →  last event, MARK_MS, last event before the pause, first event after the pause
+
+A pause is a time of MARK_MS without such an event. A job remembers one pause; an alert cannot be older than two pauses.
+Tested by: tests/step/test_marks.py, tests/runners/test_flawed.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from cep.base.limits import MARK_MS, MARKS_MAX, TIME_MS_MIN
+from cep.columnar.batch import TEXT, EventBatch
+from cep.columnar.decode import Decoded
+from cep.columnar.texts import rows_among
+from cep.rulebook.last_alerts import LastAlerts
+from cep.rulebook.suppression import Fired, LastAlert, mark_name
+
+FLAWED = "flawed"
+Marks = Mapping[tuple[str, str], Sequence[int]]  # ascending event times by mark_name and key
+NO_MARKS: Marks = {}
+Keys = dict[str, list[str]]  # by the fields of the key domain, as "card_id"
+
+
+def keys_of_flawed(
+    decoded: Decoded, domains: Sequence[Sequence[str]], batches: Sequence[EventBatch]
+) -> dict[tuple[str, int], Keys]:
+    """Return the keys of each event with unreadable values, by the id and the time of the event."""
+    flawed = {(poison.event_id, poison.time_ms) for poison in decoded.poison if poison.bad_values}
+    keys: dict[tuple[str, int], Keys] = {event: {} for event in flawed}
+    if not flawed:
+        return keys
+    event_ids = pa.array(sorted({event_id for event_id, _ in flawed}), TEXT)
+    for domain, batch in zip(domains, batches, strict=True):
+        rows = np.flatnonzero(rows_among(batch.event_id, event_ids) >= 0)
+        places = pa.array(rows)
+        columns = batch.event_id.take(places).to_pylist(), batch.time_ms[rows].tolist(), batch.key.take(places)
+        for event_id, time_ms, key in zip(columns[0], columns[1], columns[2].to_pylist(), strict=True):
+            if (event_id, time_ms) in flawed:
+                keys_of_domain = keys[event_id, time_ms].setdefault(",".join(domain), [])
+                if key not in keys_of_domain:
+                    keys_of_domain.append(key)
+    return keys
+
+
+def marks_of(keys_of_events: Mapping[tuple[str, int], Keys]) -> Marks:
+    """Return the marks that events give to their keys."""
+    marks: dict[tuple[str, str], list[int]] = {}
+    for (_, time_ms), by_domain in keys_of_events.items():
+        for fields, keys in by_domain.items():
+            for key in keys:
+                marks.setdefault((mark_name(fields), key), []).append(time_ms)
+    return {name_key: sorted(times) for name_key, times in marks.items()}
+
+
+def joined_marks(parts: Iterable[Marks]) -> Marks:
+    """Join the marks of several parts of the events."""
+    filled = [part for part in parts if part]
+    if len(filled) < 2:
+        return filled[0] if filled else NO_MARKS
+    joined: dict[tuple[str, str], list[int]] = {}
+    for part in filled:
+        for name_key, times in part.items():
+            joined.setdefault(name_key, []).extend(times)
+    return {name_key: sorted(times) for name_key, times in joined.items()}
+
+
+def marks_bytes(marks: Marks) -> bytes:
+    """Write marks as JSON."""
+    return orjson.dumps([[name, key, times] for (name, key), times in marks.items()])
+
+
+def marks_from_bytes(data: bytes) -> Marks:
+    """Read the marks that `marks_bytes` wrote."""
+    return {(name, key): times for name, key, times in orjson.loads(data)}
+
+
+def with_marks(
+    alerts: pa.Table, keys: Mapping[tuple[str, int], str], marks: Marks, last_alerts: LastAlerts | None = None
+) -> pa.Table:
+    """Set `flawed` in the alerts whose key has a mark. `keys` are the key fields of each rule and version.
+
+    `last_alerts` has the marks of micro-batches before this one.
+    Cost: nothing without marks, otherwise a look-up for each alert.
+    """
+    has_marks = last_alerts is not None and last_alerts.marks_count > 0
+    if not alerts.num_rows or not (marks or has_marks):
+        return alerts
+    remembered: Fired = last_alerts.last if last_alerts is not None else {}
+    columns = (alerts[name].to_pylist() for name in ("rule_id", "version", "key"))
+    detected_ms = alerts["detected_at"].cast(pa.int64()).to_pylist()
+    flags: list[bool] = []
+    for rule_id, version, key, time_ms in zip(*columns, detected_ms, strict=True):
+        mark = mark_name(keys.get((rule_id, version), "")), key
+        flags.append(_is_near(marks.get(mark, ()), time_ms) or _covers(remembered.get(mark), time_ms))
+    if not any(flags):
+        return alerts
+    at = alerts.schema.get_field_index(FLAWED)
+    return alerts.set_column(at, alerts.schema.field(at), pa.array(flags))
+
+
+def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:
+    """Add marks to the last alerts of a job. Return how many keys found no room."""
+    lost_count = 0
+    for name_key, times in marks.items():
+        mark = last_alerts.last.get(name_key)
+        if mark is None and last_alerts.marks_count >= MARKS_MAX:
+            lost_count += 1
+            continue
+        for time_ms in times:
+            mark = _extended(mark, time_ms)
+        last_alerts.put({name_key: mark})
+    return lost_count
+
+
+def _is_near(times: Sequence[int], time_ms: int) -> bool:
+    """Return True if one of the ascending times is at this time, or less than MARK_MS before."""
+    number = int(np.searchsorted(times, time_ms, side="right"))
+    return number > 0 and time_ms < times[number - 1] + MARK_MS
+
+
+def _covers(mark: LastAlert | None, time_ms: int) -> bool:
+    if mark is None:
+        return False
+    last_ms, for_ms, before_ms, first_ms = mark
+    return first_ms <= time_ms < last_ms + for_ms or before_ms <= time_ms < before_ms + for_ms
+
+
+def _extended(mark: LastAlert | None, time_ms: int) -> LastAlert:
+    """Add the time of an event to a mark."""
+    if mark is None:
+        return time_ms, MARK_MS, TIME_MS_MIN, float(time_ms)
+    last_ms, _, before_ms, first_ms = mark
+    if time_ms > last_ms + MARK_MS:
+        return time_ms, MARK_MS, last_ms, float(time_ms)
+    if time_ms + MARK_MS < first_ms:
+        return last_ms, MARK_MS, max(before_ms, time_ms), first_ms
+    return max(last_ms, time_ms), MARK_MS, before_ms, min(first_ms, float(time_ms))
