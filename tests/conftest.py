@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 gc.disable()  # until all tests are collected
 
 os.environ["TZ"] = "UTC"
-os.environ["CEP_DEBUG"] = "1"  # a bug that a test meets shows its traceback
+os.environ["CEP_DEBUG"] = "1"  # a bug in a test shows its traceback
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 time.tzset()
 
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 if "CEP_SPARK" in os.environ:
     from tests.spark_versions import use
 
-    use(os.environ["CEP_SPARK"])  # before anything loads the installed one
+    use(os.environ["CEP_SPARK"])  # before the installed one is imported
 
 # Fixtures that take seconds and start a server: a test that requests one of these is `slow` and `always`.
 SERVERS = {"kafka_broker", "s3"}
@@ -69,14 +69,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where Spark's tests alone are asked for, import no file that cannot have one: most of a start is imports."""
+    """If a run is only for Spark's tests, import no file that cannot have one: most of a start is imports."""
     marks: str = config.option.markexpr
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if marks.startswith("spark and") and is_test and "spark" not in collection_path.read_text() else None
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end, so no collection of garbage has to look at them again."""
+    """Modules and tests stay to the end, so no garbage collection has to visit them again."""
     gc.freeze()
     gc.enable()
 
@@ -86,7 +86,7 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-# No task of a test takes long; one that has stopped is not to hold up all others for minutes.
+# No task of a test takes long; a stopped one must not delay the others for minutes.
 _SHORT_WAITS = {
     "spark.python.worker.tracebackDumpIntervalSeconds": "75",
     "spark.python.worker.idleTimeoutSeconds": "90",
@@ -95,8 +95,10 @@ _SHORT_WAITS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local session for all tests marked `spark`, set up as a live job's is; starting Java takes seconds, so only
-    they pay for it. A verb that a test runs in this process does not stop it.
+    """Yield one local session for all tests marked `spark`, set up like a live job's session.
+
+    Starting Java takes seconds, so only these tests pay for it. A verb that a test runs in this process does not stop
+    it.
     """
     from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS  # noqa: PLC0415 the other tests need no Spark
     from cep.runners.spark.session import create_session  # noqa: PLC0415
@@ -116,7 +118,7 @@ _NAMED = {"kafka": _KAFKA, "prometheus": _PROMETHEUS}
 
 @pytest.fixture(scope="session")
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[RealKafka | MockCluster]:
-    """One broker for all tests that ask for it: Apache Kafka, or the mock where that cannot be had."""
+    """Yield one broker for all tests that request it: Apache Kafka, or the mock if it is not available."""
     with open_kafka() as kafka:
         request.config.stash[_KAFKA] = kafka.description
         yield kafka
@@ -132,7 +134,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take it from there."""
+    """Store the knowledge of the other process."""
     for name, key in _NAMED.items():
         if name in getattr(node, "workeroutput", {}):
             node.config.stash[key] = node.workeroutput[name]
@@ -140,7 +142,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.fixture(scope="session")
 def prometheus(request: pytest.FixtureRequest) -> Tools:
-    """Prometheus and promtool; a test that asks for them is skipped where they cannot be had, and the run says so."""
+    """Return Prometheus and promtool. A test that requests them is skipped if they are missing, and the run says so."""
     try:
         tools = open_tools()
     except NoPrometheusError as error:
@@ -152,7 +154,7 @@ def prometheus(request: pytest.FixtureRequest) -> Tools:
 
 @pytest.fixture
 def s3() -> Iterator[S3Server]:
-    """An S3 server, and the environment that leads to it."""
+    """Yield an S3 server, with the environment that leads to it."""
     from tests.real_s3 import open_s3  # noqa: PLC0415 the other tests need no web server
 
     with open_s3() as server:

@@ -1,7 +1,7 @@
 """Spark's Java classes, read and verified once → an archive, with which each Java of the tests starts in half the time.
 
-`python -m tests.java_archive` makes the archive in the user's cache folder if it is not there, or says why it cannot.
-Without it Java starts as ever. It is for one Java and one Spark: Java itself leaves one alone that does not match.
+`python -m tests.java_archive` makes the archive in the user's cache folder if it is missing, or says why it cannot.
+Without it Java starts as before. It is for one Java and one Spark: Java itself ignores an archive that does not match.
 Tested by: every test of Spark, which starts Java with these options.
 """
 
@@ -19,7 +19,7 @@ _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def archive_path() -> Path | None:
-    """Return where the archive of this Java and this Spark is or would be; None where one of them is missing."""
+    """Return the path of the archive for this Java and this Spark, or None if one of them is missing."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     spark = find_spec("pyspark")
@@ -38,7 +38,7 @@ def java_options() -> str:
 
 
 def _make(path: Path) -> None:
-    """Run a small query and a small stream in a Java that writes its classes as it ends."""
+    """Run a small query and a small stream in a Java that writes its classes at its end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{_OPTIONS} -XX:ArchiveClassesAtExit={part} -Xlog:disable"

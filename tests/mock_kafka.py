@@ -33,11 +33,11 @@ class MockKafka(Closing):
         self.address = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
 
     def create(self, topic: str) -> None:
-        """Bring a topic into being with four partitions, empty."""
+        """Create a topic with four partitions, empty."""
         self._producer.list_topics(topic, timeout=TIMEOUT_S)
 
     def send(self, topic: str, records: Iterable[Mapping[str, object]]) -> None:
-        """Send records, as of `send_all`."""
+        """Send records like `send_all`."""
         send_all(self._producer, topic, records, TIMEOUT_S)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ def send_all(producer: Producer, topic: str, records: Iterable[Mapping[str, obje
 
 
 def main() -> None:
-    """Serve until standard input ends, so that the cluster never outlives who started it."""
+    """Serve until standard input ends, so that the cluster never outlives its starter."""
     with MockKafka() as kafka:
         print(kafka.address, flush=True)
         sys.stdin.read()

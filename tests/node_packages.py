@@ -1,4 +1,4 @@
-"""VS Code's own parts from npm, for tests of the editor's extension; a plain reason where they cannot be had."""
+"""VS Code's own parts from npm, for tests of the editor's extension, or a plain reason why they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events → Avro records as a producer without a registry writes them: nothing stands in front."""
+"""Events → Avro records, as a producer without a registry writes them: without a prefix."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ TIMEOUT_S = 30.0
 _START_S = 60.0
 _FETCH_S = 300.0
 _POLL_S = 0.1
-_STARTS_MAX = 3  # the port that was free may be taken by the time the broker asks for it
+_STARTS_MAX = 3  # another process may take the free port before the broker does
 _LISTENS = re.compile(r"^advertised\.listeners=PLAINTEXT://(\S+)$", re.MULTILINE)
 _CLUSTER_ID = "Y2VwLXRlc3QtY2x1c3Rlcg"  # 16 bytes in base64, as the storage tool wants
 _JAVA_OPTIONS = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -84,7 +84,7 @@ log.retention.ms=-1
 
 
 class NoBrokerError(Exception):
-    """A real broker cannot be had here; the message says why."""
+    """A real broker is not available here; the message says why."""
 
 
 class KafkaCluster(Protocol):
@@ -129,7 +129,7 @@ class RealKafka(Closing):
                 break
 
     def start(self) -> None:
-        """Start the broker over the records that it has, and wait until it answers."""
+        """Start the broker over its stored records, and wait until it answers."""
         assert self._process is None, "the broker is running"
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -140,26 +140,26 @@ class RealKafka(Closing):
 
     @property
     def is_stopped(self) -> bool:
-        """True between an end and the next start."""
+        """Return True between an end and the next start."""
         return self._process is None
 
     def stop(self) -> None:
-        """An orderly end; `start` goes on from there."""
+        """Stop in order; `start` continues from there."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """An end without any order, as by a crash."""
+        """Kill the broker, as a crash would."""
         self._end(signal.SIGKILL)
 
     def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
-        """Make a topic that is shown. Settings are the broker's, with `_` for `.`: cleanup_policy="compact"."""
+        """Make a topic that brokers show. Settings are the broker's, with `_` for `.`: cleanup_policy="compact"."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
         admin = self._admin()  # its pending requests end with it
         admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
         assert is_shown(admin, topic, TIMEOUT_S), f"{topic} is made, and not shown"
 
     def create_again(self, topic: str, partitions: int = 4) -> None:
-        """Delete a topic and make another one of the same name; wait until brokers show that."""
+        """Delete a topic and make another one of the same name; wait until brokers show it."""
         admin = self._admin()
         before = _topic_id(admin, topic)
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
@@ -277,7 +277,7 @@ class RealKafka(Closing):
 
 
 class SharedKafka(RealKafka):
-    """A broker that another process has started in this folder, and ends."""
+    """A broker that another process has started in this folder, and will end."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -300,7 +300,7 @@ class SecondBroker(RealKafka):
     def __init__(self, first: RealKafka) -> None:
         self._first = first
         with Producer({"bootstrap.servers": first.address, "transactional.id": "second-broker"}) as producer:
-            producer.init_transactions(TIMEOUT_S)  # the topic of transactions is made now, while there is one broker
+            producer.init_transactions(TIMEOUT_S)  # the topic of transactions is created now, with one broker
         super().__init__()
 
     def create_on_both(self, topic: str) -> None:
@@ -340,7 +340,7 @@ class MockCluster(MockKafka):
         self.description = f"librdkafka's MOCK cluster, not Apache Kafka: {reason}"
 
     def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
-        """Bring a topic into being with four partitions, empty."""
+        """Create a topic with four partitions, empty."""
         super().create(topic)
 
 
@@ -380,7 +380,7 @@ def open_kafka() -> RealKafka | MockCluster:
 
 @functools.cache
 def jars() -> Path:
-    """The folder of the broker's jars, fetched if it is not there. Raises: NoBrokerError."""
+    """Return the folder of the broker's jars; fetch them if they are missing. Raises: NoBrokerError."""
     return fetched(f"kafka-{VERSION}", _POM)
 
 
@@ -421,7 +421,7 @@ def _free_ports() -> tuple[int, int]:
 
 
 def main() -> None:
-    """Serve until standard input ends, or a SIGTERM, so that the broker never outlives who started it."""
+    """Serve until standard input ends, or a SIGTERM, so that the broker never outlives its starter."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with open_kafka() as kafka:
         print(kafka.address, kafka.directory if isinstance(kafka, RealKafka) else "", sep="\n", flush=True)

@@ -24,7 +24,7 @@ IS_THERE = all(shutil.which(name) for name in PROGRAMS)
 
 
 class RealPostgres:
-    """One server. `address` stays over stop and start, as do the rows."""
+    """One server. `address` and the rows stay over stop and start."""
 
     def __init__(self) -> None:
         self._initdb, self._postgres = (str(shutil.which(name)) for name in PROGRAMS)
@@ -61,7 +61,7 @@ class RealPostgres:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """An end that waits for no client: connections are cut."""
+        """Stop without waiting for clients: their connections are cut."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         self._process.wait(TIMEOUT_S)

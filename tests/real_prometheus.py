@@ -20,7 +20,7 @@ _FETCH_S = 120.0
 
 
 class NoPrometheusError(Exception):
-    """Prometheus cannot be had here; the message says why."""
+    """Prometheus is not available here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def open_tools() -> Tools:
 
 
 def _fetched() -> Path:
-    """Return the folder of the unpacked package; fetch it if it is not there. Raises: NoPrometheusError."""
+    """Return the folder of the unpacked package; fetch it if it is missing. Raises: NoPrometheusError."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "cep" / _PACKAGE
     if folder.is_dir():

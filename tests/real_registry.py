@@ -33,7 +33,7 @@ _START_S = 120.0
 
 @contextlib.contextmanager
 def open_registry() -> Iterator[str]:
-    """Yield the address under which clients ask the registry. Raises: NoBrokerError where it cannot be had."""
+    """Yield the address at which clients reach the registry. Raises: NoBrokerError if it is not available."""
     java = shutil.which("java")
     if java is None:
         raise NoBrokerError("no java on the path")

@@ -48,7 +48,7 @@ class S3Server:
         return {entry["Key"].removeprefix(f"{folder}/"): entry["Size"] for entry in listing.get("Contents", ())}
 
     def replace(self, key: str, change: bytes | None) -> None:
-        """Put other bytes in the place of an object; None removes it."""
+        """Replace the bytes of an object; None removes it."""
         client = boto3.client("s3", endpoint_url=self.address)
         if change is None:
             client.delete_object(Bucket=self.bucket, Key=key)
@@ -67,7 +67,7 @@ class S3Server:
 
 @contextmanager
 def open_s3() -> Iterator[S3Server]:
-    """A server that clients of this process and of its children find by themselves."""
+    """Yield a server that clients of this process and its children find by themselves."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = S3Server()
     with pytest.MonkeyPatch.context() as patch:

@@ -26,7 +26,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from cep import __version__
 
-_LICENCE_CHARS = 200  # a longer one is the whole text
+_LICENCE_CHARS = 200  # a longer licence field is the whole text
 
 
 def bill(packages: Iterable[Distribution], now: datetime) -> dict[str, Any]:
@@ -105,8 +105,10 @@ def audited(found: dict[str, Any], own: str) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    """Write the bill, and audit where that can be done. Returns 1 if a known weakness was found, 2 if not all was
-    audited, as without an auditor."""
+    """Write the bill, and audit if possible.
+
+    Returns 1 if a known weakness was found, 2 if some packages were not audited, for example without an auditor.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.sbom", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("sbom.json"), help="the file (default: sbom.json)")
     options = parser.parse_args()

@@ -59,11 +59,11 @@ class Authority:
         self.certificate = self._signed(self.name, self.key.public_key(), is_authority=True)
 
     def pem(self) -> bytes:
-        """The certificate that clients trust."""
+        """Return the certificate that clients trust."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     def issued(self, name: str, days: int = 30) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-        """A key and its certificate for this machine, good until so many days from now."""
+        """Return a key and its certificate for this machine, valid for `days` days."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         return key, self._signed(subject, key.public_key(), days=days)
@@ -108,7 +108,7 @@ class SecureKafka(RealKafka):
         super().__init__()
 
     def login_settings(self, password: str = PASSWORD, authority: str = "ca.pem") -> dict[str, str]:
-        """Settings of librdkafka for `login`."""
+        """Return librdkafka settings for `login`."""
         return {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(self.certificates / authority),
@@ -118,7 +118,7 @@ class SecureKafka(RealKafka):
         }
 
     def mutual_settings(self) -> dict[str, str]:
-        """Settings of librdkafka for `mutual`."""
+        """Return librdkafka settings for `mutual`."""
         return {
             "security.protocol": "SSL",
             "ssl.ca.location": str(self.certificates / "ca.pem"),

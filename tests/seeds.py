@@ -18,9 +18,9 @@ RELEASE = (pytest.mark.slow,)
 
 
 def seeds(count: int, inner: int = 1) -> list[Any]:
-    """Parameters 0 … count - 1: the first `inner` are for the inner loop, a sixth of the others for each whole run.
+    """Return parameters 0 … count - 1: the first `inner` for the inner loop, a sixth of the others for each whole run.
 
-    A whole run has one at least.
+    A whole run has at least one.
     """
     whole = max(inner + (count - inner) // 6, 1)
     return [

@@ -21,13 +21,13 @@ _TRIES_MAX = 100
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """A folder on the disk; `is_mounted` says which of the two it is."""
+    """A folder on the disk; `is_mounted` says which kind of disk it is."""
 
     folder: Path
     is_mounted: bool
 
     def fill(self, left_bytes: int) -> None:
-        """From now on little more than this can be written: to the disk, or to any one file."""
+        """Leave room for few bytes from now on: on the disk, or in any one file."""
         if not self.is_mounted:
             resource.setrlimit(resource.RLIMIT_FSIZE, (left_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
             return
@@ -51,7 +51,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
-    """A disk of this size at the folder, which is made."""
+    """Yield a disk of this size at the folder, which is created."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     disk = SmallDisk(folder, subprocess.run(command, capture_output=True, check=False).returncode == 0)

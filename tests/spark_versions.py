@@ -21,14 +21,14 @@ from tests.tidy.source import ROOT
 
 # The latest of each minor version before the installed one.
 OLDER = ("4.1.4", "4.2.1")
-# On these a finite history can be matched, and no stream.
+# These can match a finite history, and no stream.
 OLDEST = ("3.5.9", "4.0.5")
 _PY4J = "py4j<0.11"
 _FETCH_S = 900.0
 
 
 class NoSparkError(Exception):
-    """A version of Spark cannot be had here; the message says why."""
+    """A version of Spark is not available here; the message says why."""
 
 
 def spark_folder(version: str) -> Path:
@@ -61,7 +61,7 @@ def on_spark(version: str) -> dict[str, str]:
 
 
 def on_this_spark() -> dict[str, str]:
-    """Return the environment of a process that has the modules of this checkout, and the Spark that this one has."""
+    """Return the environment of a process with the modules of this checkout and the Spark of this process."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*_paths(), str(ROOT)])}
 
 

@@ -39,7 +39,7 @@ def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
 
 
 def test_the_audit_has_hashes() -> None:
-    """Its packages have an environment of their own, so nothing is pinned for them."""
+    """Its packages have their own environment, so they have no pins."""
     text = (ROOT / "demo" / "locks" / "audit.txt").read_text()
     assert "pip-audit" in _pins(text)
     assert [entry for entry in _entries(text) if not _HASH.search(entry)] == []

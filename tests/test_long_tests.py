@@ -1,4 +1,4 @@
-"""The list of tests that take long names tests that are there."""
+"""The list of long tests names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker that tests run on: topics, compaction settings, an end without order."""
+"""The broker of the tests: topics, compaction settings, a crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.real_kafka import KafkaCluster, RealKafka
 
 
 def values(kafka: KafkaCluster, topic: str, count: int) -> list[bytes]:
-    """The first `count` values of partition 0."""
+    """Return the first `count` values of partition 0."""
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "t", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])

@@ -18,7 +18,7 @@ from cep.base.utc import utc_ms
 
 @dataclass
 class Webhook:
-    """Takes alerts. While it is away it answers 503 and notes nothing.
+    """Accepts alerts. While it is away it answers 503 and notes nothing.
 
     `arrived` has the milliseconds from the event time to the first arrival by id; `lines` an alert's bytes by id.
     """
@@ -26,15 +26,15 @@ class Webhook:
     is_away: bool = False
     arrived: dict[str, float] = field(default_factory=dict)
     lines: dict[str, bytes] = field(default_factory=dict)
-    arrived_s: dict[str, float] = field(default_factory=dict)  # when, by the clock
-    again: Counter[int] = field(default_factory=Counter)  # number of a micro-batch → alerts that it brought again
+    arrived_s: dict[str, float] = field(default_factory=dict)  # the time of arrival, by the clock
+    again: Counter[int] = field(default_factory=Counter)  # number of a micro-batch → alerts that it repeated
     changed: list[str] = field(default_factory=list)  # ids that came again with other bytes
     wrong_batches: list[str] = field(default_factory=list)  # ids that came again under another number
     _batches: dict[str, int] = field(default_factory=dict)
 
     @property
     def repeats(self) -> int:
-        """Alerts that came again."""
+        """Return the count of repeated alerts."""
         return self.again.total()
 
     def take(self, body: bytes, batch_id: int) -> None:

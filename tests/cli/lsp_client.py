@@ -13,7 +13,7 @@ _WAIT_SECONDS = 30
 
 
 class Client:
-    """One session. Notifications of the server are kept by method."""
+    """One session. It stores notifications of the server by method."""
 
     def __init__(self, root: Path) -> None:
         code = "import sys; from cep.cli.main import main; sys.exit(main(['lsp']))"
@@ -62,7 +62,7 @@ class Client:
             self.notes.append((message["method"], message["params"]))
 
     def diagnostics(self) -> list[dict[str, Any]]:
-        """The next diagnostics that the server publishes."""
+        """Return the next diagnostics that the server publishes."""
         while True:
             for index, (method, params) in enumerate(self.notes):
                 if method == "textDocument/publishDiagnostics":

@@ -1,4 +1,4 @@
-"""The metrics that alert rules and the dashboard name, to be looked for on the port of each runner."""
+"""The metrics that alert rules and the dashboard name: tests look for them on the port of each runner."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _PARTS = re.compile(r"_(?:bucket|count|sum)$")
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules, as Prometheus reads them."""
+    """Return the alert rules, as Prometheus reads them."""
     groups = yaml.safe_load((FOLDER / FILES["alerts"]).read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard, as Grafana reads it."""
+    """Return the dashboard, as Grafana reads it."""
     parsed: dict[str, Any] = json.loads((FOLDER / FILES["dashboard"]).read_text(encoding="utf-8"))
     return parsed
 
 
 def expressions() -> Iterator[str]:
-    """Every expression of both."""
+    """Yield every expression of both."""
     yield from (rule["expr"] for rule in rules())
     yield from (target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ()))
 
 
 def names_used() -> set[str]:
-    """Every metric that is named, histograms without the suffix of their parts."""
+    """Return every metric that they name, histograms without the suffix of their parts."""
     return {_PARTS.sub("", name) for expression in expressions() for name in _NAME.findall(expression)}
 
 

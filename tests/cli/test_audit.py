@@ -21,7 +21,7 @@ SECRET = "0123456789abcdef"
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a job with a key, and an audit of some lines."""
+    """Return the folder of a job with a key, and an audit of some lines."""
     monkeypatch.setenv(KEY, SECRET)
     job = Plain(tmp_path)
     job.send("1.jsonl", with_nonce(SNOOZE), with_nonce(PAUSE))
@@ -58,7 +58,7 @@ def test_a_trail_that_was_cut_or_written_again_is_found(job: Path, capsys: pytes
     code, printed = verify(job, capsys)
     assert (code, "the end is missing" in printed, "checkpoint" in printed) == (Exit.FINDINGS, True, True)
 
-    # The attacker writes a whole trail and its head, too; and lacks the key.
+    # The attacker also writes a whole trail and its head, but lacks the key.
     head, path_bytes = made_up(len(lines))
     path.write_bytes(path_bytes)
     job_status = orjson.loads(status.read_bytes())

@@ -1,4 +1,4 @@
-"""`cep backtest` on files: the table, the JSON, and labels that cannot be used."""
+"""`cep backtest` on files: the table, the JSON, and unusable labels."""
 
 from __future__ import annotations
 

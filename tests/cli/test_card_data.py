@@ -1,6 +1,6 @@
-"""No file that a run writes has a card number: records that are good, malformed, late, repeated and poison.
+"""No file of a run contains a card number, for good, malformed, late, repeated and poison records.
 
-State is read back as well, for files of it are compressed.
+The test also reads the state back, because its files are compressed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored(job: Path) -> Iterator[bytes]:
-    """Yield the keys and values of the store of a job, which its files have in compressed blocks."""
+    """Yield the keys and values of a job's store, whose files have compressed blocks."""
     for path in job.rglob("*.cep"):
         for key, value in read_entries(path):
             yield key + value
@@ -153,7 +153,7 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     assert list((out / "target").iterdir())
     rows = pq.read_table(out / "replayed.parquet").to_pylist()
     assert len(rows) > 5
-    assert_absent(searched, (repr(row).encode() for row in rows))  # as its pages are compressed
+    assert_absent(searched, (repr(row).encode() for row in rows))  # the pages of the file are compressed
     files = [path for path in out.rglob("*") if path.is_file()]
     assert_absent(searched, (path.read_bytes() for path in files))
     assert_absent(searched, (str(path).encode() for path in files))

@@ -1,4 +1,4 @@
-"""`cep demo`: the day in one process; and the commands that it offers next work as they are printed."""
+"""`cep demo`: the day in one process. The commands that it prints for the next step work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_day_and_what_comes_next(
         assert main(words) == 0, words
         capsys.readouterr()
     assert main(["check", "day/patterns"]) == 0
-    assert len((tmp_path / "day" / "alerts.jsonl").read_text().splitlines()) > 39  # here the late rule sees all day
+    assert len((tmp_path / "day" / "alerts.jsonl").read_text().splitlines()) > 39  # the late rule sees the whole day
 
 
 def test_a_folder_that_has_rules_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def test_a_session_of_the_clients_library(modules: Path, tmp_path: Path) -> None
     assert {edit["newText"] for edit in edits} == {"attempt"}
     assert len(session["formatting"]) == 1
     assert [lens["command"]["title"] for lens in session["lenses"]] == ["Run 1 test", "Run test"]
-    # The client makes an editor's command of each that the server executes: the extension declares none itself.
+    # The client turns each command of the server into a command of the editor: the extension declares none itself.
     assert session["capabilities"]["executeCommandProvider"]["commands"] == [session["lenses"][0]["command"]["command"]]
     assert session["run"] == {"ok": True, "text": "PASS  fires"}
     assert session["messages"] == ["p: fires: 1 of 1 passed"]

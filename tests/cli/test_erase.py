@@ -44,7 +44,7 @@ def events(seed: int, first: int, count: int) -> bytes:
 
 
 def last_event() -> bytes:
-    """Return one that ends no match, for a job to wait for in place of others: a replay waits for nothing."""
+    """Return an event that completes no match: a job waits for it instead of others, a replay does not wait."""
     return orjson.dumps({**orjson.loads(events(2, 600, 1)), "card": NUMBERS[-1]})
 
 
@@ -74,7 +74,7 @@ def replayed(rules: Path, folder: Path, lines: list[bytes]) -> list[tuple[str, s
 @pytest.mark.always
 def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gone = [secret_keys()[0].token("pan", number.encode()) for number in NUMBERS[:2]]
-    # Three that wait, of the card that goes and of others: one of two is bound, and the other is to come.
+    # Three events wait, of the erased card and of others: one of two is bound, and the other is to come.
     first = events(1, 0, 120) + b"".join(events(seed, 120, 1) for seed in (3, 4)) + events(1, 0, 3)
     for name in ("whole", "erased"):
         folder = tmp_path / name

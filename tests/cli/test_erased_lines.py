@@ -52,7 +52,7 @@ def letter(record: dict[str, object], cut: int | None = None) -> bytes:
 
 
 def test_a_dead_letter_goes_if_its_record_has_the_key_as_a_value(folder: Path, tmp_path: Path) -> None:
-    """Against the definition, for drawn records of short values, whole and as a cut text."""
+    """Compare with the definition, for random records of short values, whole and as a cut text."""
     chosen = random.Random(3)
     values = ["e", "ee", "c1", "c17", "xc1", "c1 ", "record", 1, 17, None, True, ["c1"], {"card": "c1"}]
     records = [{name: chosen.choice(values) for name in ("card_id", "shop", "n")} for _ in range(60)]

@@ -48,7 +48,7 @@ def delete_records(kafka: KafkaCluster, topic: str, offset: int) -> None:
 def test_a_fault_that_a_restart_cannot_mend_has_a_code_of_its_own(
     verb: str, fault: str, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
-    if not isinstance(kafka_broker, RealKafka):  # the mock deletes nothing
+    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete
         return
     topic, lines = f"exits-{uuid.uuid4().hex[:8]}", morning()[:300]
     kafka_broker.create(topic, 1)
@@ -59,13 +59,13 @@ def test_a_fault_that_a_restart_cannot_mend_has_a_code_of_its_own(
     kafka_broker.send(topic, [{"value": line} for line in lines[100:]])
     if fault == "gone":
         delete_records(kafka_broker, topic, 200)
-    for _ in range(2):  # a restart does the same again
+    for _ in range(2):  # a restart ends in the same way
         code, printed = work(verb, kafka_broker, tmp_path, topic)
         assert code == Exit.FINAL, printed
         assert fault in printed
     if fault == "created again" or verb == "live":
         return
-    # An operator decides to go on.
+    # An operator decides to continue.
     code, printed = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
     assert code == Exit.CLEAN, printed
     totals = orjson.loads((tmp_path / "job" / "progress.json").read_bytes())["totals"]

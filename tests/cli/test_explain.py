@@ -35,7 +35,7 @@ def test_every_code_has_an_example() -> None:
 
 
 def test_examples_are_what_the_golden_files_show() -> None:
-    """The text above the carets is a line of one of the code's golden files."""
+    """The text above the carets is a line from one of the code's golden files."""
     for code, example in examples().items():
         files = [*GOLDEN.glob(f"*/{code}_*.cep"), *GOLDEN.glob("diagnostics/parts/*.cep")]
         lines = {line.strip() for file in files for line in file.read_text("utf-8", "replace").splitlines()}

@@ -1,4 +1,4 @@
-"""From an unknown file to the first backtest, as a new user tries it: on three forms of files."""
+"""From an unknown file to the first backtest, like a new user: on three forms of files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pattern large
 
 
 def rows() -> list[dict[str, object]]:
-    """Payments of 20 cards; large credits are fraud."""
+    """Return payments of 20 cards; large credits are fraud."""
     draw = random.Random(3)
     payments: list[dict[str, object]] = []
     for number in range(300):

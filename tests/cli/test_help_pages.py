@@ -1,4 +1,4 @@
-"""Errors and diagnostics name a page that is there."""
+"""Errors and diagnostics name an existing page."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _FIELDS = ("tx_id", "card_id", "note")
 
 
 def bomb(path: Path) -> None:
-    """Write a file of 40 000 rows that name one long text: some kB, and 2.4 GB once they are written out."""
+    """Write a file of 40 000 rows that refer to one long text: some kB, and 2.4 GB after expansion."""
     text = pa.DictionaryArray.from_arrays(pa.nulls(40_000, pa.int32()).fill_null(0), pa.array(["x" * 60_000]))
     pq.write_table(pa.table(dict.fromkeys(_FIELDS, text)), path, compression="zstd")
 

@@ -1,4 +1,4 @@
-"""Lines of progress: the first at once, then one a while, and none where nothing was read."""
+"""Lines of progress: the first at once, then one per interval, and none if no record was read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cep lists`, and lists in `cep publish`, on a broker; the job's part is played by a rulebook of this process."""
+"""`cep lists`, and lists in `cep publish`, on a broker; a rulebook of this process replaces the job."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_wrong_with_a_list(job: Answering, folder: Path, capsys: pytest.
     assert main(["lists", "add", "nets", "x", "--of", "text", *job.flags]) == 2
     assert main(["lists", "add", "nets", "--of", "string", *job.flags]) == 2
     assert "give the entries, or a file" in capsys.readouterr().err
-    # A card number is not even sent, if a rule of the topic or of the settings' folder has tokens there.
+    # A card number is not even sent if a rule of the topic or the settings' folder has tokens there.
     (folder / "cards.toml").write_text(RULE.replace('"listed"', '"cards"').replace("p.cep", "cards.cep"))
     cards = (
         PATTERN.partition("test ")[0]

@@ -25,7 +25,7 @@ ORDINARY = {
 
 
 def labelled(name: str) -> str:
-    """The counter as a job counts it."""
+    """Return the counter's name with the labels that a job counts."""
     return f"{name}[{'@'.join('x' for _ in LABELS[name])}]" if name in LABELS else name
 
 

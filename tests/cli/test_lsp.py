@@ -11,7 +11,7 @@ import pytest
 from tests.cli.lsp_client import Client
 from tests.lang.common import EVENTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.always]  # a process of its own
+pytestmark = [pytest.mark.slow, pytest.mark.always]  # they start a process
 
 PATTERN = """import "events.cep"
 
@@ -52,7 +52,7 @@ class Session:
         return self.client.diagnostics()
 
     def place(self, part: str, into: int = 0) -> dict[str, int]:
-        """The position of a part of the text; characters count as UTF-16 does."""
+        """Return the position of a part of the text; characters count as in UTF-16."""
         before = self.text[: self.text.index(part) + into]
         line = before.rpartition("\n")[2]
         return {"line": before.count("\n"), "character": len(line.encode("utf-16-le")) // 2}
@@ -72,14 +72,14 @@ class Session:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """One server for all sessions: it takes a second to start."""
+    """Yield one server for all sessions: its start takes a second."""
     with Client(tmp_path_factory.mktemp("workspace")) as client:
         yield client
 
 
 @pytest.fixture
 def session(client: Client) -> Iterator[Session]:
-    """A session that finds the workspace with two files, and leaves it empty."""
+    """Yield a session with a workspace of two files, and empty the workspace afterwards."""
     events, path = client.root / "events.cep", client.root / "p.cep"
     events.write_text(EVENTS, encoding="utf-8")
     path.write_text(PATTERN, encoding="utf-8")
@@ -95,7 +95,7 @@ def codes(diagnostics: list[dict[str, Any]]) -> list[str]:
 
 
 def applied(text: str, edits: list[dict[str, Any]]) -> str:
-    """The text after the edits of one file."""
+    """Return the text after the edits of one file."""
     lines = text.split("\n")
     for edit in sorted(
         edits, key=lambda e: (e["range"]["start"]["line"], e["range"]["start"]["character"]), reverse=True

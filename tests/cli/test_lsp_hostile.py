@@ -21,7 +21,7 @@ from tests.lang.common import EVENTS
 
 
 class Session:
-    """A server in this process, which is given messages as the wire has them."""
+    """A server in this process, which gets messages as they come over the wire."""
 
     def __init__(self, root: Path) -> None:
         self.served = server()
@@ -34,7 +34,7 @@ class Session:
         self.answers.append(json.loads(data))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
     def send(self, message: object) -> list[dict[str, Any]]:
         """Send one message, and return the answers."""

@@ -15,7 +15,7 @@ from cep.cli import main as cli
 
 
 def run_check(monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException) -> int:
-    """The exit code of `cep check` when the verb ends like this."""
+    """Return the exit code of `cep check` if the verb ends with this outcome."""
 
     def run(*_: object) -> int:
         if isinstance(outcome, BaseException):

@@ -15,7 +15,7 @@ from tests.plain_avro import plain_avro
 from tests.real_kafka import KafkaCluster
 
 LATER = {**PAYMENTS[0], "id": "later", "event_time": "2026-03-01T10:59:00Z"}  # moves the watermark past the others
-# A Debezium envelope, and the card in a header of the record.
+# A Debezium envelope with the card in a header of the record.
 HEADED = [word.replace("card=payload.after.card.no", "card=header:card") for word in MAPPING]
 
 

@@ -51,7 +51,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def make_place(tmp_path: Path) -> Path:
-    """Write a rule, plain payments and the same in envelopes."""
+    """Write a rule, plain payments and the same payments in envelopes."""
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "p.cep").write_text(PATTERNS, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Alert rules and dashboard name metrics that jobs have, and Prometheus takes the rules."""
+"""Alert rules and dashboard name existing metrics, and Prometheus accepts the rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_name_is_a_metric_of_ours() -> None:
 
 
 def test_what_a_rule_waits_for_is_there_before_the_first_count() -> None:
-    """Prometheus sees no increase in a counter that comes with a 1."""
+    """Prometheus sees no increase in a counter that first appears with a 1."""
     waited = {name for rule in rules() for name in re.findall(r"increase\(cep_(\w+)_total", rule["expr"])}
     assert waited
     assert waited <= FROM_ZERO.keys()
@@ -59,7 +59,7 @@ def test_the_verb_prints_the_files(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
-    """Samples a minute apart, in promtool's notation."""
+    """Return samples a minute apart, in promtool's notation."""
     shown = ",".join(f'{label}="{value}"' for label, value in {"instance": "a", "job": "cep", **labels}.items())
     return {"series": f"{name}{{{shown}}}", "values": values}
 
@@ -131,7 +131,7 @@ def test_promtool_takes_the_rules_and_they_ring_when_they_should(prometheus: Too
 @pytest.mark.slow
 @pytest.mark.always
 def test_a_real_prometheus_scrapes_a_job_and_rings(prometheus: Tools, tmp_path: Path) -> None:
-    """It reads the port, evaluates every rule without an error, and has the alarm for a broker that is away."""
+    """Prometheus reads the port, evaluates every rule without an error, and raises the alarm for missing brokers."""
     observed = Observed(3_600_000)
     observed.note("brokers", "no answer")
     with served(("127.0.0.1", 0), observed) as job, served(("127.0.0.1", 0), Observed(0)) as free:
@@ -169,14 +169,14 @@ def test_a_real_prometheus_scrapes_a_job_and_rings(prometheus: Tools, tmp_path: 
 
 
 def panels() -> list[str]:
-    """The expressions of the dashboard, with a value for each of Grafana's variables."""
+    """Return the expressions of the dashboard, with a value for each of Grafana's variables."""
     queries = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
     assert len(queries) > 10
     return [re.sub(r"\$(?:__)?\w*(?:interval|range)\w*", "5m", expr).replace("$instance", ".*") for expr in queries]
 
 
 def _asked(port: int, expression: str) -> str:
-    """Evaluate an expression; returns how it went."""
+    """Evaluate an expression; return its status."""
     query = urllib.parse.urlencode({"query": expression})
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=5) as answer:

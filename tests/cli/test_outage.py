@@ -1,4 +1,4 @@
-"""A broker is stopped, killed for longer than any wait, then takes no alerts: the job sees it, and loses none."""
+"""A broker is stopped, killed for longer than any wait, then accepts no alerts: the job sees it, and loses none."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path: Path) -> None:
-    """It waits for half a minute; later it ends with the reason, and its platform starts it again."""
+    """The job waits for half a minute; then it ends with the reason, and its platform starts it again."""
     lines, port = list(morning()), free_port()
     with RealKafka() as kafka:
         kafka.create("payments", 1)

@@ -1,5 +1,7 @@
-"""Publishing on a broker. The job's part is played by a rulebook of this process that reads the same topics; the test
-with a job of Spark is tests/runners/spark/test_rules_live.py."""
+"""Publishing on a broker. A rulebook of this process, which reads the same topics, replaces the job.
+
+The test with a Spark job is tests/runners/spark/test_rules_live.py.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,7 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
     kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A real job, which makes the topics that are missing. One publisher of two is told that another was first."""
+    """A real job creates the missing topics. One of two publishers is told that the other was first."""
     name = f"publish-{next(NUMBERS)}"
     kafka_broker.create(f"{name}-events", 1)
     flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
@@ -225,14 +227,14 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
         assert "params.tries 4 → 5" in printed or "params.tries 5 → 4" in printed
         last_status = wait_for_status(
             status, lambda job_status: bool(job_status["refused"]), 60.0
-        )  # the loser's, which comes later
+        )  # the loser's refusal, which comes later
         assert last_status is not None
         assert last_status["taken"]["card_testing"][-1]["by"] == winner
     finally:
         job.send_signal(signal.SIGTERM)
         assert job.wait(60.0) == 0
     assert f"by {winner}: a change of {winner}" in log.read_text()
-    # Compaction takes nothing away that decides.
+    # Compaction removes no record that still counts.
     places, _ = read_control_topic(Topic(kafka_broker.address, name))
     assert len({place.key for place in places}) == len(places) == 3
     assert main(["run", *arguments, "--checkpoint", str(tmp_path / "anew"), "--available-now"]) == 0

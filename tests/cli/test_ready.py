@@ -18,7 +18,7 @@ from tests.runners.embedded.test_run import start
 
 
 def test_a_job_with_a_backlog_is_not_ready_and_says_how_much_waits(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """Each answer is looked at while it works through the backlog: the lag is known, and both pages agree."""
+    """During the work on the backlog, every answer has the lag, and both pages agree."""
     topic, port, answers = f"backlog-{uuid.uuid4().hex[:8]}", free_port(), list[dict[str, Any]]()
     kafka_broker.create(topic, 1)
     lines = day()

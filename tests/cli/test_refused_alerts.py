@@ -1,4 +1,4 @@
-"""A webhook that judges: an answer about the receiver makes the job wait, one about an alert makes a letter of it."""
+"""A webhook judges: an answer about the receiver makes the job wait, one about an alert makes a dead letter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.webhook import url_of
 
 
 def asked(port: int, path: str) -> tuple[int, str]:
-    """The answer of a job's port."""
+    """Return the answer of a job's port."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -32,7 +32,7 @@ def asked(port: int, path: str) -> tuple[int, str]:
 
 @dataclass
 class Judge:
-    """A receiver whose `judge` says with which status it answers the alerts of a request."""
+    """A receiver whose `judge` chooses the status of the answer to the alerts of a request."""
 
     judge: Callable[[list[str]], int] = lambda _: 204
     taken: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ def test_every_alert_arrives_or_is_a_letter_that_can_be_sent_again(
     port, refusals, unwanted = free_port(), dict[str, tuple[int, str]](), set[str]()
 
     def judge(names: list[str]) -> int:
-        """Refuse access first; then, once the job has said so, refuse one alert of the first request."""
+        """Refuse access first; then, after the job has reported it, refuse one alert of the first request."""
         if not refusals:
             refusals["first"] = (0, "")
             return 401

@@ -30,12 +30,12 @@ pattern large(least: decimal = 300.00) by card_id {
 """
 EVENTS = BASE[: BASE.index("pattern")]
 EXPRESSION = "count(pay over 1 h by card_id)"
-# Jobs, of which test_job_rejections shows it, a verb that reads the form of events alone, and one that reads a rate.
+# Jobs (test_job_rejections has them), a verb that reads only the form of events, and one that reads a rate.
 ELSEWHERE = {"run", "live", "new", "plan"}
 
 
 def halves() -> pa.Table:
-    """As many records without an id as there are good ones, for each card."""
+    """Return as many records without an id as good ones, for each card."""
     table = planted(4, frauds=30, count=900)
     times = pc.strftime(table["event_time"].cast(pa.timestamp("ms", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
     table = table.set_column(table.column_names.index("event_time"), "event_time", times)
@@ -76,7 +76,7 @@ FORMS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Rules, an alert, a dead letter, and the events in each form, each in a folder of its own."""
+    """Yield a folder with rules, an alert, a dead letter, and the events in each form, each in its own folder."""
     folder = tmp_path_factory.mktemp("rejected")
     for part in ("rules", "patterns", "letters"):
         (folder / part).mkdir()
@@ -94,7 +94,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def commands(place: Path) -> dict[str, list[object]]:
-    """The words of each verb that reads a history, without its events."""
+    """Return the words of each verb that reads a history, without its events."""
     rules, alert = ["--rules", place / "rules"], json.loads((place / "alerts.jsonl").read_text().splitlines()[0])
     keys = {json.loads(line)["key"] for line in (place / "alerts.jsonl").read_text().splitlines()}
     quiet = next(card for card in TABLE["card_id"].to_pylist() if card not in keys)
@@ -140,7 +140,7 @@ def test_a_verb_ends_with_1_and_says_why(verb: str, form: str, place: Path, caps
 
 
 def test_no_verb_is_forgotten() -> None:
-    """Each verb with the flag that names a history is in the table."""
+    """The table has each verb with the flag for a history."""
     reading = set()
     for verb in cli._VERBS:
         parser = argparse.ArgumentParser(add_help=False)

@@ -1,4 +1,4 @@
-"""`cep replay`: the demo's day with the rules of this repository, and every way to get the arguments wrong."""
+"""`cep replay`: the demo's day with the rules of this repository, and every mistake in the arguments."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def written(folder: Path) -> list[bytes]:
 
 
 def letters_of(job: Path) -> list[bytes]:
-    """Return the dead letters of a job. The audit of its changes is among them, and a replay writes none."""
+    """Return the dead letters of a job without the lines of its audit, which a replay does not write."""
     return [line for line in written(job / "dead_letters") if not is_audit(line)]
 
 
@@ -116,8 +116,7 @@ def test_a_job_that_goes_on_from_the_replay_has_the_same_rules(tmp_path: Path) -
 
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_a_long_history_of_changes(is_warm: bool, tmp_path: Path) -> None:
-    """More versions of a rule and of a list, and more pauses, than may wait in a job at one time: they came and
-    went."""
+    """There are more versions of a rule and of a list, and more pauses, than may wait in a job at one time."""
     source = TYPES + "list suspects: string\npattern plain by card { seq a where a: payment  tx_id in suspects }"
     first = rule("plain", 0).model_copy(update={"source": source})
     (tmp_path / "rules").mkdir()
@@ -151,7 +150,7 @@ def test_a_long_history_of_changes(is_warm: bool, tmp_path: Path) -> None:
     alerts = but_last(out.read_bytes().splitlines() if out.exists() else [])
     live = but_last(written(tmp_path / "alerts"))
     assert not letters_of(tmp_path / "job")
-    # Five changes lie between two payments; an even one pauses the rule, and the last one lets it go on.
+    # Five changes lie between two payments; an even one pauses the rule, and the last one resumes it.
     expected_ids = {f"t{n}" for n in range(1, 30) if n % 2 == 0 or 5 * n >= CHANGES}
     assert {orjson.loads(a)["events"][0]["event_id"] for a in (alerts + live if is_warm else alerts)} == expected_ids
     assert is_warm or alerts == live

@@ -29,7 +29,7 @@ def test_a_page_and_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_thresholds_of_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The point of the present value has the figures of the rule, although the report has other rules, too."""
+    """The point of the present value has the figures of the rule, although the report also has other rules."""
     folder = write_folder(tmp_path, "large", "small_large")
     out = tmp_path / "report.html"
     assert report(folder, out, "--thresholds", "large") == 0

@@ -1,4 +1,4 @@
-"""`cep rules`: the folder of this repository, and copies of it that people change."""
+"""`cep rules`: the folder of this repository, and changed copies of it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 
 def settings_file(folder: Path, client: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A settings file whose secrets are in the environment."""
+    """Write a settings file whose secrets are in the environment."""
     lines = ["[kafka.client]"]
     for name, value in client.items():
         variable = name.upper().replace(".", "_")

@@ -1,4 +1,4 @@
-"""`cep settings`, and flags that come from the model."""
+"""`cep settings`, and flags that are derived from the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cep shadow report` over a job of `cep run` whose only sink is a topic; its dead letters go to a topic as well."""
+"""`cep shadow report` over a job of `cep run` whose only sink is a topic; its dead letters also go to a topic."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_job_on_spark_with_topics_alone(
 
 @dataclass
 class TopicsJob:
-    """A job into topics. One on Spark has a process of its own, as its session would stay in this one."""
+    """A job into topics. A job on Spark has a separate process, because its session would stay in this one."""
 
     address: str
     alerts: str
@@ -75,7 +75,7 @@ class TopicsJob:
     verb: str = "run"
 
     def run(self, *arguments: str) -> int:
-        """Run it over all that is there; return its exit code."""
+        """Run the job over all records; return its exit code."""
         topics = ["--bootstrap-servers", self.address, "--alerts", f"kafka:{self.alerts}"]
         words = [self.verb, "--rules", RULES, *topics, "--dead-letter-topic", self.dead, *self.flags, *arguments]
         if self.verb == "run":
@@ -87,7 +87,7 @@ class TopicsJob:
 
 
 def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run it twice with a shadow of each rule, look at its topics, and compare."""
+    """Run the job twice with a shadow of each rule, read its topics, and compare."""
     (folder / "events").mkdir()
     (folder / "control").mkdir()
     shadows = [rule.model_copy(update={"version": 9, "status": "shadow"}).to_json() for rule in rules().values()]

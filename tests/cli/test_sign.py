@@ -159,7 +159,7 @@ def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.C
     signed(2)
     assert main(publish) == 0
     assert job.book.report().last_versions == {RULE: 2}
-    # A pause needs two, a resumption one.
+    # A pause needs two signatures, a resumption one.
     pause = folder / "signed" / f"{RULE}.pause.1.json"
     assert main(["pause", RULE, *by(folder, "ada"), *job.flags]) == 0
     assert job.book.report().paused == ()
@@ -171,7 +171,7 @@ def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.C
     assert job.book.report().paused == ()
     assert main(send) == 1, "an old pause is not taken again"
     assert "is older than version 2" in " ".join(capsys.readouterr().out.split())
-    # A rollback is a change of its own; the next version is one of it.
+    # A rollback is a change of its own; the next version follows it.
     rollback = ["rollback", RULE, "--to", "1", *rules, *by(folder, "ada"), *job.flags]
     assert main(rollback) == 0
     back = folder / "signed" / f"{RULE}.3.json"
@@ -181,7 +181,7 @@ def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.C
     signed(4)
     assert main(publish) == 0
     assert job.book.report().last_versions == {RULE: 4}
-    # Lists, too.
+    # Lists need signatures too.
     add = ["lists", "add", "blocked", "C-1", "--of", "string", *by(folder, "ada"), *job.flags]
     assert main(add) == 0
     (path,) = (folder / "signed").glob("list.blocked.*")

@@ -1,4 +1,4 @@
-"""`cep run --standby`: of two processes one works; the other one takes its place, and no alert is lost or doubled."""
+"""`cep run --standby`: one of two processes works. The other takes its place, and no alert is lost or doubled."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_run import ROOT
 
-WAIT_S = 300  # where the kernels are compiled first
+WAIT_S = 300  # on a machine that compiles the kernels first
 OPERATING_ERROR = 3
-PARTITIONS = 1  # with more, those without events would hold the watermark back until they are idle
+PARTITIONS = 1  # with more partitions, those without events would delay the watermark until they are idle
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Member:
         return any(line["event"] == event for line in self.lines())
 
     def wait_for(self, event: str) -> None:
-        """Until it says so."""
+        """Wait until the process logs the event."""
         deadline_s = time.monotonic() + WAIT_S
         while not self.says(event):
             assert self.process.poll() is None, self.log.read_text()
@@ -80,7 +80,7 @@ class Job:
         self.kafka.send(self.events, [{"value": line, "partition": 0} for line in lines])
 
     def committed(self) -> list[bytes]:
-        """All alerts that a reader of committed records gets now, sorted."""
+        """Return all alerts that a reader of committed records gets now, sorted."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.kafka.address,
@@ -102,7 +102,7 @@ class Job:
         return sorted(values)
 
     def wait_for_alerts(self, least: int) -> None:
-        """Until there are as many."""
+        """Wait for at least so many alerts."""
         deadline_s = time.monotonic() + WAIT_S
         while len(self.committed()) < least:
             assert time.monotonic() < deadline_s
@@ -138,12 +138,12 @@ def parted(members: Sequence[Member]) -> Sequence[Member]:
 
 @pytest.mark.parametrize("ending", ["stopped", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """The one before is killed; or it is stopped in the middle of its work, and goes on when another one works."""
+    """The first process is killed; or it is stopped in its work, and continues after another one has taken over."""
     if not kafka_broker.is_real:
         return  # the mock has no fence
     job, lines = job_of(kafka_broker, tmp_path), list(day()[3_000:5_000])  # with many alerts
     job.send(lines[: len(lines) // 4])
-    members = [job.start(name) for name in ("one", "two")]  # at once, which saves a start
+    members = [job.start(name) for name in ("one", "two")]  # both at once, which saves a start
     try:
         expected_alerts = sorted(expected(lines, deployment(), tmp_path))
         at_work, waits = parted(members)
@@ -169,7 +169,7 @@ def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path:
 
 @pytest.mark.slow
 def test_the_work_goes_back_and_forth(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """Killed, ended in order, stopped, each time with the other one ready, which has an older store of its own."""
+    """Processes are killed, ended in order or stopped, each time with the other one ready, with an older store."""
     if not kafka_broker.is_real:
         return
     job, lines, parts = job_of(kafka_broker, tmp_path), list(day()), 6

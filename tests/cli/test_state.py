@@ -55,7 +55,7 @@ def test_a_job_that_has_done_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.always
 def test_an_idle_job_and_its_folder_have_the_same_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last checkpoint of a job whose stream is silent has all of it."""
+    """The last checkpoint of a job with a silent stream has the whole state."""
     port, events = free_port(), tmp_path / "events"
     events.mkdir()
     (events / "1.jsonl").write_bytes(b"\n".join(morning()))

@@ -1,4 +1,4 @@
-"""A job that waits for another machine ends on request, with 0, and its alerts go out after the next start."""
+"""A job that waits for another machine ends on request, with 0. It sends its alerts after the next start."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Silent:
 
 
 def begun(folder: Path, events: str, alerts: list[str], more: str = "", **environment: str) -> subprocess.Popen[bytes]:
-    """A job of `cep run`."""
+    """Start a job of `cep run`."""
     folder.mkdir()
     text = CONF.format(
         rules=json.dumps(RULES), folder=folder, events=events, alerts=", ".join(map(json.dumps, alerts)), more=more
@@ -111,7 +111,7 @@ def verify_end(process: subprocess.Popen[bytes]) -> int:
 @pytest.mark.slow
 @pytest.mark.always
 def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
-    """It waits for a webhook that hangs or fails, for brokers, or for an object store: all at once, to be quick."""
+    """Jobs wait for a webhook that hangs or fails, for brokers, or for an object store: all at once, to be quick."""
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
     (tmp_path / "events").mkdir()
     events = f'folder = "{tmp_path}/events.jsonl"'

@@ -45,7 +45,7 @@ def test_a_pattern_file_that_stands_its_tests(tmp_path: Path, capsys: pytest.Cap
 
 
 def bench(folder: Path, pattern: str = "", **columns: pa.Array) -> None:
-    """A folder with an event declaration, labelled events of 40 frauds, and perhaps other columns."""
+    """Write an event declaration and labelled events of 40 frauds, with other columns if given."""
     table = planted(4, frauds=40, count=1_500)
     for name, values in columns.items():
         index = table.column_names.index(name) if name in table.column_names else table.num_columns

@@ -82,7 +82,7 @@ def test_a_mistake_is_an_error_and_the_others_run(path: Path, capsys: pytest.Cap
 
 
 def test_only_some(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A whole name is meant before a part of one."""
+    """A whole name wins over a part of a name."""
     longer = GOOD.replace('"it fires"', '"it fires twice"')
     for only, names in (
         ("it fires", ["it fires"]),

@@ -1,4 +1,4 @@
-"""`--to-the-end` closes the windows that are open at the end of a history, in each verb that replays it."""
+"""`--to-the-end` closes the open windows at the end of a history, in each verb that replays it."""
 
 from __future__ import annotations
 

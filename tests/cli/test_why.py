@@ -178,7 +178,7 @@ def changed(place: Path, rule: str, text: str, old: str = "") -> None:
 
 
 def test_a_suppressed_match(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second match on a key comes while the first one's suppression lasts."""
+    """The second match on a key comes during the suppression of the first one."""
     again = [
         record("again", n, *event)
         for n, event in enumerate([*HISTORY["fires"], (3, "1.00", D), (4, "1.50", D), (5, "900.00", A)])
@@ -238,7 +238,7 @@ def test_the_version_was_not_yet_in_force(place: Path, capsys: pytest.CaptureFix
 
 
 def test_the_version_was_no_longer_in_force(place: Path) -> None:
-    """A folder of rules has one version each, so a successor is put in place as a control topic would."""
+    """A folder of rules has one version of each, so a successor is added as a control topic would."""
     (record,) = (r for r in read_rules(place / "rules")[0] if r.id == "testing")
     changes = {"effective_at": "2026-03-01T10:00:00.000Z", "status": "draft"}
     ended = deploy([record, UpsertRecord(**{**record.model_dump(), "version": 2, **changes})])
@@ -257,7 +257,7 @@ def test_the_version_was_no_longer_in_force(place: Path) -> None:
 def test_the_history_of_a_control_topic(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Versions that come, are refused and go: each question is answered from the interval of its version."""
+    """Versions come, are refused and go: each question is answered from the interval of its version."""
     (first,) = (r for r in read_rules(place / "rules")[0] if r.id == "testing")
 
     def version(number: int, **changes: object) -> UpsertRecord:
@@ -276,7 +276,7 @@ def test_the_history_of_a_control_topic(
     assert "version 1 ended at 2026-03-01T10:02:00Z, before the match was complete\n    it would have matched:" in out
     assert why_not(place, "too_late", "--control", str(control)) == 0
     assert "version 2 was no longer in force: it ended at 2026-03-01T10:02:00Z" not in capsys.readouterr().out
-    # Without a folder the history says all there is; the same records then give an alert its path.
+    # Without a folder, the history must contain all rules; the same records then give an alert its path.
     control.write_bytes(version(7, effective_at="2026-03-01T10:00:00.000Z").to_json())
     events = ["--events", str(place / "events.jsonl")]
     command = ["why-not", "--rule", "testing", "--key", "fires", "--control", str(control), *events]
@@ -285,7 +285,7 @@ def test_the_history_of_a_control_topic(
     control.write_bytes(RetireRecord(id="testing", version=8).to_json())
     assert cli.main(command) == 0
     assert "testing version 8 is retired: it is not matched" in capsys.readouterr().out
-    # Without either the folder `rules` is meant.
+    # Without both, the folder `rules` is used.
     monkeypatch.chdir(place)
     assert cli.main(["why-not", "--rule", "testing", "--key", "fires", *events]) == 1
     monkeypatch.chdir(place / "rules")
