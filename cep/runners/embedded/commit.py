@@ -542,7 +542,7 @@ class Commits:
                 is_committed = self.begin(engine, sources, outlets) or is_committed
             tasks = self._tasks()
             if is_committed and not tasks:
-                return not self._outgoing
+                return not self._outgoing and not any(lane.has_failed for lane in self.lanes)
             wait_s = None if deadline_s is None or not is_committed else deadline_s - time.monotonic()
             if wait_s is not None and wait_s <= 0:
                 return False
