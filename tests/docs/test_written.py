@@ -31,9 +31,9 @@ SERVERS = {"kafka", "spark"}
 _DRAWING = re.compile(r"[─│┌└▶▼├┬┴┐┘]|-->")
 # Generated pages show the output and help texts of verbs, which have their own tests.
 GENERATED = {"reference/verbs", "reference/diagnostics", "reference/api"}
-# A block that is not run (page, first words) → why. Its commands go through the parser of `cep` all the same. Such a
-# pattern leaves this text out, so that a reader sees the point.
+# Excerpts of patterns leave this declaration out, so that a reader sees the point.
 _EVENT = """event transaction { tx_id id  event_time time  card_id string  bin string  ip string }"""
+# A block that is not run (page, first words) → why. Its commands go through the parser of `cep` all the same.
 NOT_RUN: dict[tuple[str, str], str] = {
     ("guides/audit", "cep audit verify"): "needs topics; the page runs the same verb above",
     ("guides/approve", "cep keys withdraw"): "the ellipsis stands for a key that the reader makes",
