@@ -270,7 +270,7 @@ def test_where_no_setting_keeps_to_the_budget_it_says_what_comes_closest(
 
 
 def test_along_the_axes_goes_towards_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither parameter alone keeps the budget. The search goes through fewer alerts that are still too many."""
+    """One parameter alone does not keep the budget. The search goes through fewer alerts that are still too many."""
     monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
     monkeypatch.setattr("cep.analysis.tune.TUNE_REPLAYED_MAX", 1)
     params, tries = {"small": 250.0, "large": 100.0}, {"small": "2,60,250", "large": "100,320,500"}

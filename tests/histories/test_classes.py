@@ -164,7 +164,7 @@ def test_the_latest_event_of_a_class_is_found(
         monkeypatch.setattr("cep.histories.classes._ODD", np.uint64(odd))
     random = np.random.default_rng(seed)
     keys = pa.array(["x", "y", "z", ""], TEXT)
-    number = np.array([2, -1, 0, 1], np.int32)  # the second row has no requested key
+    number = np.array([2, -1, 0, 1], np.int32)  # the key of the second row is not requested
     back_ms, event_type = 30, int(random.integers(-1, 2))
 
     def values(count: int) -> pa.Array:

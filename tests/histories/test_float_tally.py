@@ -28,7 +28,7 @@ def some(random: Random, special: float) -> float:
     return round(random.uniform(-1e6, 1e6), 2) if kind == 1 else random.uniform(-1, 1) * 10.0 ** random.randint(-9, 9)
 
 
-LARGEST = 2.0**480  # floats from this size on have no spread
+LARGEST = 2.0**480  # the spread of floats from this size on is null
 
 
 def total(values: list[float]) -> float:

@@ -69,7 +69,7 @@ class OfValue:
 
 
 def numbers_of(expr: History, past: Sequence[Event]) -> list[int | None]:
-    """Return the number of each event's value of the sub-key, or None if the event has no value."""
+    """Return the number of each event's value of the sub-key, or None for an event without a value."""
     types = {"shop": TEXT, "size": pa.int64(), "way": pa.int64()}
     columns = [pa.array([e.fields.get(name) for e in past], types[name]) for name in expr.by]
     nulls = [any(e.fields.get(name) is None for name in expr.by) for e in past]

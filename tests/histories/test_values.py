@@ -153,7 +153,7 @@ def engine_values(
         for batch, watermark_ms in deliveries:
             after = advance(program, keyed_state, batch, watermark_ms).keyed_state
             keyed_state = through_bytes(program, after, watermark_ms)
-            while tables:  # an empty batch has no table
+            while tables:  # an empty batch lacks a table
                 values_by_event |= dict(_values(program, tables.pop(), batch, expr))
     return values_by_event
 

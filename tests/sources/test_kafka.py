@@ -249,7 +249,7 @@ def test_idle_consumers_are_reused_and_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(connected) == 2, "two reads at a time have a consumer each"
     first.close()
     second.close()
-    with pytest.raises(SourceError):  # the same fake again, which has no more messages
+    with pytest.raises(SourceError):  # the same fake again, now empty
         list(read_range(KafkaSettings("fake:1", wait_ms=50), offsets))
     assert len(connected) == 2
     for number in range(2 * KAFKA_IDLE_CONSUMERS_MAX):

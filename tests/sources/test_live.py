@@ -30,7 +30,7 @@ ROWS = [orjson.loads(record(tx_id=f"t{n}", event_time=GOOD_MS + n)) for n in ran
 
 
 def drain(source: LiveSource, records_max: int = 50) -> list[str]:
-    """Return the ids of all events until the source has no more."""
+    """Return the ids of all events until the source is empty."""
     event_ids: list[str] = []
     while chunks := source.poll(records_max, 0.05):
         for part in decode_chunks(ONE, chunks).parts:

@@ -98,7 +98,7 @@ def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaC
 
 
 def test_a_record_that_the_broker_has_damaged_is_no_record(kafka_broker: KafkaCluster) -> None:
-    if not isinstance(kafka_broker, RealKafka):  # the mock has no files
+    if not isinstance(kafka_broker, RealKafka):  # the mock does not use files
         return
     topic = f"live-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic, 1)

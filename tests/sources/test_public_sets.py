@@ -213,7 +213,7 @@ def test_the_other_verbs_accept_it_too(name: str, tmp_path: Path, capsys: pytest
     for verb, words in words_by_verb.items():
         code = cli.main([verb, *words])
         printed = capsys.readouterr()
-        # There is an alert, so that `why-not` ends with 1. A set without customers has no key for sequences.
+        # There is an alert, so that `why-not` ends with 1. A set without customers lacks a key for sequences.
         expected = {"why-not": 1, "suggest": 0 if customer else 2}.get(verb, 0)
         if code != expected or "rejected" in printed.err:
             codes[verb] = (code, printed.err)

@@ -145,7 +145,7 @@ def descriptors() -> bytes:
 
 
 def protobuf(client: SchemaRegistryClient, path: Path) -> tuple[list[bytes], list[dict[str, Any]]]:
-    """Return values by a writer with the descriptors at the path, and their events: Protobuf has no null."""
+    """Return values by a writer with the descriptors at the path, and their events: Protobuf lacks null."""
     path.write_bytes(descriptors())
     message_class = _message_class(str(path), "shop.Payment")
     serializer = ProtobufSerializer(message_class, client, {"use.deprecated.format": False})
