@@ -118,9 +118,9 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: b
         raise UsageError(
             "no column has another value in every row, and each event needs an id; add a column of numbers"
         )
-    lines, columns, taken = [f"event {name} {{"], dict[str, str](), {TIME}
+    lines, columns, names = [f"event {name} {{"], dict[str, str](), {TIME}
     if id_ is None:
-        columns[_ROW_FIELD], taken = ROW_NUMBER, {*taken, _ROW_FIELD}
+        columns[_ROW_FIELD], names = ROW_NUMBER, {*names, _ROW_FIELD}
         lines.append(f"  {_ROW_FIELD.ljust(_COLUMN_CHARS)} id")
     if time not in table.column_names:
         columns[TIME] = time
@@ -139,8 +139,8 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: b
         if kind is None:
             lines.append(f"  # {column}: {values.type}, which no field can have")
             continue
-        named = TIME if column == time else _field(column, taken)
-        taken.add(named)
+        named = TIME if column == time else _field(column, names)
+        names.add(named)
         if named != column:
             columns[named] = column
         nullable = "?" if values.null_count and column not in (id_, time) else ""
@@ -271,10 +271,10 @@ def _money_scale(values: pa.ChunkedArray) -> int | None:
     return next(scales, None)
 
 
-def _field(column: str, taken: Collection[str]) -> str:
+def _field(column: str, names: Collection[str]) -> str:
     """Return the name of a column's field: its own, as far as the language has such names and nothing else has it."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     name = f"_{name}" if not name or name[0].isdigit() else name
-    while name in RESERVED or name in taken:
+    while name in RESERVED or name in names:
         name += "_"
     return name

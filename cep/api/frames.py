@@ -136,32 +136,32 @@ def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
     Raises: UsageError for the number of a row of a query, which may give its rows in another order next time.
     """
     missing = dict.fromkeys(column for column in (naming.columns or {}).values() if column not in frame.names)
-    made = {
+    sources = {
         column: () if column == ROW_NUMBER else joined_columns(column)
         for column in missing
         if column == ROW_NUMBER or (JOIN in column and set(joined_columns(column)) <= set(frame.names))
     }
-    if not made:
+    if not sources:
         return frame
-    if ROW_NUMBER in made and frame.row is None:
+    if ROW_NUMBER in sources and frame.row is None:
         raise UsageError(
             f"{ROW_NUMBER} is the number of a row, and the rows of a query have no order; collect it first"
         )
 
     def columns(names: Sequence[str]) -> pa.Table:
-        plain = dict.fromkeys(part for name in names for part in made.get(name, (name,)))
+        plain = dict.fromkeys(part for name in names for part in sources.get(name, (name,)))
         table = frame.columns(list(plain) or frame.names[:1])
         numbers = pa.chunked_array([pa.array(range(1, table.num_rows + 1))])
         return pa.table(
             {
-                name: (joined(known_column(table[part], part) for part in made[name]) if made[name] else numbers)
-                if name in made
+                name: (joined(known_column(table[part], part) for part in sources[name]) if sources[name] else numbers)
+                if name in sources
                 else table[name]
                 for name in names
             }
         )
 
-    return replace(frame, names=(*frame.names, *made), columns=columns)
+    return replace(frame, names=(*frame.names, *sources), columns=columns)
 
 
 # --------------------------------------------------------------------------------------------------------- kinds
@@ -185,19 +185,19 @@ def _eager(frame: nw.DataFrame[Any]) -> Frame:
     return Frame(tuple(frame.columns), columns, like, row)
 
 
-def _alone(seen: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
+def _alone(narwhal: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
     """Return one column, also if its values are of several kinds. Raises: UsageError with its name."""
-    type_ = seen.schema[name]
+    type_ = narwhal.schema[name]
     wrong = f"of type {type_} cannot be read"
     if type_ == nw.Object:
         wrong = "has values of several types, or of one that no field can have"
-        if seen.implementation.is_pandas():
-            column = seen[name].to_native()
+        if narwhal.implementation.is_pandas():
+            column = narwhal[name].to_native()
             mixed = mixed_column(column.where(column.notna(), None).to_list())
             if mixed is not None:
                 return pa.chunked_array([mixed])
     with _errors_of_frames(f"the column `{name}` {wrong}"):
-        return _arrow_of(seen.select(name)).column(0)
+        return _arrow_of(narwhal.select(name)).column(0)
 
 
 def _arrow_of(chosen: nw.DataFrame[Any]) -> pa.Table:
@@ -257,19 +257,19 @@ def _as_it_is(table: pa.Table) -> Any:
 # ------------------------------------------------------------------------------------------------------- columns
 
 
-def sources_of(names: Sequence[str], wanted: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
+def sources_of(names: Sequence[str], field_names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
     """Return the column of a frame with these names that has each field, for the fields that have one.
 
     Raises: UsageError for a field or a column that is not there.
     """
     for name, column in columns.items():
-        if view_of(name)[1] not in wanted:
-            hint = did_you_mean(name, wanted, "fields")
+        if view_of(name)[1] not in field_names:
+            hint = did_you_mean(name, field_names, "fields")
             raise UsageError(f"columns={{{name!r}: …}}: the rules have no field `{view_of(name)[1]}`; {hint}")
         if path_of(column, names)[0] not in names:
             hint = did_you_mean(column, names, "columns")
             raise UsageError(f"columns={{{name!r}: {column!r}}}: the events have no column `{column}`; {hint}")
-    fields = dict.fromkeys((*wanted, *columns))
+    fields = dict.fromkeys((*field_names, *columns))
     return {name: columns.get(name, name) for name in fields if name in columns or name in names}
 
 

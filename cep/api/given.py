@@ -101,10 +101,10 @@ class GivenRules:
             )
             for name in checked.patterns
         ]  # fmt: skip
-        given = [list_record(each, store) for each in lists]
-        deployment = deploy([*given, *records], store)
+        list_records = [list_record(each, store) for each in lists]
+        deployment = deploy([*list_records, *records], store)
         levels_count = levels_needed(deployment.rulebook.deployed())
-        return GivenRules(shown, (*given, *records), (), deployment, levels_count, store)
+        return GivenRules(shown, (*list_records, *records), (), deployment, levels_count, store)
 
     @staticmethod
     def of_file(path: Path) -> GivenRules:

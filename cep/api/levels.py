@@ -99,13 +99,13 @@ def produce(rules: GivenRules, pieces: Pieces) -> Produced:
     """Match a history, level by level, and keep the derived events. Raises: SourceError."""
     deployment = rules.deployment
     schema = deployment.schema
-    seen, job, watermark_ms = _read(rules, pieces)
+    read_events, job, watermark_ms = _read(rules, pieces)
     produced: list[Decoded] = []
     tables: list[pa.Table] = []
     for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
-        events = concat_decoded(schema, [seen, *produced])
+        events = concat_decoded(schema, [read_events, *produced])
         for domain, program in programs.items():
-            output = MatchOutput(since_ms=int(seen.time_ms.min()) if len(seen) else TIME_MS_MAX, made=[])
+            output = MatchOutput(since_ms=int(read_events.time_ms.min()) if len(read_events) else TIME_MS_MAX, made=[])
             batch, _ = route(events, domain, schema.columns())
             match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
             produced += [within_history(job, each) for each in output.produced]

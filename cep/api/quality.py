@@ -89,9 +89,9 @@ class Quality:
             raise UsageError(f"{page}: name the report *.html; its numbers get the same name with .json")
         drawn = self._thresholds_of(self.figures, thresholds)
         beside = None if against is None else self._measured_by(against)
-        made = report(self._measured, self._pieces_of, beside, review_cost, drawn)
+        finished = report(self._measured, self._pieces_of, beside, review_cost, drawn)
         try:
-            for to, data in ((page.with_suffix(".json"), made.numbers), (page, made.html.encode())):
+            for to, data in ((page.with_suffix(".json"), finished.numbers), (page, finished.html.encode())):
                 replace_file(to, partial(_write, data))
         except OSError as error:
             raise SinkError(f"{page} cannot be written: {error}; make room or name another file") from error

@@ -59,8 +59,8 @@ from cep.rulebook.history import folder_at
 class Rule:
     """One version of a rule in force."""
 
-    def __init__(self, given: GivenRules, deployed: DeployedRule) -> None:
-        self._given, self._deployed = given, deployed
+    def __init__(self, loaded: GivenRules, deployed: DeployedRule) -> None:
+        self._given, self._deployed = loaded, deployed
 
     @property
     def id(self) -> str:
@@ -90,11 +90,11 @@ class Rule:
 class Rules:
     """Rules in force, to match frames with. `problems` has the rejected rules, with the reasons."""
 
-    def __init__(self, given: GivenRules) -> None:
-        self._given = given
-        set_aside = given.deployment.set_aside
+    def __init__(self, loaded: GivenRules) -> None:
+        self._given = loaded
+        set_aside = loaded.deployment.set_aside
         self.problems: tuple[str, ...] = (
-            *given.problems,
+            *loaded.problems,
             *(f"{rule.rule_id} version {rule.version} is set aside: {rule.reason}" for rule in set_aside),
         )
 
@@ -266,17 +266,17 @@ class Rules:
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
         terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
-        check_wanted(wanted := Wanted(steps, count, precision, tuple(exclude), tuple(use), naming.tz or "UTC"))
+        check_wanted(search := Wanted(steps, count, precision, tuple(exclude), tuple(use), naming.tz or "UTC"))
         schema = self._given.deployment.schema
         labelled = _labels(source, labels, schema, terms)
-        wanted = replace(wanted, label_fields=labelled.fields)
-        left_out = left_out_fields(schema, key, wanted)
+        search = replace(search, label_fields=labelled.fields)
+        left_out = left_out_fields(schema, key, search)
         fields = [name for name in fields_of(schema) if name not in left_out]
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
         history, marks = measured.history, measured.marks
-        return suggest(history.events, marks, source.pieces, key, wanted, detected_now, measured.marks_at)
+        return suggest(history.events, marks, source.pieces, key, search, detected_now, measured.marks_at)
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",
@@ -313,8 +313,8 @@ class Rules:
     def _measured(self, source: Source, labels: Any, terms: MeasureTerms, fields: Sequence[str]) -> Measured:
         """Replay and judge."""
         deployment = self._given.deployment
-        given = _labels(source, labels, deployment.schema, terms)
-        return measure(deployment, source.pieces, given, terms, Terminal(quiet=True), fields)
+        known_labels = _labels(source, labels, deployment.schema, terms)
+        return measure(deployment, source.pieces, known_labels, terms, Terminal(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
         """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""
@@ -398,15 +398,15 @@ def _of_patterns(checked: Checked, source: Any, shown: str) -> Rules:
     return _in_force(GivenRules.of_patterns(source(), shown, tuple(lists.lists.values())))
 
 
-def _mistakes(of: str, mistakes: Sequence[Diagnostic], sources: Mapping[str, str]) -> PatternError:
-    message = f"the {of} have mistakes:\n{render_text(mistakes, sources)}"
+def _mistakes(subject: str, mistakes: Sequence[Diagnostic], sources: Mapping[str, str]) -> PatternError:
+    message = f"the {subject} have mistakes:\n{render_text(mistakes, sources)}"
     return PatternError(message, [to_json(mistake, sources) for mistake in mistakes])
 
 
-def _in_force(given: GivenRules) -> Rules:
-    rules = Rules(given)
+def _in_force(loaded: GivenRules) -> Rules:
+    rules = Rules(loaded)
     if not len(rules):
-        raise UsageError("\n".join([f"{given.shown} has no rule that can be in force", *rules.problems]))
+        raise UsageError("\n".join([f"{loaded.shown} has no rule that can be in force", *rules.problems]))
     for problem in rules.problems:
         warnings.warn(problem, UserWarning, stacklevel=3)
     return rules

@@ -69,7 +69,7 @@ def forms_of(terms: StreamTerms) -> tuple[Forms, dict[str, Any]]:
 
 
 def match_stream_spark(
-    given: GivenRules, events: Any, control: Any, folder: str | Path | None, naming: Naming, terms: Mapping[str, Any],
+    loaded: GivenRules, events: Any, control: Any, folder: str | Path | None, naming: Naming, terms: Mapping[str, Any],
     metrics: str,
 ) -> Any:  # fmt: skip
     """Return the streaming DataFrame of alerts. Nothing runs. Raises: UsageError."""
@@ -87,9 +87,9 @@ def match_stream_spark(
             near = did_you_mean(name, list(StreamTerms.__annotations__), "settings")
             raise UsageError(f"match_stream has no setting {name}; {near}")
     check_session(events.sparkSession)
-    deployment = given.deployment
+    deployment = loaded.deployment
     job = live_job(read_settings(None, {"job": dict(terms)}).job, deployment)
-    initial = tuple(record.to_json() for record in given.records)
+    initial = tuple(record.to_json() for record in loaded.records)
     directory = None if folder is None else Path(folder)
     if directory is not None:
         first, _ = open_checkpoint(directory, job, initial)

@@ -176,12 +176,12 @@ def _records(
     return produced.with_key(records, schema, domain, key), produced, rejections
 
 
-def _below(given: GivenRules, rule: DeployedRule) -> list[Text]:
+def _below(loaded: GivenRules, rule: DeployedRule) -> list[Text]:
     """Name the rules that would have to find something first."""
-    names = reads_produced(rule, given.deployment.schema)
+    names = reads_produced(rule, loaded.deployment.schema)
     if not names:
         return []
-    rules = ", ".join(producers_of(given, names))
+    rules = ", ".join(producers_of(loaded, names))
     remark = f"produced by {rules}, of which this can be asked, too" if rules else "no rule in force produces them"
     return [Text(f"  {', '.join(names)}: {remark}")]
 

@@ -90,12 +90,12 @@ def data_columns(schema: Schema) -> dict[str, Type]:
 
 def conformed(batch: EventBatch, schema: Schema) -> EventBatch:
     """Give a stored batch the columns that the schema has now: fields added since are null, fields dropped are gone."""
-    wanted = data_columns(schema)
-    if batch.columns.keys() == wanted.keys():
+    types = data_columns(schema)
+    if batch.columns.keys() == types.keys():
         return batch
     columns = {
         name: batch.columns[name] if name in batch.columns else pa.nulls(len(batch), arrow_type(type_))
-        for name, type_ in wanted.items()
+        for name, type_ in types.items()
     }
     return replace(batch, columns=columns)
 

@@ -33,11 +33,11 @@ def whole_numbers(source: pa.Array) -> pa.Array:
     counts = lengths - pads
     fits = (lengths % 4 == 0) & (counts >= 2) & (counts <= _CHARACTERS_MAX) & (pads <= 2)
     bits, spare = np.zeros(len(lengths), np.uint64), 6 * counts % 8
-    for at in range(_CHARACTERS_MAX):
-        value = _SIX_BITS[data[np.minimum(offsets[:-1] + at, len(data) - 1)]]
-        is_used = at < counts
+    for position in range(_CHARACTERS_MAX):
+        value = _SIX_BITS[data[np.minimum(offsets[:-1] + position, len(data) - 1)]]
+        is_used = position < counts
         fits &= ~is_used | (value >= 0)
-        step = np.where(at == counts - 1, 6 - spare, 6)
+        step = np.where(position == counts - 1, 6 - spare, 6)
         shifted = (bits << step.astype(np.uint64)) | (np.maximum(value, 0) >> (6 - step)).astype(np.uint64)
         bits = np.where(is_used & fits, shifted, bits)
     unused = (64 - 8 * (6 * counts // 8)).clip(0, 63)

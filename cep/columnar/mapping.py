@@ -190,11 +190,11 @@ class FieldMapping:
         """Return the value of a field in a parsed record; None if it is missing."""
         return value_at(record, self.path(name))
 
-    def arrays(self, schema: Schema, given: Mapping[str, pa.Array], rows: int) -> dict[str, pa.Array]:
+    def arrays(self, schema: Schema, columns: Mapping[str, pa.Array], rows: int) -> dict[str, pa.Array]:
         """Return the columns of the fields from the columns of the records; a field that no record has is left out."""
         fields = {}
         for name, path in self.paths(schema).items():
-            array = _array_at(given, path)
+            array = _array_at(columns, path)
             if array is not None:
                 fields[name] = array
         for name, text in self.constants.items():
@@ -261,8 +261,8 @@ def value_at(record: Any, path: Path) -> Any:
     return record
 
 
-def _array_at(given: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
-    array = given.get(path[0])
+def _array_at(columns: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
+    array = columns.get(path[0])
     for name in path[1:]:
         if array is None or not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
             return None

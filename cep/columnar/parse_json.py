@@ -186,25 +186,25 @@ def _peeled(
 
     A sender of many poison records makes a job work for each of them, and parsing each alone is the cheapest way.
     """
-    at, good_count = 0, 0
+    position, good_count = 0, 0
     poison: list[int] = []
     while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
-        at += plain_rows(_plain_shape(schema, mapping), block.records.slice(at))
-        if at == len(block) or good_count > len(poison):
+        position += plain_rows(_plain_shape(schema, mapping), block.records.slice(position))
+        if position == len(block) or good_count > len(poison):
             break
         try:
-            read = _parse_block(schema, block.records.slice(at, 1), mapping)
+            read = _parse_block(schema, block.records.slice(position, 1), mapping)
             if not mapping.is_plain:
                 mapping.arrays(schema, read, 1)
             good_count += 1
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
-            reject(block, at, error)
-            poison.append(at)
-        at += 1
+            reject(block, position, error)
+            poison.append(position)
+        position += 1
     if not poison:
         return None
-    good = np.delete(np.arange(at), poison)
-    rest = (block.part(at), block.take(good, is_uniform=block.is_uniform))
+    good = np.delete(np.arange(position), poison)
+    rest = (block.part(position), block.take(good, is_uniform=block.is_uniform))
     return [part for part in rest if len(part)]
 
 
@@ -288,8 +288,8 @@ def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=_SHAPES_CACHED)
 def _plain_shape(schema: Schema, mapping: FieldMapping = PLAIN) -> PlainShape:
-    wanted = _parse_options(schema, frozenset(), mapping, exact=True).explicit_schema
-    return plain_shape(wanted, [mapping.path(name)[0] for name in _may_be_numbers(schema)])
+    explicit = _parse_options(schema, frozenset(), mapping, exact=True).explicit_schema
+    return plain_shape(explicit, [mapping.path(name)[0] for name in _may_be_numbers(schema)])
 
 
 @lru_cache(maxsize=_SHAPES_CACHED)

@@ -32,17 +32,17 @@ class PlainShape:
     scales: NDArray[np.int64]
 
 
-def plain_shape(wanted: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
+def plain_shape(schema: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
     """Return the shape of a table of these columns; those in `may_be_numbers` become int64 if the first record has a
     whole number.
     """
-    names = [name.encode() for name in wanted.names]
-    kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in wanted]
-    scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in wanted]
+    names = [name.encode() for name in schema.names]
+    kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in schema]
+    scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in schema]
     # The kernel reads decimals as 64-bit numbers of units, which Arrow has a type for.
     types = [pa.decimal64(UNITS_DIGITS_MAX, scale) if kind == DECIMAL else column.type
-             for column, kind, scale in zip(wanted, kinds, scales, strict=True)]  # fmt: skip
-    columns = tuple(zip(wanted.names, types, strict=True))
+             for column, kind, scale in zip(schema, kinds, scales, strict=True)]  # fmt: skip
+    columns = tuple(zip(schema.names, types, strict=True))
     name_ends = np.cumsum([len(name) for name in names])
     return PlainShape(columns, np.frombuffer(b"".join(names), np.uint8), name_ends, np.array(kinds), np.array(scales))
 
@@ -68,10 +68,10 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
         return None
     arrays: dict[str, pa.Array] = {}
     read = zip(shape.wanted, kinds.tolist(), counts.tolist(), strict=True)
-    for column, ((name, wanted), kind, there_count) in enumerate(read):
+    for column, ((name, value_type), kind, there_count) in enumerate(read):
         if not there_count:
             continue
-        type_, is_ascii = pa.int64() if kind == WHOLE else wanted, True
+        type_, is_ascii = pa.int64() if kind == WHOLE else value_type, True
         buffers = [pa.py_buffer(_bits(is_there[column])) if there_count < count else None]
         if kind == TEXT:
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])

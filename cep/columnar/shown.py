@@ -14,7 +14,7 @@ _CHARACTERS_MAX = 2_000  # as many as a dead letter has of a record
 
 def shown_row(table: pa.Table | pa.RecordBatch, row: int) -> str:
     """Return a row as JSON."""
-    values = {name: shown_value(table.column(at), row) for at, name in enumerate(table.schema.names)}
+    values = {name: shown_value(table.column(number), row) for number, name in enumerate(table.schema.names)}
     return json.dumps(values, default=str)
 
 

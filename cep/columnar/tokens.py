@@ -76,19 +76,19 @@ def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str
     return key.token(kind, digits) if is_card_number(digits) else None
 
 
-def with_tokens(schema: Schema, given: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
+def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
     """Replace the values of the schema's protected fields by tokens. A value that is not a card number is null.
 
     `reject` takes the field of such values, their rows bool[N] of any event type, a code and a reason. Raises:
     UsageError without keys.
     """
     keys = secret_keys()
-    which = _key_of_rows(schema, given, keys)
-    replaced = dict(given)
+    which = _key_of_rows(schema, columns, keys)
+    replaced = dict(columns)
     for name, type_ in schema.protected:
-        if name not in given:
+        if name not in columns:
             continue
-        texts = convert(given[name], type_)
+        texts = convert(columns[name], type_)
         if texts.bad is not None:
             reject(name, texts.bad, "wrong_value", f"field `{name}`: the value is not a value of type {type_}")
         replaced[name], bad = _tokens(texts.values, type_.protected, keys, which)
@@ -105,7 +105,7 @@ def _tokens(
     different = coded.dictionary.to_pylist()
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     is_there = codes >= 0
-    at = np.zeros(len(codes), np.int64) if which is None else which
+    key_numbers = np.zeros(len(codes), np.int64) if which is None else which
     tokens: list[str | None] = [None] * (len(different) * len(keys))
     for number, key in enumerate(keys):
         # Only the texts of the key's own rows: a batch rarely has rows of two keys.
@@ -113,20 +113,22 @@ def _tokens(
         if which is not None or number == 0:
             for code in used.tolist():
                 tokens[number * len(different) + code] = token_of(key, kind, different[code], ids)
-    place = np.where(is_there, at * len(different) + codes, -1)
+    place = np.where(is_there, key_numbers * len(different) + codes, -1)
     values = pa.array(tokens, TEXT).take(pa.array(place, mask=~is_there))
     return values, is_there & np.asarray(pc.is_null(values))
 
 
-def _key_of_rows(schema: Schema, given: Mapping[str, pa.Array], keys: Sequence[SecretKey]) -> NDArray[np.int64] | None:
+def _key_of_rows(
+    schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey]
+) -> NDArray[np.int64] | None:
     """Return the number of each row's key: the last one whose time has come. None if that is the first for all."""
     from_ms = np.array([key.from_ms for key in keys])
     if from_ms.max() == TIME_MS_MIN:
         return None
     name, type_ = schema.event_types[0].time_field, schema.columns()[schema.event_types[0].time_field]
-    if name not in given:
+    if name not in columns:
         return None
-    times = np.asarray(convert(given[name], type_).values.fill_null(TIME_MS_MIN))
+    times = np.asarray(convert(columns[name], type_).values.fill_null(TIME_MS_MIN))
     # Of keys without a time the first counts; keys with a time follow them.
     untimed = int((from_ms == TIME_MS_MIN).sum())
     numbers = np.searchsorted(from_ms[untimed:], times, side="right") + untimed - 1

@@ -89,13 +89,13 @@ def _point(event: Mapping[str, Any], x: int, y: int, color: str) -> str:
 
 def _axis(first: datetime, last: datetime, detected: datetime, height: int) -> list[str]:
     """Draw when the alert was certain, and the times below the lanes."""
-    at, y = _x(detected, first, last), height - _BOTTOM + 18
+    alert_x, y = _x(detected, first, last), height - _BOTTOM + 18
     parts = [
-        f'<line class="alert" x1="{at}" y1="{_TOP - 12}" x2="{at}" y2="{height - _BOTTOM + 4}"/>',
-        f'<text class="time" text-anchor="middle" x="{at}" y="{_TOP - 16}">alert</text>',
+        f'<line class="alert" x1="{alert_x}" y1="{_TOP - 12}" x2="{alert_x}" y2="{height - _BOTTOM + 4}"/>',
+        f'<text class="time" text-anchor="middle" x="{alert_x}" y="{_TOP - 16}">alert</text>',
     ]
     if first == last:
-        return [*parts, f'<text class="time" text-anchor="middle" x="{at}" y="{y}">{_time(first)}</text>']
+        return [*parts, f'<text class="time" text-anchor="middle" x="{alert_x}" y="{y}">{_time(first)}</text>']
     for number in range(_TICKS):
         moment = first + (last - first) * number / (_TICKS - 1)
         x = _x(moment, first, last)

@@ -117,11 +117,11 @@ def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
 
 def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:
     """Refuse a field that no record has, if a column is named for it or if every event must have it."""
-    given = [event for event in schema.event_types if not event.derived]
+    sent_types = [event for event in schema.event_types if not event.derived]
     for name, place in mapping.paths(schema).items():
-        fields = [event.field(name) for event in given]
-        must = bool(given) and all(field is not None and not field.type.nullable for field in fields)
-        must = len(given) > 1 if name == TYPE_FIELD else must
+        fields = [event.field(name) for event in sent_types]
+        must = bool(sent_types) and all(field is not None and not field.type.nullable for field in fields)
+        must = len(sent_types) > 1 if name == TYPE_FIELD else must
         if not (must or mapping.is_named(name)) or any(_has(record, place) for record in sample):
             continue
         names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))

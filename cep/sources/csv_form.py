@@ -52,7 +52,7 @@ class CsvFile:
     def with_numbers(self, names: Iterable[str]) -> FileForm:
         """Return the form with the signs of the numbers in these columns. Raises: InputError if they may mean two."""
         places = [self.names.index(name) for name in names if name in self.names]
-        texts = [record[at] for record in self.records for at in places if at < len(record)]
+        texts = [record[place] for record in self.records for place in places if place < len(record)]
         form = self.form
         try:
             numbers = form_of(
@@ -101,8 +101,8 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of columns, each once: a second one of a name is NAME#2, one without a name is #N."""
     counts = Counter[str]()
     unique = []
-    for number, given in enumerate(names, 1):
-        name = given.strip() or f"#{number}"
+    for number, written in enumerate(names, 1):
+        name = written.strip() or f"#{number}"
         counts[name] += 1
         unique.append(name if counts[name] == 1 else f"{name}#{counts[name]}")
     return tuple(unique)

@@ -64,8 +64,8 @@ def kind_of(path: Path) -> str:
     if len(kinds) != 1:
         if path.is_file():
             raise InputError(f"{path} is no Parquet, CSV or JSON by its name; name it *.parquet, *.csv or *.jsonl")
-        what = "files of several kinds" if kinds else "no Parquet, CSV or JSON lines"
-        raise InputError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
+        contents = "files of several kinds" if kinds else "no Parquet, CSV or JSON lines"
+        raise InputError(f"{path} holds {contents}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
     return kinds.pop()
 
 

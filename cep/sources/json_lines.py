@@ -108,6 +108,6 @@ def json_values(block: bytes) -> pa.Array:
     is_blank = np.asarray(pc.equal(pc.binary_length(pc.ascii_trim_whitespace(texts)), 0))
     if not is_blank.any():
         return values
-    wanted = np.ones(len(values), bool)
-    wanted[places[is_blank]] = False
-    return values.filter(pa.array(wanted))
+    has_text = np.ones(len(values), bool)
+    has_text[places[is_blank]] = False
+    return values.filter(pa.array(has_text))

@@ -79,7 +79,10 @@ class Position:
 
     def to_json(self) -> dict[str, Any]:
         """Return the position for JSON: partition numbers as text."""
-        offsets = {topic: {str(p): offset for p, offset in of.items()} for topic, of in self.offsets.items()}
+        offsets = {
+            topic: {str(p): offset for p, offset in by_partition.items()}
+            for topic, by_partition in self.offsets.items()
+        }
         behind = {topic: list(partitions) for topic, partitions in self.behind.items() if partitions}
         look = {} if self.look is None else {"look": asdict(self.look)}
         return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids), **look}
@@ -90,7 +93,8 @@ class Position:
         try:
             fields = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
             offsets = {
-                topic: {int(p): int(offset) for p, offset in of.items()} for topic, of in fields["offsets"].items()
+                topic: {int(p): int(offset) for p, offset in by_partition.items()}
+                for topic, by_partition in fields["offsets"].items()
             }
             look = Look(**fields["look"]) if "look" in fields else None
             return Position(offsets, fields["behind"], fields["topic_ids"], look)
@@ -108,7 +112,10 @@ def reached(
 
     A topic that is read for the first time has no earlier records. Ids that brokers do not report stay unchanged.
     """
-    behind = {t: [p for p, last in sorted(of.items()) if end[t].get(p, 0) < last] for t, of in latest.items()}
+    behind = {
+        t: [p for p, last in sorted(by_partition.items()) if end[t].get(p, 0) < last]
+        for t, by_partition in latest.items()
+    }
     return Position(end, behind, {**start.topic_ids, **topic_ids}, look)
 
 
@@ -125,7 +132,10 @@ def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
 def parse_offsets(text: str) -> Offsets:
     """Read the offsets that an option names, as {"payments": {"0": 17}}. Raises: UsageError."""
     try:
-        return {str(t): {int(p): int(offset) for p, offset in of.items()} for t, of in json.loads(text).items()}
+        return {
+            str(t): {int(p): int(offset) for p, offset in by_partition.items()}
+            for t, by_partition in json.loads(text).items()
+        }
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f'offsets are earliest, latest or {{"topic": {{"0": 17}}}}, not {text[:200]}') from error
 
@@ -139,9 +149,10 @@ def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
     """Return the offsets to read to: `latest`, but not beyond `ending`, and never before `start`."""
     return {
         topic: {
-            p: max(min(last, ending.get(topic, {}).get(p, 0)), _start_of(start, topic, p)) for p, last in of.items()
+            p: max(min(last, ending.get(topic, {}).get(p, 0)), _start_of(start, topic, p))
+            for p, last in by_partition.items()
         }
-        for topic, of in latest.items()
+        for topic, by_partition in latest.items()
     }
 
 
@@ -155,12 +166,15 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     sizes = [r.end - r.start for r in ranges]
     if sum(sizes) <= records_max:
         return end
-    limited = {topic: {p: min(_start_of(start, topic, p), e) for p, e in of.items()} for topic, of in end.items()}
+    limited = {
+        topic: {p: min(_start_of(start, topic, p), e) for p, e in by_partition.items()}
+        for topic, by_partition in end.items()
+    }
     first_count = min(len(ranges), records_max)
     rest = records_max - first_count
     rest_total = max(sum(sizes) - len(sizes), 1)
     # Rounding the running sum instead of each share keeps the total exact.
-    running = [0, *(done * rest // rest_total for done in accumulate(size - 1 for size in sizes))]
+    running = [0, *(total * rest // rest_total for total in accumulate(size - 1 for size in sizes))]
     shares = [after - before for before, after in pairwise(running)]
     for index, (part, share) in enumerate(zip(ranges, shares, strict=True)):
         limited[part.topic][part.partition] = part.start + share + int(index < first_count)
@@ -195,10 +209,10 @@ def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[
     """Deal the ranges to at most `tasks_count` tasks, largest first to the task with least; no task is empty."""
     dealt: list[list[OffsetRange]] = [[] for _ in range(min(tasks_count, len(ranges)))]
     heap = [(0, task) for task in range(len(dealt))]
-    for wanted in sorted(ranges, key=lambda r: r.start - r.end):
+    for offset_range in sorted(ranges, key=lambda r: r.start - r.end):
         records_count, task = heap[0]
-        dealt[task].append(wanted)
-        heapreplace(heap, (records_count + wanted.end - wanted.start, task))
+        dealt[task].append(offset_range)
+        heapreplace(heap, (records_count + offset_range.end - offset_range.start, task))
     return [tuple(task) for task in dealt]
 
 

@@ -78,24 +78,24 @@ def read_batches(
         if len(set(names)) < len(names):
             raise pa.ArrowInvalid("two of its columns have one name; rename one")
         chunks = _column_chunks(raw)
-        wanted = names if columns is None else [name for name in columns if name in names]
+        column_names = names if columns is None else [name for name in columns if name in names]
         bytes_left = os.fstat(raw.fileno()).st_size
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
-            rows, read, chunk_bytes = _plan(file, raw, chunks[group], wanted, rows_max)
+            rows, read, chunk_bytes = _plan(file, raw, chunks[group], column_names, rows_max)
             bytes_left -= chunk_bytes
             if bytes_left < 0:  # each row group names the same pages, and each takes time
                 raise pa.ArrowInvalid("its column chunks overlap")
             for batch in file.iter_batches(rows, [group], read or None):
-                yield _completed(batch, wanted, file.schema_arrow)
+                yield _completed(batch, column_names, file.schema_arrow)
 
 
-def _completed(batch: pa.RecordBatch, wanted: Sequence[str], types: pa.Schema) -> pa.RecordBatch:
+def _completed(batch: pa.RecordBatch, column_names: Sequence[str], types: pa.Schema) -> pa.RecordBatch:
     """Return the columns in their order; one that was left out is null."""
     arrays = [
         batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, types.field(name).type)
-        for name in wanted
+        for name in column_names
     ]
-    return pa.RecordBatch.from_arrays(arrays, list(wanted))
+    return pa.RecordBatch.from_arrays(arrays, list(column_names))
 
 
 def rows_at_once(batch: pa.RecordBatch | pa.Table, rows_max: int) -> int:
@@ -134,7 +134,7 @@ class _Pages:
 
 
 def _plan(
-    file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], wanted: Sequence[str], rows_max: int
+    file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], column_names: Sequence[str], rows_max: int
 ) -> tuple[int, list[str], int]:
     """Return how many rows of a row group are read at once, the columns, and the bytes of their pages in the file.
 
@@ -144,8 +144,8 @@ def _plan(
     bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
         leaf = schema.column(number)
-        top = leaf.path.partition(".")[0] if leaf.path not in wanted else leaf.path
-        if top not in wanted and leaf.path not in wanted:
+        top = leaf.path.partition(".")[0] if leaf.path not in column_names else leaf.path
+        if top not in column_names and leaf.path not in column_names:
             continue
         pages = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += pages.file_bytes
@@ -154,7 +154,7 @@ def _plan(
             continue
         bytes_a_row += pages.value_bytes
     rows = max(1, min(rows_max, BATCH_BYTES_MAX // max(bytes_a_row, 1)))
-    return rows, [name for name in wanted if name not in left_out], file_bytes
+    return rows, [name for name in column_names if name not in left_out], file_bytes
 
 
 def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:

@@ -87,9 +87,9 @@ class TableFile:
         sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
         row = self.rows_before
         for batch, bad in self._read(sources, rows):
-            made = self.made(columns, batch, row)
-            rows_taken = None if where is None else where(made.schema)
-            yield Batch(made if rows_taken is None else made.filter(rows_taken), row, bad)
+            completed = self.made(columns, batch, row)
+            rows_taken = None if where is None else where(completed.schema)
+            yield Batch(completed if rows_taken is None else completed.filter(rows_taken), row, bad)
             row += batch.num_rows
 
     def made(self, columns: Sequence[str], batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
@@ -143,9 +143,9 @@ class TableFile:
 
     def _rows(self, columns: list[str], rows: int | None, rows_taken: ds.Expression | None) -> Iterator[pa.RecordBatch]:
         # A batch without columns has no length, so one is read.
-        wanted = list(dict.fromkeys(columns)) or list(self.names[:1])
+        names = list(dict.fromkeys(columns)) or list(self.names[:1])
         groups = self.groups if rows_taken is None else self._groups_with(rows_taken)
-        batches = read_batches(self.path, wanted, rows or _ROWS, groups, confining_root(self.folder))
+        batches = read_batches(self.path, names, rows or _ROWS, groups, confining_root(self.folder))
         yield from batches if rows_taken is None else (batch.filter(rows_taken) for batch in batches)
 
     def _groups_with(self, rows_taken: ds.Expression) -> list[int]:

@@ -41,8 +41,8 @@ def sign_status(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a job's rules (rule_status.py) with the head of the audit signed, if it has one."""
     if "audit" not in status:
         return status
-    said = status["audit"]
-    return {**status, "audit": head_values(Head(said["count"], said["hash"]))}
+    saved = status["audit"]
+    return {**status, "audit": head_values(Head(saved["count"], saved["hash"]))}
 
 
 def _fact(head: Head) -> str:

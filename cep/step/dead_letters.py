@@ -109,13 +109,13 @@ def is_counted(job: Job, number: int, batch: EventBatch) -> NDArray[np.bool_]:
     """Mark the events that no earlier key domain has: bool[N]. A batch without key fields has them in COUNTED."""
     if COUNTED in batch.columns:
         return np.asarray(batch.columns[COUNTED])
-    seen = np.zeros(len(batch), bool)
+    is_keyed = np.zeros(len(batch), bool)
     for domain in job.domains[:number]:
         has_key = np.ones(len(batch), bool)
         for name in domain:
             has_key &= np.asarray(pc.is_valid(batch.columns[name]))
-        seen |= has_key
-    return ~seen
+        is_keyed |= has_key
+    return ~is_keyed
 
 
 def describe(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:

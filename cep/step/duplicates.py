@@ -69,7 +69,7 @@ def prepare(job: Job, decoded: E) -> E:
 
 
 def drop_duplicates(
-    job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen: SeenIds, output: MatchOutput
+    job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen_ids: SeenIds, output: MatchOutput
 ) -> tuple[Mapping[int, Sequence[EventBatch]], Letters]:
     """Leave out the events whose id came before, late ones among them.
 
@@ -88,10 +88,10 @@ def drop_duplicates(
             if bucket >= oldest:
                 rows = np.flatnonzero(buckets == bucket)
                 here = batch if len(rows) == len(batch) else _identities(batch, rows)
-                ids = event_ids(here, seen.secrets(number, bucket, here.key))
-                verdicts[rows] = seen.take(number, bucket, ids, here.key)
+                ids = event_ids(here, seen_ids.secrets(number, bucket, here.key))
+                verdicts[rows] = seen_ids.take(number, bucket, ids, here.key)
         fresh[number] = [_settled(job, number, batch, verdicts, (output, letters))]
-    seen.forget(oldest)
+    seen_ids.forget(oldest)
     return fresh, letters
 
 
@@ -135,11 +135,11 @@ def reused_letters(events: Decoded) -> Letters:
 
 
 def _settled(
-    job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], told: tuple[MatchOutput, Letters]
+    job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], outcome: tuple[MatchOutput, Letters]
 ) -> EventBatch:
     """Count and describe the events that came before; return the others without digests."""
     if np.count_nonzero(verdicts):
-        output, letters = told
+        output, letters = outcome
         output.counters["duplicates"] += count_once(job, number, batch.take(verdicts == SAME))
         reused = batch.take(verdicts == OTHER)
         reused = reused.take(is_counted(job, number, reused))
@@ -204,10 +204,12 @@ def judged(pairs: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return verdicts
 
 
-def judged_by(pairs: NDArray[np.uint64], seen: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def judged_by(pairs: NDArray[np.uint64], sorted_pairs: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Judge each of the pairs by the seen ones, which are sorted by their ids, and by the pairs before it: uint8[N]."""
     verdicts = np.empty(pairs.shape[1], np.uint8)
-    judge_against_sorted(read_only(pairs), read_only(seen), np.searchsorted(seen[0], pairs[0]), verdicts)
+    judge_against_sorted(
+        read_only(pairs), read_only(sorted_pairs), np.searchsorted(sorted_pairs[0], pairs[0]), verdicts
+    )
     (unseen,) = np.nonzero(verdicts == NEW)
     verdicts[unseen] = judged(np.ascontiguousarray(pairs[:, unseen]))
     return verdicts
@@ -223,10 +225,10 @@ def oldest_bucket(watermark_ms: int, window_ms: int) -> int:
     return (watermark_ms - window_ms) // bucket_width(window_ms)
 
 
-def merged(seen: NDArray[np.uint64], added: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def merged(sorted_pairs: NDArray[np.uint64], added: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Join pairs that are sorted by their ids with more pairs in any order; the result is sorted. Cost: a copy."""
     in_order = added[:, np.argsort(added[0])]
-    return np.insert(seen, np.searchsorted(seen[0], in_order[0]), in_order, axis=1)
+    return np.insert(sorted_pairs, np.searchsorted(sorted_pairs[0], in_order[0]), in_order, axis=1)
 
 
 def to_bytes(secret: NDArray[np.uint64], ids: NDArray[np.uint64]) -> bytes:

@@ -64,16 +64,16 @@ class Programs:
 
     def of(self, rulebook: Rulebook, schema: Schema, level: int = 0) -> Mapping[KeyDomain, Program]:
         """Return the program of each key domain that has rules at a level (rulebook/levels.py)."""
-        at = (rulebook.fingerprint, schema)
-        if at not in self._programs:
+        key = (rulebook.fingerprint, schema)
+        if key not in self._programs:
             if len(self._programs) >= _PROGRAMS_CACHED:
                 oldest = next(iter(self._programs))
                 del self._programs[oldest], self._lists[oldest]
-            self._programs[at] = programs_by_level(rulebook, schema)
-        elif self._lists[at] is not rulebook.lists.timelines():
-            self._programs[at] = [_with_lists(rulebook, level) for level in self._programs[at]]
-        self._lists[at] = rulebook.lists.timelines()
-        levels = self._programs[at]
+            self._programs[key] = programs_by_level(rulebook, schema)
+        elif self._lists[key] is not rulebook.lists.timelines():
+            self._programs[key] = [_with_lists(rulebook, level) for level in self._programs[key]]
+        self._lists[key] = rulebook.lists.timelines()
+        levels = self._programs[key]
         return levels[level] if level < len(levels) else {}
 
 

@@ -40,8 +40,8 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
 def _with_times(value: Any) -> Any:
     """Return the value with null for times before or after all events."""
     if isinstance(value, dict):
-        return {name: _time(of) if name.endswith("_ms") else _with_times(of) for name, of in value.items()}
-    return [_with_times(of) for of in value] if isinstance(value, list | tuple) else value
+        return {name: _time(item) if name.endswith("_ms") else _with_times(item) for name, item in value.items()}
+    return [_with_times(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _time(time_ms: int | None) -> int | None:

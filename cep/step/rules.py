@@ -116,14 +116,14 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
     """
     if not digest:
         return _initial(rules).rulebook
-    at = (rules, digest)
-    if at not in _RULEBOOKS:
+    key = (rules, digest)
+    if key not in _RULEBOOKS:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
         rulebook.keep_levels(rules.job.levels_count)
         rules.job.govern(rulebook.accepted)
-        _cache(_RULEBOOKS, at, NamedRulebook(digest, rulebook, rulebook.forget_ms))
-    return _RULEBOOKS[at]
+        _cache(_RULEBOOKS, key, NamedRulebook(digest, rulebook, rulebook.forget_ms))
+    return _RULEBOOKS[key]
 
 
 def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
@@ -159,11 +159,11 @@ def given_rulebook(rules: JobRules, digest: str) -> NamedRulebook:
 
 def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
     """Put a rulebook into the job's folder, once a process. Raises: as RulebookStore.put."""
-    at = (rules, rulebook.digest)
-    if at not in _SAVED:
+    key = (rules, rulebook.digest)
+    if key not in _SAVED:
         assert rules.store is not None, "rulebooks are kept in a folder"
         rules.store.put(save(rulebook.rulebook))
-        _cache(_SAVED, at, None)
+        _cache(_SAVED, key, None)
 
 
 def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]], now_ms: int = NO_CLOCK) -> str:
@@ -191,8 +191,8 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
 
     Raises: as RulebookStore.get_control.
     """
-    at = (rules, places)
-    if at not in _RECORDS:
+    key = (rules, places)
+    if key not in _RECORDS:
         assert rules.store is not None, "control records come through a folder"
         records: list[bytes] = []
         for place in sorted(places):
@@ -201,8 +201,8 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
                 end = start + 4 + int.from_bytes(frames[start : start + 4], "little")
                 records.append(frames[start + 4 : end])
                 start = end
-        _cache(_RECORDS, at, tuple(records))
-    return _RECORDS[at]
+        _cache(_RECORDS, key, tuple(records))
+    return _RECORDS[key]
 
 
 def change_rules(
@@ -214,8 +214,8 @@ def change_rules(
     audit about the rules that the job begins with.
     """
     latest_ms = rules.job.latest_ms(now_ms)
-    at = (rules, before.digest, records, seen_ms, latest_ms)
-    if at not in _CHANGES:
+    key = (rules, before.digest, records, seen_ms, latest_ms)
+    if key not in _CHANGES:
         rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
         if rulebook.accepted.has_new_signers:
             first = tuple(rulebook.accepted.note_signers())
@@ -224,8 +224,8 @@ def change_rules(
             rulebook.accepted.go_on_from(initial.accepted)
             first = initial.audit
         dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
-        _cache(_CHANGES, at, Change(_remember(rules, rulebook), (*first, *dead_letters), counters, heartbeat_ms))
-    return _CHANGES[at]
+        _cache(_CHANGES, key, Change(_remember(rules, rulebook), (*first, *dead_letters), counters, heartbeat_ms))
+    return _CHANGES[key]
 
 
 def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
@@ -250,12 +250,12 @@ def with_gap(
 
 def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> NamedRulebook:
     """Drop the versions that are over from a rulebook; all must be matched up to the watermark."""
-    at = (rules, before.digest, watermark_ms)
-    if at not in _FORGOTTEN:
+    key = (rules, before.digest, watermark_ms)
+    if key not in _FORGOTTEN:
         rulebook = before.rulebook.copy()
         rulebook.forget(watermark_ms)
-        _cache(_FORGOTTEN, at, _remember(rules, rulebook))
-    return _FORGOTTEN[at]
+        _cache(_FORGOTTEN, key, _remember(rules, rulebook))
+    return _FORGOTTEN[key]
 
 
 def apply_records(
@@ -371,13 +371,13 @@ def _initial(rules: JobRules) -> _Initial:
 
 def _remember(rules: JobRules, rulebook: Rulebook) -> NamedRulebook:
     digest = save(rulebook).digest
-    at = (rules, digest)
-    if at not in _RULEBOOKS:
-        _cache(_RULEBOOKS, at, NamedRulebook(digest, rulebook, rulebook.forget_ms))
-    return _RULEBOOKS[at]
+    key = (rules, digest)
+    if key not in _RULEBOOKS:
+        _cache(_RULEBOOKS, key, NamedRulebook(digest, rulebook, rulebook.forget_ms))
+    return _RULEBOOKS[key]
 
 
-def _cache(cache: OrderedDict[K, V], at: K, value: V) -> None:
-    cache[at] = value
+def _cache(cache: OrderedDict[K, V], key: K, value: V) -> None:
+    cache[key] = value
     while len(cache) > _CACHED_MAX:
         cache.popitem(last=False)

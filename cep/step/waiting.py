@@ -12,17 +12,17 @@ from cep.columnar.batch import EventBatch, concat_batches
 
 def split_due(batches: Iterable[EventBatch], bound_ms: int) -> tuple[EventBatch | None, list[EventBatch]]:
     """Split events: (those before the bound or None, the others in batches that are not empty)."""
-    due: list[EventBatch] = []
+    ready_batches: list[EventBatch] = []
     rest: list[EventBatch] = []
     for batch in batches:
         if not len(batch):
             continue
         ready = batch.time_ms < bound_ms
         if ready.all():
-            due.append(batch)
+            ready_batches.append(batch)
         elif ready.any():
-            due.append(batch.take(ready))
+            ready_batches.append(batch.take(ready))
             rest.append(batch.take(~ready))
         else:
             rest.append(batch)
-    return concat_batches(due) if due else None, rest
+    return concat_batches(ready_batches) if ready_batches else None, rest

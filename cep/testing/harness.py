@@ -101,7 +101,7 @@ def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int
     """Each event alone (of very many, a few together), in the engine's order."""
     order = rows_in_order(batch).tolist()
     size = 1 + len(batch) // _DELIVERIES_MAX
-    parts = [order[at : at + size] for at in range(0, len(order), size)]
+    parts = [order[first : first + size] for first in range(0, len(order), size)]
     singles = [(batch.take(np.array(rows)), int(batch.time_ms[rows[-1]])) for rows in parts]
     return [*singles, (empty_batch(schema), _END_MS)]
 
@@ -136,13 +136,13 @@ def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels:
     differences: list[Difference] = []
     for is_timeout in (False, True):
         expected = [e for e in test.expected if e.is_timeout == is_timeout]
-        got = [f for f in observed if f.is_timeout == is_timeout]
-        pairs = _assigned(expected, got, labels)
-        left = [f for at, f in enumerate(got) if at not in pairs.values()]
-        for at, one in enumerate(expected):
-            if at not in pairs:
-                differences.append(Difference(one, None, _nearest(one, left, labels)))
-        differences += _unexpected(test, left, labels, is_timeout=is_timeout)
+        found_matches = [f for f in observed if f.is_timeout == is_timeout]
+        pairs = _assigned(expected, found_matches, labels)
+        unpaired = [f for n, f in enumerate(found_matches) if n not in pairs.values()]
+        for n, one in enumerate(expected):
+            if n not in pairs:
+                differences.append(Difference(one, None, _nearest(one, unpaired, labels)))
+        differences += _unexpected(test, unpaired, labels, is_timeout=is_timeout)
     for count in test.counts:
         matches = [f for f in observed if not f.is_timeout and count.key in (None, labels[f.key])]
         if len(matches) != count.count:
@@ -153,12 +153,12 @@ def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels:
 
 
 def _unexpected(
-    test: PatternTest, left: list[ObservedMatch], labels: dict[str, str], *, is_timeout: bool
+    test: PatternTest, unpaired: list[ObservedMatch], labels: dict[str, str], *, is_timeout: bool
 ) -> list[Difference]:
     """List the matches that nothing in the test allows."""
     differences: list[Difference] = []
     wants_timeouts = any(e.is_timeout for e in test.expected)
-    for one in left:
+    for one in unpaired:
         label = labels[one.key]
         forbidden = any(key in (None, label) for key in test.nothing)
         counted = any(count.key in (None, label) for count in test.counts)
@@ -169,7 +169,7 @@ def _unexpected(
 
 def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
     """Each expectation with a match of its own, as many as can be: augmenting paths (Kuhn, 1955)."""
-    fits = [[at for at, one in enumerate(observed) if fitting(e, one, labels) == 0] for e in expected]
+    fits = [[n for n, one in enumerate(observed) if fitting(e, one, labels) == 0] for e in expected]
     owner: dict[int, int] = {}
 
     def place(index: int, tried: set[int]) -> bool:
@@ -183,7 +183,7 @@ def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: d
 
     for index in range(len(expected)):
         place(index, set())
-    return {index: at for at, index in owner.items()}
+    return {index: n for n, index in owner.items()}
 
 
 def fitting(expected: Expected, observed: ObservedMatch, labels: dict[str, str]) -> int:

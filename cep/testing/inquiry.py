@@ -64,16 +64,16 @@ def why(
     """Find the match, or time-out, that binds these events in this order, or say how far runs of the first one came."""
     trace = _trace(world, rule.pattern, batch, _interval(rule), None)
     explainer = Explainer(trace, show_time)
-    wanted = tuple(event_ids)
+    bound_ids = tuple(event_ids)
     for match in trace.emitted():
         ids = tuple(trace.events[row].event_id for row in match.run.rows())
-        if ids == wanted and (match.is_timeout if is_timeout else match.is_match):
+        if ids == bound_ids and (match.is_timeout if is_timeout else match.is_match):
             return Answer(matches=[_path(rule, explainer, match, is_timeout=is_timeout)])
     answer = Answer()
-    starts = [r for r in trace.start.children if wanted and trace.events[r.row].event_id == wanted[0]]
+    starts = [r for r in trace.start.children if bound_ids and trace.events[r.row].event_id == bound_ids[0]]
     if not starts:
         answer.reasons.append(
-            (f"no run starts with {wanted[0] if wanted else 'nothing'}", tuple(explainer.not_started()))
+            (f"no run starts with {bound_ids[0] if bound_ids else 'nothing'}", tuple(explainer.not_started()))
         )
     answer.reasons += [_reason(explainer.end(start)) for start in starts[:_STORIES_MAX]]
     return answer

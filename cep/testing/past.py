@@ -30,14 +30,16 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
     """Return by event id the value of each history and list membership, by its text. Empty without any."""
     rule = DeployedRule("past", 1, 1, "past", pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
-    asked: list[tuple[int, Expr]] = [(n, c.computed) for n, c in enumerate(program.columns) if c.computed is not None]
-    asked = [(number, expr) for number, expr in asked if program.columns[number].is_listed]
-    asked += [] if program.histories is None else [(h.number, h.expr) for h in program.histories.histories]
-    if not asked or len(batch) == 0:
+    computed: list[tuple[int, Expr]] = [
+        (n, c.computed) for n, c in enumerate(program.columns) if c.computed is not None
+    ]
+    computed = [(number, expr) for number, expr in computed if program.columns[number].is_listed]
+    computed += [] if program.histories is None else [(h.number, h.expr) for h in program.histories.histories]
+    if not computed or len(batch) == 0:
         return {}
     prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
     columns: dict[str, list[Slot]] = {}
-    for number, expr in asked:
+    for number, expr in computed:
         type_ = expr.type
         slots, nulls = prepared.columns[number], prepared.nulls[number]
         if type_.is_text:

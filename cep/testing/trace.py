@@ -358,12 +358,12 @@ class _Tracer:
         """Return True if the wait ends before the window of the whole match does."""
         return self._deadline_ms(run, wait) < self.events[run.start_row].time_ms + self.within_ms
 
-    def _finish(self, seen: int) -> None:
+    def _finish(self, events_count: int) -> None:
         """End the input: windows that end while the rule sees events close, waits without a window stay open."""
         if self.fires:
-            self._expire(min(self.interval.until_ms, self.end_ms), seen)
+            self._expire(min(self.interval.until_ms, self.end_ms), events_count)
         for run in self.runs:
-            self._close_missed(run, seen)
+            self._close_missed(run, events_count)
             if run.expiry_ms < _FOREVER and run.expiry_ms <= self.end_ms and not self.fires:
                 self._run_out(run)
 

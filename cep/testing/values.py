@@ -102,8 +102,8 @@ def _given(expr: Expr, event: Fields) -> Slot:
 
 
 def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
-    at = {"first": 0, "last": len(events) - 1, "prev": len(events) - 2}[expr.which]
-    return events[at].get(expr.field) if 0 <= at < len(events) else None
+    n = {"first": 0, "last": len(events) - 1, "prev": len(events) - 2}[expr.which]
+    return events[n].get(expr.field) if 0 <= n < len(events) else None
 
 
 def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:

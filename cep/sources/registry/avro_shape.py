@@ -78,13 +78,13 @@ class _Types:
             return False  # a union takes a byte
         if id(schema) not in self._empty:
             self._empty[id(schema)] = False  # one that has itself inside never ends
-            of = schema.get("type")
-            if of in _RECORDS:
+            kind = schema.get("type")
+            if kind in _RECORDS:
                 self._empty[id(schema)] = all(map(self._is_empty, _parts(schema)))
-            elif of == "fixed":
+            elif kind == "fixed":
                 self._empty[id(schema)] = schema.get("size") == 0
-            elif of not in _SIZED:
-                self._empty[id(schema)] = self._is_empty(of)
+            elif kind not in _SIZED:
+                self._empty[id(schema)] = self._is_empty(kind)
         return self._empty[id(schema)]
 
     def _of_name(self, name: str) -> list[dict[str, Any]]:
@@ -96,13 +96,13 @@ def _parts(schema: object) -> Iterator[object]:
     if isinstance(schema, list):
         yield from schema
     elif isinstance(schema, dict):
-        of = schema.get("type")
-        if of in _RECORDS:
+        kind = schema.get("type")
+        if kind in _RECORDS:
             fields = schema.get("fields")
             for each in fields if isinstance(fields, list) else ():
                 if isinstance(each, dict):
                     yield each.get("type")
-        elif of in ("array", "map"):
-            yield schema.get("items" if of == "array" else "values")
-        elif of not in ("enum", "fixed"):
-            yield of
+        elif kind in ("array", "map"):
+            yield schema.get("items" if kind == "array" else "values")
+        elif kind not in ("enum", "fixed"):
+            yield kind
