@@ -102,8 +102,8 @@ def match_pages(
     slots = pages.touched(batch.key, watermark_ms)
     if not len(slots):
         return
-    state, orphans = pages.take(slots, program)
-    before = empty_state(program) if state is None else state
+    taken_state, orphans = pages.take(slots, program)
+    before = empty_state(program) if taken_state is None else taken_state
     runs_before = orphans + len(before)
     if plan is not None:
         pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in reached])
