@@ -71,6 +71,7 @@ from cep.state.memory import MemoryStore
 from cep.state.store import DurableStore, WriteBatch
 
 _LINKS = "links"
+_LOOK_S = 0.2  # between two looks at a job whose end waits for sinks
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
 
 
@@ -490,14 +491,16 @@ class Commits:
             self._copied_number, self.checkpoint_error = self._copying_number, None
             self._alone_s = None if self._copied_number == self._number else self._copied_s
 
-    def settle(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
+    def settle(
+        self, engine: Engine, sources: Sources, outlets: Outlets, look: Callable[[], None] = lambda: None
+    ) -> None:
         """Commit and deliver everything, and take a checkpoint in which nothing is on its way, if the target has it.
 
-        Raises: SinkError, StoreError.
+        `look` is called now and then meanwhile. Raises: SinkError, StoreError.
         """
         if self._checkpoints is None:
             return
-        self._drain(engine, sources, outlets, None)
+        self._drain(engine, sources, outlets, None, look)
         if self._settings.backend != "memory":
             self.finish(wait=True)
             self.checkpoint(engine)
@@ -526,7 +529,10 @@ class Commits:
             self._settled = self.last.number
         return is_over
 
-    def _drain(self, engine: Engine, sources: Sources, outlets: Outlets, deadline_s: float | None) -> bool:
+    def _drain(
+        self, engine: Engine, sources: Sources, outlets: Outlets, deadline_s: float | None,
+        look: Callable[[], None] = lambda: None,
+    ) -> bool:  # fmt: skip
         """Commit everything, and deliver it to each sink as fast as that takes it; without a deadline all of it.
 
         Returns: whether all sinks have all. Raises: SinkError; StoreError; without a deadline also SinkAwayError.
@@ -546,7 +552,8 @@ class Commits:
             wait_s = None if deadline_s is None or not is_committed else deadline_s - time.monotonic()
             if wait_s is not None and wait_s <= 0:
                 return False
-            wait(tasks, wait_s, FIRST_COMPLETED)
+            wait(tasks, _LOOK_S if wait_s is None else wait_s, FIRST_COMPLETED)
+            look()
 
     def distrust(self) -> None:
         """Mark the store as damaged: the next start takes the newest checkpoint in its place."""

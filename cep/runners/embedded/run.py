@@ -242,7 +242,7 @@ class Runner:
 
     def finish(self) -> None:
         """Commit and deliver everything. What waits for the watermark stays in the store."""
-        self._commits.settle(self._engine, self._sources, self._outlets)
+        self._commits.settle(self._engine, self._sources, self._outlets, self._idle)
         self._is_dirty = False
 
     def _controls(self, wait_s: float) -> tuple[bytes, ...]:
