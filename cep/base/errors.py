@@ -10,6 +10,7 @@
     │   ├── StateFormatError  written by a format version that this build does not read
     │   ├── StateCorruptError bytes fail their checksum or their shape
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
+    │       └── StoreAwayError  it is on another machine, which does not take or give it now
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
     │   ├── SourceAwayError   brokers do not answer now: the same question may do later
     │   ├── SourceGoneError   records are gone for good: no restart brings them back, an operator decides
@@ -106,6 +107,12 @@ class StoreError(StateError):
     """The store, or the disk below it, refuses to read or write."""
 
     code = "store"
+
+
+class StoreAwayError(StoreError):
+    """A place on another machine does not take or give state now. The same may do later."""
+
+    code = "store_away"
 
 
 class SourceError(CepError):

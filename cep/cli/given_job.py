@@ -32,7 +32,7 @@ from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log, Observed
 from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.watch import Watch, Watched
-from cep.sinks.base import AlertSink, DeadLetterSink
+from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
@@ -206,6 +206,16 @@ def sinks_of(
             )
         sinks[name] = _sink_of(settings, where, topic_sink, observed)
     return sinks
+
+
+def addresses_of(settings: Settings) -> dict[str, str]:
+    """Return the addresses of sinks whose names do not say them: the brokers of topics, the place of dead letters."""
+    servers, output, checkpoint = settings.kafka.bootstrap_servers or "", settings.output, settings.job.checkpoint
+    topics = [where for where in output.alerts if where.startswith(KAFKA)]
+    addresses = dict.fromkeys([*topics, *filter(None, [settings.control.status_topic])], servers)
+    folder = output.dead_letters or (None if checkpoint is None else checkpoint / "dead_letters")
+    letters = str(folder) if output.dead_letter_topic is None else f"{KAFKA}{output.dead_letter_topic} at {servers}"
+    return {**addresses, DEAD_LETTERS: letters}
 
 
 def _name_of(settings: Settings, where: str) -> str:

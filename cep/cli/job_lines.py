@@ -112,16 +112,6 @@ def print_counts(rows: Iterable[tuple[str, int]], console: Console) -> None:
     console.print(table)
 
 
-def tell_abandoned(log: Log, sink: str, count: int) -> None:
-    """Print that alerts wait for a sink that the job no longer has."""
-    log.tell(
-        "abandoned",
-        f"{count:,} alerts waited for {sink}, which the job no longer has, and no new sink takes them over: they are "
-        "not sent; `cep replay` makes them again",
-        sink=sink, count=count,
-    )  # fmt: skip
-
-
 def tell_end(totals: Mapping[str, int], log: Log, undelivered_count: int = 0, **facts: int) -> None:
     """Print how many alerts and dead letters the next start sends, if any, and the totals."""
     if undelivered_count:

@@ -156,7 +156,8 @@ class JobReports:
         self._count()
         if self._folder is not None:
             with suppress(SinkError):  # the next commit reports the fault of the disk
-                write_progress(self._folder, self._commits.batch_id - 1, self._commits.totals)
+                commits = self._commits
+                write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.undelivered_count)
 
     def _measure(self) -> None:
         commits, sizes = self._commits, self._commits.store.sizes()

@@ -22,6 +22,7 @@ from cep.base.terminal import Terminal
 from cep.cli.configured import settings_of
 from cep.cli.given_events import mapping_of_settings
 from cep.cli.given_job import (
+    addresses_of,
     audit_copy,
     beginning_of,
     job_of,
@@ -35,7 +36,6 @@ from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check
 from cep.cli.job_lines import (
     PATHS,
     check_in_force,
-    tell_abandoned,
     tell_changes,
     tell_end,
     tell_problems,
@@ -60,6 +60,7 @@ from cep.runners.live_checkpoint import (
     lock_checkpoint,
     read_job,
 )
+from cep.runners.live_progress import read_undelivered
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
@@ -98,12 +99,18 @@ def run(options: argparse.Namespace) -> int:
 
     Raises: UsageError and other CepErrors.
     """
+    settings = settings_of(options)
+    log = Log(settings.observe.log, sys.stderr)
+    with Stopping(partial(tell_end, {}, log, read_undelivered(settings.job.checkpoint))) as stop:
+        return _start(options, settings, log, stop)
+
+
+def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stopping) -> int:
+    """Check everything that can be checked before Spark starts, and run the job. Returns and raises: as `run`."""
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import keep_serving, observe_queues, start_live  # noqa: PLC0415
 
-    settings = settings_of(options)
     console = Terminal(stderr=True, highlight=False)
-    log = Log(settings.observe.log, sys.stderr)
     begins_with = beginning_of(settings, log)
     checkpoint = _checkpoint_of(settings)
     check_ending(settings, available_now=options.available_now)
@@ -118,7 +125,6 @@ def run(options: argparse.Namespace) -> int:
     observe = settings.observe
     observed = Observed(observe.stalled, log)
     with (
-        Stopping(partial(tell_end, {}, log)) as stop,
         lock_checkpoint(checkpoint),
         served(observe.listen, observed, token=observe.bearer_token(), hosts=observe.hosts) as address,
         watch_of(settings, observed, partial(_first_positions, settings, checkpoint)),
@@ -143,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
         stop.report = lambda: _tell_end(output, dead_letters_path, log)
         observed.finished(output.batch_id, output.totals)
         for name, count in output.abandoned.items():
-            tell_abandoned(log, name, count)
+            observed.abandon(name, count)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
 
@@ -159,7 +165,8 @@ def run(options: argparse.Namespace) -> int:
                 forget_planned(live.checkpoint, output.refused_batch_id)
         except CepError as error:
             observed.failure = type(error).__name__
-            raise
+            if not stop.ends(error):
+                raise
         finally:
             output.close()
             spark.stop()
@@ -178,7 +185,7 @@ def _output(
     job_name = job_id(checkpoint)
     dead_letters = _dead_letters(settings, dead_letters_path, job_name)
     sinks = _sinks(settings, job_name, observed)
-    observed.sink_names, outlets = tuple(sinks), list(sinks.values())
+    observed.sink_names, observed.sink_addresses, outlets = tuple(sinks), addresses_of(settings), list(sinks.values())
     patience = Patience(stop, observed.away, refusals=refusals_of(outlets))
     return LiveOutput(
         checkpoint, dead_letters, outlets, report, observed.sending, audit_copy(settings), patience, tuple(sinks)

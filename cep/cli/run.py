@@ -24,6 +24,7 @@ from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
 from cep.cli.given_job import (
     Beginning,
+    addresses_of,
     audit_copy,
     beginning_of,
     job_of,
@@ -42,7 +43,7 @@ from cep.cli.job_flags import (
     check_sources,
     record_format,
 )
-from cep.cli.job_lines import PATHS, check_in_force, tell_abandoned, tell_end, tell_problems, tell_start
+from cep.cli.job_lines import PATHS, check_in_force, tell_end, tell_problems, tell_start
 from cep.cli.job_rejections import JobRejections
 from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.standby import turn_of
@@ -63,6 +64,7 @@ from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, sho
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
 from cep.runners.live_checkpoint import is_live_folder, lock_checkpoint
+from cep.runners.live_progress import read_undelivered
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
@@ -115,6 +117,12 @@ def run(options: argparse.Namespace) -> int:
     """
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
+    with Stopping(partial(tell_end, Counter(), log, read_undelivered(settings.job.checkpoint))) as stop:
+        return _start(options, settings, log, stop)
+
+
+def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stopping) -> int:
+    """Check everything that can be checked before the job begins, and run it. Returns and raises: as `run`."""
     begins_with = beginning_of(settings, log)
     deployment = deploy(begins_with.records, begins_with.lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
@@ -140,7 +148,6 @@ def run(options: argparse.Namespace) -> int:
     observed, key_answers, observe = Observed(settings.observe.stalled, log), KeyAnswers(), settings.observe
     answers = {"/key": key_answers.answer} if observe.answer_keys else {}
     with (
-        Stopping(partial(tell_end, Counter(), log)) as stop,
         served(observe.listen, observed, answers, observe.bearer_token(), observe.hosts) as address,
         watch_of(settings, observed),
         compiled_ahead(CARRIERS),
@@ -154,7 +161,8 @@ def run(options: argparse.Namespace) -> int:
             _match(given, begins_with, _Seen(observed, log, key_answers, address, paths, traces, rejections), stop)
         except CepError as error:
             observed.failure = type(error).__name__
-            raise
+            if not stop.ends(error):
+                raise
         rejected = rejections.end()
     return 1 if begins_with.problems or deployment.set_aside else rejected
 
@@ -197,7 +205,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: Stopping) -
     at_once = _sends_at_once(settings)
     sending = seen.observed.sending if seen.traces is None else seen.traces.around(seen.observed.sending)
     sinks = _sinks(settings, at_once, seen.observed)
-    seen.observed.sink_names = tuple(sinks)
+    seen.observed.sink_names, seen.observed.sink_addresses = tuple(sinks), addresses_of(settings)
     outlets = Outlets(
         list(sinks.values()),
         _dead_letters(settings, at_once),
@@ -206,7 +214,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: Stopping) -
         patience=Patience(stop.event, seen.observed.away, refusals=refusals_of(list(sinks.values()))),
         audit=audit_copy(settings),
         names=tuple(sinks),
-        abandoned=partial(tell_abandoned, log),
+        abandoned=seen.observed.abandon,
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:

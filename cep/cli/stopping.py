@@ -4,7 +4,7 @@ The job ends by itself between two micro-batches, and leaves alerts that a sink 
 (runners/embedded/commit.py). A wait on another machine can last longer: a connection that gives no answer, a lock, a
 registry, an object store. Then a thread of this module ends the process. That is as safe as `kill -9`: every commit is
 on the disk, and the next start repeats the work since the last commit.
-Tested by: tests/cli/test_stopping.py
+Tested by: tests/cli/test_stopping.py, tests/cli/test_waits.py
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from cep.base.errors import CepError, SinkAwayError, SourceAwayError, StoreAwayError
 from cep.base.limits import STOP_MS_MAX
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EXIT_OF_SIGNAL = 128  # as shells have it
+_AWAY = (SourceAwayError, SinkAwayError, StoreAwayError)
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Stopping:
     _sockets: list[socket.socket] = field(default_factory=list)
     _replaced_fd: int = -1
     _is_asked: bool = False
+    _is_heard: bool = False  # by the thread that reads numbers of signals
 
     def __enter__(self) -> Self:
         self._sockets.extend(socket.socketpair())
@@ -55,10 +58,18 @@ class Stopping:
         signal.set_wakeup_fd(self._replaced_fd)
         self._sockets[1].close()  # which ends the thread that reads the other one
 
+    def ends(self, error: CepError) -> bool:
+        """Return True if an error only says that another machine is away, and the job is asked to stop anyway."""
+        return self._is_asked and isinstance(error, _AWAY)
+
     def listen(self) -> None:
         """Handle SIGINT and SIGTERM. Call it again after a library has set handlers of its own."""
         for number in _SIGNALS:
-            signal.signal(number, lambda *_: self.event.set())
+            signal.signal(number, lambda *_: self._ask())
+
+    def _ask(self) -> None:
+        self._is_asked = True
+        self.event.set()
 
     def _hear(self) -> None:
         """Read the numbers of signals. The second one ends the process: a micro-batch is done again, and no more."""
@@ -66,10 +77,10 @@ class Stopping:
             while number := numbers.recv(1):
                 if number[0] not in _SIGNALS:
                     continue
-                if self._is_asked:
+                if self._is_heard:
                     os._exit(_EXIT_OF_SIGNAL + number[0])
-                self._is_asked = True
-                self.event.set()
+                self._is_heard = True
+                self._ask()
                 threading.Thread(target=self._end_in_time, name="cep-stop-in-time", daemon=True).start()
 
     def _end_in_time(self) -> None:

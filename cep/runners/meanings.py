@@ -114,10 +114,12 @@ GAUGES: Mapping[str, str] = {
     "lag_records": "Records of a partition that wait to be read.",
     "part_up": "1 if this part of the job is well, otherwise 0: brokers, events, records, sinks, checkpoints, disk.",
     "sink_up": "1 if a sink takes alerts, 0 if it does not, with the reason.",
+    "abandoned_alerts": "Alerts that waited for a sink when the job lost it, and that no new sink takes over, by sink.",
 }
 GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
     "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),
-    "sink_up": ("sink", "reason"), "sink_waiting_alerts": ("sink",), "sink_oldest_alert_seconds": ("sink",),
+    "sink_up": ("sink", "address", "reason"), "sink_waiting_alerts": ("sink",), "sink_oldest_alert_seconds": ("sink",),
+    "abandoned_alerts": ("sink",),
 }  # fmt: skip
 
 HISTOGRAMS: Mapping[str, str] = {
@@ -144,6 +146,8 @@ LOG_LINES: Mapping[str, str] = {
     "rejected": "How many records were rejected since the last such line, by code and field; at the end: in all.",
     "unhealthy": "A part of the job is in trouble: which part, and why.",
     "healthy": "A part is well again; the time for which it was in trouble.",
+    "sink_away": "A sink takes no alerts: its name, its address and the reason, a word of `cep_sink_up`.",
+    "sink_back": "A sink takes alerts again; the time for which it did not.",
     "alerts_refused": "A receiver has refused alerts for good: which sink, how many and why.",
     "checkpoint_failed": "A checkpoint was not copied to its target; the job continues without it.",
     "checkpoint_refused": "A store or checkpoint was skipped at the start, and why.",

@@ -22,7 +22,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
@@ -79,9 +79,12 @@ class Observed(Collector):
     sending_since_s: dict[str, float] = field(default_factory=dict)  # by sink: a delivery is under way; monotonic
     sinks_away: dict[str, str] = field(default_factory=dict)  # by name: the reason, a word of SINK_REASONS
     sink_names: tuple[str, ...] = ()
+    sink_addresses: Mapping[str, str] = field(default_factory=dict)  # by name, where the name does not say it
     ready_lag_ms: int | None = None  # the time of arriving events that may wait when a job becomes ready; None: any
     has_caught_up: bool = False  # the lag has once been below that since the start
     _backlogs: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    _abandoned: dict[str, int] = field(default_factory=dict)  # alerts that no sink gets, by the sink that is gone
+    _logged_sinks: dict[str, tuple[str, float]] = field(default_factory=dict)  # by name: reason and begin (monotonic)
     _troubles: dict[str, str | None] = field(default_factory=dict)  # by part; None: it is well
     _troubled_s: dict[str, float] = field(default_factory=dict)
     _latency: Latency = field(default_factory=Latency)
@@ -157,8 +160,42 @@ class Observed(Collector):
         """Note which sinks are away, and which have not answered for too long. `detail` is for the log."""
         with self._lock:
             away = self._sinks_in_trouble()
-        troubles = [f"{sink}: {SINK_REASONS[reason]}" for sink, reason in sorted(away.items())]
+            before, now_s = dict(self._logged_sinks), time.monotonic()
+            since = {sink: before[sink][1] if sink in before else now_s for sink in away}
+            self._logged_sinks = {sink: (reason, since[sink]) for sink, reason in away.items()}
+        troubles = [f"{self._shown(sink)}: {SINK_REASONS[reason]}" for sink, reason in sorted(away.items())]
         self.note(SINKS, "; ".join(troubles) + "; the job tries again" if troubles else None, detail)
+        if self.log is None:
+            return
+        for sink, reason in sorted(away.items()):
+            if before.get(sink, ("",))[0] != reason:
+                self.log.tell(
+                    "sink_away", f"{self._shown(sink)} takes no alerts: {SINK_REASONS[reason]}; the job tries again",
+                    sink=sink, address=self.address_of(sink), reason=reason,
+                )  # fmt: skip
+        for sink in sorted(before.keys() - away.keys()):
+            seconds = round(now_s - before[sink][1], 1)
+            text = f"{self._shown(sink)} takes alerts again, after {seconds:.0f} s"
+            self.log.tell("sink_back", text, sink=sink, address=self.address_of(sink), seconds=seconds)
+
+    def address_of(self, sink: str) -> str:
+        """Return the address of a sink, without any secret."""
+        return self.sink_addresses.get(sink, sink)
+
+    def _shown(self, sink: str) -> str:
+        return f"{sink} at {self.sink_addresses[sink]}" if sink in self.sink_addresses else sink
+
+    def abandon(self, name: str, count: int) -> None:
+        """Report alerts that wait for a sink which the job no longer has, and that no new sink takes over."""
+        with self._lock:
+            self._abandoned[name] = count
+        if self.log is not None:
+            self.log.tell(
+                "abandoned",
+                f"{count:,} alerts waited for {name}, which the job no longer has, and no new sink takes them over: "
+                "they are not sent; `cep replay` makes them again",
+                sink=name, count=count,
+            )  # fmt: skip
 
     def _sinks_in_trouble(self) -> dict[str, str]:
         """Return the reason for each sink that takes no alerts, or has not answered for too long; with the lock."""
@@ -246,7 +283,7 @@ class Observed(Collector):
         with self._lock:
             totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
             batch_id, watermark_ms, lags, troubles = self.batch_id, self.watermark_ms, self.lags, dict(self._troubles)
-            sinks_away, backlogs = self._sinks_in_trouble(), dict(self._backlogs)
+            sinks_away, backlogs, abandoned = self._sinks_in_trouble(), dict(self._backlogs), dict(self._abandoned)
             latency = self._latency.family()
         if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
             gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
@@ -258,11 +295,13 @@ class Observed(Collector):
         yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
         yield _labelled("lag_records", "partition", lags)
         yield _labelled("part_up", "part", {part: float(trouble is None) for part, trouble in troubles.items()})
-        yield _sinks(sorted({*self.sink_names, *sinks_away}), sinks_away)
+        addresses = {name: self.address_of(name) for name in {*self.sink_names, *sinks_away}}
+        yield _sinks(addresses, sinks_away)
         now_ms = time.time() * 1_000
         ages_s = {name: 0.0 if ms is None else max(0.0, now_ms - ms) / 1_000 for name, (_, ms) in backlogs.items()}
         yield _labelled("sink_waiting_alerts", "sink", {name: count for name, (count, _) in backlogs.items()})
         yield _labelled("sink_oldest_alert_seconds", "sink", ages_s)
+        yield _labelled("abandoned_alerts", "sink", abandoned)
         yield latency
 
 
@@ -281,11 +320,11 @@ def _rule_runs(totals: Mapping[str, int]) -> Metric:
     return family
 
 
-def _sinks(names: Sequence[str], away: Mapping[str, str]) -> Metric:
+def _sinks(addresses: Mapping[str, str], away: Mapping[str, str]) -> Metric:
     """Return for each sink 1 without a reason, or 0 with the reason for which it takes no alerts."""
-    family = GaugeMetricFamily("cep_sink_up", GAUGES["sink_up"], labels=["sink", "reason"])
-    for name in names:
-        family.add_metric([name, away.get(name, "")], float(name not in away))
+    family = GaugeMetricFamily("cep_sink_up", GAUGES["sink_up"], labels=["sink", "address", "reason"])
+    for name, address in sorted(addresses.items()):
+        family.add_metric([name, address, away.get(name, "")], float(name not in away))
     return family
 
 

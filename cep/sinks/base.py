@@ -17,6 +17,7 @@ TAKEN_OVER_HELP = (
     "nothing is lost; with --standby let its platform start this one again, so that it stands by; otherwise leave one "
     "of the two stopped"
 )
+DEAD_LETTERS = "dead letters"  # the name of their sink in health, metrics and messages
 # Why a sink does not take alerts now → one sentence for its operator. The words are labels of `cep_sink_up`.
 SINK_REASONS = {
     "no_answer": "nobody answers; check the receiver and the network",

@@ -7,11 +7,15 @@ Readers see all alerts of a micro-batch or none. A repeated micro-batch finds it
 If other alerts have the number, another job writes to the table. A place is a folder or a URL of the library
 (`s3://…`), with credentials in the environment. Many small commits make many small files: the owner of the table
 compacts it.
-Tested by: tests/sinks/test_lake.py, tests/sinks/test_contract.py
+
+A write is one try, which ends after some seconds. A failure of the place (no answer, 503, a missing right, a full disk)
+raises SinkAwayError, and the runner tries again. Alerts of another job under this job's number raise SinkError.
+Tested by: tests/sinks/test_lake.py, tests/sinks/test_contract.py, tests/cli/test_waits.py
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +23,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.addresses import check_place
-from cep.base.errors import SinkError
-from cep.sinks.base import Recalled
+from cep.base.errors import SinkAwayError, SinkError
+from cep.sinks.base import SINK_REASONS, Recalled
 
 # The library takes half a second to import: a job without a lake starts without it.
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _ID = "alert_id"
+_COLOR = re.compile(r"\x1b\[\d+m|↳")  # of a terminal, in messages of the library
 _CLOCKS_MS = 3_600_000  # clocks differ; ids of before do no harm
+# One try at a remote place: the library alone would try for three minutes.
+_ONE_TRY = {"connect_timeout": "5s", "timeout": "10s", "max_retries": "1", "retry_timeout": "10s"}
+# Part of a message of the library, which has no codes → a word of SINK_REASONS; the first that fits.
+_REASONS = (
+    ("503 ", "busy"), ("429 ", "busy"), ("SlowDown", "busy"), ("500 ", "busy"), ("502 ", "busy"), ("504 ", "busy"),
+    ("403 ", "access"), ("401 ", "access"), ("privileges", "access"), ("ermission denied", "access"),
+    ("NoSuchBucket", "missing"), ("404 ", "missing"), ("error sending request", "no_answer"),
+    ("timed out", "no_answer"),
+)  # fmt: skip
 
 
 class LakeSink:
@@ -42,9 +56,13 @@ class LakeSink:
 
         self._library = deltalake
         self._place, self._job = place, f"cep-{job}"
+        self._options = _ONE_TRY if "://" in place else {}
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Commit the alerts unless they are there. Raises: SinkError, the table is then as it was."""
+        """Commit the alerts unless they are there. The table is as it was after an error.
+
+        Raises: SinkAwayError if the place does not take them now; SinkError if another job has their number.
+        """
         if alerts.num_rows == 0:
             return
         try:
@@ -56,10 +74,14 @@ class LakeSink:
             self._library.write_deltalake(
                 self._place if table is None else table, alerts, mode="append", schema_mode="merge",
                 commit_properties=self._library.CommitProperties(app_transactions=[number]),
+                storage_options=self._options,
             )  # fmt: skip
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-            raise SinkError(
-                self._failed(f"{alerts.num_rows} alerts of micro-batch {batch_id} did not reach", error)
+            said, reason = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__, _reason(error)
+            raise SinkAwayError(
+                f"{alerts.num_rows} alerts of micro-batch {batch_id} did not reach the table {self._place}: {said}; "
+                f"{SINK_REASONS[reason]}: nothing is lost",
+                reason,
             ) from error
 
     def place(self) -> str:
@@ -81,13 +103,25 @@ class LakeSink:
             ids = frozenset(name for part in parts for name in part.to_table(columns=[_ID])[_ID].to_pylist())
             return Recalled(ids, newest)
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-            raise SinkError(self._failed("nobody can say which alerts have reached", error)) from error
+            said = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__
+            raise SinkError(
+                f"nobody can say which alerts have reached the table {self._place}: {said}; mend it, then start again: "
+                "nothing is lost"
+            ) from error
 
     def close(self) -> None:
         """Do nothing: nothing is open between writes."""
 
     def _table(self) -> DeltaTable | None:
-        return self._library.DeltaTable(self._place) if self._library.DeltaTable.is_deltatable(self._place) else None
+        """Open the table; None if there is none.
+
+        The library's own question for a table (`is_deltatable`) holds Python's lock until the place answers, so a place
+        that hangs would stop every thread of the job.
+        """
+        try:
+            return self._library.DeltaTable(self._place, storage_options=self._options)
+        except self._library.exceptions.TableNotFoundError:
+            return None
 
     def _newest(self, table: DeltaTable) -> int:
         newest = table.transaction_version(self._job)
@@ -105,9 +139,11 @@ class LakeSink:
                 "an older one; give this one a checkpoint folder of another name, or restore the newer folder"
             )
 
-    def _failed(self, what: str, error: Exception) -> str:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return f"{what} the table {self._place}: {reason}; mend it, then start again: nothing is lost"
+
+def _reason(error: Exception) -> str:
+    """Return the word of SINK_REASONS for a failure."""
+    said = str(error)
+    return next((reason for text, reason in _REASONS if text in said), "refused")
 
 
 def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:

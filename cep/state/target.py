@@ -10,24 +10,32 @@ Tested by: tests/state/test_target.py, tests/state/test_s3.py
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.asyn import sync as sync_in_loop
 from fsspec.implementations.local import LocalFileSystem
 
 from cep.base.addresses import check_place
 from cep.base.durable import sync
-from cep.base.errors import StateCorruptError, StateError, StoreError, UnreadableError
+from cep.base.errors import StateCorruptError, StateError, StoreAwayError, StoreError, UnreadableError
 from cep.base.limits import JOB_FILE_BYTES_MAX
 from cep.base.reading import open_file, read_file
 
 PARTIAL = ".part"
 _COPY_BYTES = 1 << 20
+# A store that hangs or answers 503 is noticed within half a minute. Its client alone would try for several minutes, and
+# a job tries its checkpoint again every ten seconds.
+_S3_TRY = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 1}}}
+_UPLOAD_S, _UPLOAD_BYTES_S = 20.0, 1 << 20  # of a file: at least, and the rate at which a large one must go
 _VARIABLES = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -48,12 +56,14 @@ class Target:
         check_place(url, f"give them in the environment, as {names}")
         self.url = url
         try:
-            self._files, root = fsspec.core.url_to_fs(url)
+            self._files, root = fsspec.core.url_to_fs(url, **(_S3_TRY if url.startswith(("s3:", "s3a:")) else {}))
         except (ImportError, ValueError) as error:
             package = "`pip install 'cep[s3]'`" if url.startswith("s3:") else "the package"
             raise StoreError(f"cannot reach {url}: {error}; install {package}, or give a local directory") from error
         self._root = str(root).rstrip("/")
         self._is_local = isinstance(self._files, LocalFileSystem)
+        if hasattr(self._files, "retries"):
+            self._files.retries = 1  # s3fs repeats what its library has repeated
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Map the name of each file of a folder to its bytes, including unfinished files. An absent folder is empty."""
@@ -82,7 +92,7 @@ class Target:
             elif self._files.exists(self._path(name)):
                 raise FileExistsError(errno.EEXIST, "")
             else:
-                self._files.pipe_file(self._path(name), data, mode="create")  # of two at a time one fails, where it can
+                self._upload("pipe_file", self._path(name), data, size=len(data), mode="create")  # of two one may fail
 
     def put(self, source: Path, name: str, may_link: bool = False) -> None:
         """Copy a local file here, and replace the file of that name. Pass `may_link` if it never changes again."""
@@ -90,7 +100,7 @@ class Target:
             if self._is_local:
                 self._put_local(source, Path(self._path(name)), may_link)
             else:
-                self._files.put_file(str(source), self._path(name))
+                self._upload("put_file", str(source), self._path(name), size=source.stat().st_size)
 
     def get(self, name: str, into: Path, size: int, may_link: bool = False) -> None:
         """Make a local copy of a file of exactly `size` bytes. Pass `may_link` if the copy is never changed.
@@ -114,6 +124,25 @@ class Target:
                 self._files.rm_file(self._path(name))
             except FileNotFoundError:
                 return
+
+    def _upload(self, method: str, *arguments: Any, size: int, **options: Any) -> None:
+        """Call a method that uploads a file of `size` bytes, and give up after a time.
+
+        The client of S3 waits for `100 Continue` without a limit. Raises: ConnectionError.
+        """
+        if not isinstance(self._files, AsyncFileSystem):
+            getattr(self._files, method)(*arguments, **options)
+            return
+        wait_s = _UPLOAD_S + size / _UPLOAD_BYTES_S
+        upload = getattr(self._files, f"_{method}")
+
+        async def within_time() -> None:
+            try:
+                await asyncio.wait_for(upload(*arguments, **options), wait_s)
+            except TimeoutError as error:
+                raise ConnectionError(f"no answer within {wait_s:.0f} s") from error
+
+        sync_in_loop(self._files.loop, within_time)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -192,10 +221,10 @@ class Target:
             if doing == "read" and (isinstance(error, FileNotFoundError) or error.errno == errno.EIO):
                 raise StateCorruptError(text) from error
             full = "; make room there, or keep fewer checkpoints" if error.errno in _FULL_CODES else ""
-            raise StoreError(text + full) from error
+            raise (StoreError if self._is_local else StoreAwayError)(text + full) from error
         except Exception as error:
             # Not every package has its errors from OSError: botocore has a tree of its own.
-            raise StoreError(
+            raise StoreAwayError(
                 f"cannot {doing} {name or 'files'} in {self.url}: {type(error).__name__}: {error}; check the address, "
                 "the credentials and the network"
             ) from error

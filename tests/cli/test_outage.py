@@ -22,7 +22,7 @@ from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed, start
 
 OUTAGE_S = 40  # longer than a client waits for an answer
-WAIT_S = 120
+WAIT_S = 300
 
 
 def status(port: int, path: str) -> int:

@@ -103,7 +103,7 @@ log = "json"
     name = f"{url_of(receiver.server)}?…"
     assert (refusals["/live"][0], refusals["/ready"][0], refusals["/health"][0]) == (200, 503, 503)
     assert f"{name}: it refuses access; check" in refusals["/health"][1]
-    assert f'cep_sink_up{{reason="access",sink="{name}"}} 0.0' in refusals["/metrics"][1]
+    assert f'cep_sink_up{{address="{name}",reason="access",sink="{name}"}} 0.0' in refusals["/metrics"][1]
     (refusal,) = [line for line in log_lines if line["event"] == "alerts_refused"]
     assert (refusal["sink"], refusal["count"], refusal["reason"]) == (name, 1, f"{name} answered 400")
     assert log_lines[-1][f"alerts_refused[{name}]"] == 1

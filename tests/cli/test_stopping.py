@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -18,6 +19,7 @@ import orjson
 import psycopg
 import pytest
 
+from cep.sinks.postgres import _TABLE as TABLE
 from tests.cli.test_refused_alerts import Judge
 from tests.cli.test_run import RULES
 from tests.real_postgres import IS_THERE, RealPostgres
@@ -25,7 +27,8 @@ from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT
 from tests.webhook import url_of
 
-WAIT_S = 120
+WAIT_S = 300
+GRACE_S = 15  # of the unit of systemd and the manifests: later they kill the job
 CONF = """[job]
 rules = {rules}
 checkpoint = "{folder}/job"
@@ -43,9 +46,9 @@ log = "json"
 class Silent:
     """A server that takes connections and never answers: `asked` gets an item for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.asked: SimpleQueue[None] = SimpleQueue()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._open: list[socket.socket] = []
         threading.Thread(target=self._take, daemon=True).start()
 
@@ -63,6 +66,8 @@ class Silent:
             self.asked.put(None)
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # or `accept` holds the port
         for one in (self._listener, *self._open):
             one.close()
 
@@ -85,7 +90,7 @@ def begun(folder: Path, events: str, alerts: list[str], more: str = "", **enviro
 def locked(postgres: RealPostgres) -> Iterator[None]:
     """Hold a lock on the table until the end of the block."""
     with psycopg.connect(postgres.address) as connection:
-        connection.execute("create table if not exists cep_alerts (alert_id text primary key)")
+        connection.execute(TABLE)
         connection.commit()
         connection.execute("lock table cep_alerts in access exclusive mode")
         yield
@@ -98,11 +103,15 @@ def wait_for_lock(postgres: RealPostgres) -> None:
             connection.execute("select pg_sleep(0.05)")
 
 
-def verify_end(process: subprocess.Popen[bytes]) -> int:
-    """Ask a job to stop; return how many alerts it leaves to the next start."""
+def verify_end(process: subprocess.Popen[bytes], log_path: Path | None = None) -> int:
+    """Ask a job to stop; return how many alerts it leaves to the next start. Its lines go to `log_path`."""
+    began_s = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=WAIT_S)
+    _, log = process.communicate(timeout=GRACE_S)
+    print(f"ended after {time.monotonic() - began_s:.1f} s")
     assert process.returncode == 0, log.decode()
+    if log_path is not None:
+        log_path.write_bytes(log)
     lines = [orjson.loads(line) for line in log.splitlines() if line.startswith(b"{")]
     assert lines[-1]["event"] == "ended", log.decode()
     return next((int(line["count"]) for line in lines if line["event"] == "undelivered"), 0)

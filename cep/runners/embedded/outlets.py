@@ -23,7 +23,7 @@ from cep.base.errors import SinkAwayError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.engine.alerts import NO_ALERTS
 from cep.runners.patience import Patience, impatient
-from cep.sinks.base import AlertSink, DeadLetterSink
+from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
 from cep.step.suppress import is_suppressed
 
 _LEAVE_S = 0.05
@@ -90,7 +90,7 @@ class Outlets:
         """Each sink with its part of a commit. The last sink of alerts stands last, for its changelog."""
         lines = (
             ("audit", self.audit, is_audit),
-            ("dead letters", self.dead_letters, _is_letter),
+            (DEAD_LETTERS, self.dead_letters, _is_letter),
             ("suppressed alerts", self.suppressed, is_suppressed),
         )
         names = self.names or [f"sink {place}" for place in range(len(self.sinks))]

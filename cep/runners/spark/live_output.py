@@ -49,12 +49,11 @@ from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, MARKS, REFUSED, STA
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
-from cep.sinks.base import AlertSink, DeadLetterSink
+from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
 from cep.step.dead_letters import event_dead_letters, under_rules
 from cep.step.event_time import PartitionTimes, times_from_json
 from cep.step.marks import Marks, joined_marks, marks_from_bytes
 
-_DEAD_LETTERS = "dead letters"
 _ROOM_S = 0.05  # between two looks at sinks that are waited for
 _DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batch
 
@@ -111,11 +110,11 @@ class LiveOutput:
             for name, sink in zip(names, sinks, strict=True)
         }
         self._line_queue = SinkQueue(
-            _DEAD_LETTERS, dead_letter_sink.write, b"\n".join, bytes.splitlines, self._patience,
-            lambda _: sending(_DEAD_LETTERS, NO_ALERTS),
+            DEAD_LETTERS, dead_letter_sink.write, b"\n".join, bytes.splitlines, self._patience,
+            lambda _: sending(DEAD_LETTERS, NO_ALERTS),
         )  # fmt: skip
         self._dead_letters = dead_letter_sink
-        self.abandoned = adopt(directory, [*names, _DEAD_LETTERS])
+        self.abandoned = adopt(directory, [*names, DEAD_LETTERS])
         for queue in self._queues:
             queue.open(directory)
         self._report = report
@@ -209,7 +208,7 @@ class LiveOutput:
             self.totals.update(counters)
             if status is not None and self.rules is not None:
                 forget_open_runs(self.totals, self.rules.status)
-            write_progress(self._directory, batch_id, self.totals)
+            write_progress(self._directory, batch_id, self.totals, self.undelivered_count)
             if status is not None:
                 self._rulebooks.changed(orjson.loads(status)["digest"], batch_id)
         if self.paused_partitions is not None:
@@ -278,7 +277,7 @@ class LiveOutput:
                 break
             self._patience.stop.wait(_ROOM_S) if deadline_s is None else sleep(_ROOM_S)
         self.totals.update(self._patience.counted() + self._delivered())
-        write_progress(self._directory, self.batch_id, self.totals)
+        write_progress(self._directory, self.batch_id, self.totals, self.undelivered_count)
 
     def close(self) -> None:
         """Close the sinks and the letters, except those that still wait for an answer."""

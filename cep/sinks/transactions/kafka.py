@@ -192,7 +192,7 @@ class Transactions:
         try:
             self._open(monotonic() + self._target.wait_ms_max / 1_000)
         except KafkaException as error:
-            raise SinkError(self._failed([], -1, _reason(error))) from error
+            raise _kind(error)(self._failed([], -1, _reason(error))) from error
 
     def bring(self, records: Iterable[Record]) -> None:
         """Send these in a transaction without a micro-batch. Raises: SinkError after `wait_ms_max`."""
@@ -203,7 +203,7 @@ class Transactions:
             self._commit(deadline_s)
         except (KafkaException, _AgainError) as error:
             reason = _reason(error) if isinstance(error, KafkaException) else str(error)
-            raise SinkError(
+            raise _kind(error)(
                 f"what a job has kept so far was not brought to {self._target.servers} in one transaction: {reason}; "
                 "check the brokers and start again"
             ) from error
@@ -220,7 +220,7 @@ class Transactions:
             number = self._newest[0]
             keys = frozenset(self._keys(since_ms, places, deadline_s)) if number > after else frozenset[str]()
         except KafkaException as error:
-            raise SinkError(
+            raise _kind(error)(
                 f"topic {self._target.topic} at {self._target.servers} does not tell which {self._what} it has: "
                 f"{_reason(error)}; check the brokers and start again: nothing is lost"
             ) from error
@@ -376,6 +376,11 @@ class Transactions:
             f"at {self._target.servers}: {said}"
         )
         return failure if reason is None else f"{failure}; {SINK_REASONS[reason]}: nothing is lost"
+
+
+def _kind(error: Exception) -> type[SinkError]:
+    """Return the kind of error for what brokers did not do at the start of a job."""
+    return SinkAwayError if not isinstance(error, KafkaException) or is_away(error) else SinkError
 
 
 def _digest(records: Sequence[Record]) -> str:

@@ -111,7 +111,7 @@ def test_what_no_waiting_mends_ends_the_job_at_once() -> None:
 
 def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> None:
     lines = io.StringIO()
-    observed = Observed(60_000, Log("json", lines))
+    observed = Observed(60_000, Log("json", lines), sink_addresses={"kafka:alerts": "broker:9092"})
     observed.begin()
     away = SinkAwayError("3 alerts did not reach topic alerts", "too_large")
     observed.away("kafka:alerts", away)
@@ -119,7 +119,7 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
     Watch(Watched(), observed, 1_000).look()
     assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, False, False]
     assert observed.troubles["sinks"].startswith("alerts/: it is not at this address; check")
-    assert "kafka:alerts: an alert is larger than it allows" in observed.troubles["sinks"]
+    assert "kafka:alerts at broker:9092: an alert is larger than it allows" in observed.troubles["sinks"]
     assert observed.ready()[0] is False
     observed.away("kafka:alerts", away)
     observed.away("alerts/", None)
@@ -127,8 +127,14 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
     observed.away("kafka:alerts", None)
     assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, True, True]
     log_lines = [orjson.loads(line) for line in lines.getvalue().splitlines()]
-    assert [(line["event"], line["part"]) for line in log_lines] == [("unhealthy", "sinks"), ("healthy", "sinks")]
-    assert log_lines[0]["reason"] == "3 alerts did not reach topic alerts"
+    of_part = [line for line in log_lines if "part" in line]
+    assert [(line["event"], line["part"]) for line in of_part] == [("unhealthy", "sinks"), ("healthy", "sinks")]
+    assert of_part[0]["reason"] == "3 alerts did not reach topic alerts"
+    of_sinks = [(line["event"], line["sink"], line["address"], line.get("reason")) for line in log_lines if "sink" in line]
+    assert of_sinks == [
+        ("sink_away", "kafka:alerts", "broker:9092", "too_large"), ("sink_away", "alerts/", "alerts/", "missing"),
+        ("sink_back", "alerts/", "alerts/", None), ("sink_back", "kafka:alerts", "broker:9092", None),
+    ], "each sink has lines of its own"  # fmt: skip
 
 
 class Asleep(Lines):
