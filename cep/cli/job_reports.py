@@ -161,6 +161,8 @@ class JobReports:
 
     def _measure(self) -> None:
         commits, sizes = self._commits, self._commits.store.sizes()
+        # Deliveries and failed checkpoints are counted between micro-batches, too.
+        self._observed.finished(commits.batch_id - 1, commits.totals)
         stored = sizes.disk_bytes + sizes.memory_bytes
         # Without a folder there are no commits, and the whole state is in pages in memory.
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}

@@ -245,11 +245,13 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     commits = Commits(
         around.store,
         on_step=(lambda _: None) if seen.traces is None else seen.traces.commit_step,
-        on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
+        on_failed=lambda error: log.tell(
+            "checkpoint_failed", f"no checkpoint: {error}; the job goes on without", reason=str(error)
+        ),
         changelog=around.changelog,
     )
     for refused in commits.refused:
-        log.tell("checkpoint_refused", f"passed over: {refused}")
+        log.tell("checkpoint_refused", f"passed over: {refused}", reason=refused)
     begins_with.lists.copy_into(commits.lists)
     engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
     if commits.head is None:
@@ -261,7 +263,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen), reports.idle)
     seen.key_answers.runner = runner
-    stop.report = lambda: tell_end(commits.totals, log, commits.undelivered_count)
+    stop.report = partial(_report_end, reports, commits, log)
     try:
         tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
         shorten_pauses()
@@ -272,6 +274,12 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
         engine.close()
         commits.close()
         tell_end(commits.totals, log, commits.undelivered_count if checkpoint is not None else 0)
+
+
+def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:
+    """Report the end of a job that waits for another machine, and note the waiting alerts for the next start."""
+    reports.write_totals()
+    tell_end(commits.totals, log, commits.undelivered_count)
 
 
 def _report(reports: JobReports, seen: _Seen) -> Callable[[BatchReport], None]:

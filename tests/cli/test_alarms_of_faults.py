@@ -281,9 +281,10 @@ def test_faults_of_machines(prometheus: Tools, tmp_path: Path) -> None:
         watching.wait_until_quiet("CepNoCheckpoint", "CepPartInTrouble")
 
         files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
-        before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (int(files / 0.9), int(files / 0.9) + 1_000))
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (int(files / 0.9), hard))
         watching.wait_until_fired("CepFewFilesLeft")
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (before[0], int(files / 0.9) + 1_000))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
         watching.wait_until_quiet("CepFewFilesLeft")
 
         pay(PER_KEY, amount=1.0)

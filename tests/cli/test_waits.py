@@ -113,7 +113,7 @@ def test_a_target_that_gives_no_answer(tmp_path: Path) -> None:
         s3.stop()
         store = Silent(place)
         stack.callback(store.close)
-        (tmp_path / "events" / "2.jsonl").write_bytes(b"\n".join(morning()[700:]))
+        (tmp_path / "events" / "2.jsonl").write_bytes(b"\n".join(morning()[700:1_400]))
         store.asked.get(timeout=WAIT_S)
         assert verify_end(process) == 0, "the alerts are in their folder"
         while not store.asked.empty():
@@ -129,7 +129,7 @@ def test_a_target_that_gives_no_answer(tmp_path: Path) -> None:
         wait_for(lambda: status(port, "/ready") == 200)
         s3.stop()
         stack.callback(Answering(place, 503).close)
-        (tmp_path / "events" / "3.jsonl").write_bytes(morning()[0])
+        (tmp_path / "events" / "3.jsonl").write_bytes(b"\n".join(morning()[1_400:]))
         wait_for(lambda: "cep_checkpoints_failed_total 0.0" not in metrics(port))
         assert 'cep_part_up{part="checkpoints"} 0.0' in metrics(port)
         assert verify_end(process) == 0
