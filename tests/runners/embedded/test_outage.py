@@ -130,7 +130,9 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
     of_part = [line for line in log_lines if "part" in line]
     assert [(line["event"], line["part"]) for line in of_part] == [("unhealthy", "sinks"), ("healthy", "sinks")]
     assert of_part[0]["reason"] == "3 alerts did not reach topic alerts"
-    of_sinks = [(line["event"], line["sink"], line["address"], line.get("reason")) for line in log_lines if "sink" in line]
+    of_sinks = [
+        (line["event"], line["sink"], line["address"], line.get("reason")) for line in log_lines if "sink" in line
+    ]
     assert of_sinks == [
         ("sink_away", "kafka:alerts", "broker:9092", "too_large"), ("sink_away", "alerts/", "alerts/", "missing"),
         ("sink_back", "alerts/", "alerts/", None), ("sink_back", "kafka:alerts", "broker:9092", None),
