@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 
-# Control characters but for tab and line feed, characters without a width, marks that change the direction of a text,
-# the separators of lines and paragraphs, surrogates, and tags.
+# Control characters but for tab and line feed, characters without a width or without ink, marks that change the
+# direction of a text, the separators of lines and paragraphs, surrogates, formats of shorthand, music and hieroglyphs,
+# and tags.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U00013430-\U0001345f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 

@@ -8,6 +8,7 @@ Tested by: tests/columnar/test_tokens.py
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ from cep.columnar.texts import encoded
 
 NO_CARD_NUMBER = "no_card_number"
 # Twelve ASCII digits or more, also in groups: with up to three characters that are no letters between two digits.
-MANY_DIGITS = re.compile(r"[0-9](?:(?:[^\w\n]|_){0,3}[0-9]){11,}")
+MANY_DIGITS = re.compile(r"\d(?:(?:[^\w\n]|_){0,3}\d){11,}")  # of any script: 4, ４ and ٤ are one digit
 # A time such as 2026-03-01 10:00 is not a card number: no card begins with 19 or 20.
 _TIME = r"\b(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9])?(?![0-9])"
 _TIME_OR_DIGITS = re.compile(f"(?P<time>{_TIME})|{MANY_DIGITS.pattern}")
@@ -52,8 +53,8 @@ def _without_card_numbers(run: re.Match[str]) -> str:
     text = run[0]
     if run["time"]:
         return text
-    places = [place for place, character in enumerate(text) if character.isdigit()]
-    digits = "".join(text[place] for place in places).encode()
+    places = [place for place, character in enumerate(text) if character.isdecimal()]
+    digits = "".join(str(unicodedata.decimal(text[place])) for place in places).encode()
     shown, end, start = [], 0, 0
     while start <= len(digits) - PAN_DIGITS_MIN:
         sizes = range(min(PAN_DIGITS_MAX, len(digits) - start), PAN_DIGITS_MIN - 1, -1)

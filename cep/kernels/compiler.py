@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
-from numba.core import codegen
-from numba.core import compiler as numba_compiler
-from numba.core.caching import FunctionCache
 
 from cep.base.collection import paused
+from cep.kernels.own_numba import FunctionCache, codegen, numba_compiler
 
 _WAIT_S, _LOOK_S = 120.0, 0.02  # for a kernel that another process compiles, and between two checks
 

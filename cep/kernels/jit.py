@@ -21,10 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-
 from cep.base.private import is_ours
 from cep.kernels.compiler import Compiler, PartCompiler, SharedCache
+from cep.kernels.own_numba import numba
 
 
 def _cache_folder() -> Path:

@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from numba.core import event
-
 from cep.base.processors import processors_count
 from cep.columnar.batch import empty_batch
 from cep.engine.advance import CARRIERS, carrier, compile_carrier
+from cep.kernels.own_numba import event
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from numba.core import event
+from cep.kernels.own_numba import event
 
 _EVENT = "numba:compile"
 _WHY = "compiling the matcher, once after an installation or a change"

@@ -13,7 +13,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import SecretKey, secret_keys, token_key
 from cep.columnar.decode import Decoded, decode_json, decode_table
-from cep.columnar.tokens import hide_card_numbers, is_card_number, tokens_of_key, with_tokens
+from cep.columnar.tokens import MANY_DIGITS, hide_card_numbers, is_card_number, tokens_of_key, with_tokens
 from tests.columnar.common import ONE
 from tests.columnar.crafted import assert_crafted_cost_what_others_do
 from tests.columnar.protected import AMEX, CARDS, KEYS, PAYMENT, SECOND, VISA, card_numbers, keys
@@ -149,6 +149,14 @@ def test_a_card_number_in_a_text_is_hidden(separator: str, before: str, after: s
     assert "•••" in hidden
     digits = "".join(filter(str.isdigit, hidden))
     assert not any(is_card_number(digits[place : place + 16].encode()) for place in range(len(digits)))
+
+
+@pytest.mark.parametrize("zero", ["0", "\uff10", "\u0660", "\u0966", "\U0001d7ce"])
+def test_a_card_number_in_the_digits_of_another_script_is_hidden(zero: str) -> None:
+    written = CARD.translate({ord("0") + digit: ord(zero) + digit for digit in range(10)})
+    assert hide_card_numbers(f"call {written} now") == "call ••• now"
+    assert hide_card_numbers(f"{written[:8]} {CARD[8:]}") == "•••"
+    assert MANY_DIGITS.search(f"a{written}") is not None
 
 
 def test_other_numbers_stay() -> None:

@@ -82,3 +82,13 @@ def test_a_folder_that_others_write_to_is_not_used(
     assert not cache_folder.is_relative_to(tmp_path)
     assert f"{planted} cannot be written, or others may write to it" in capsys.readouterr().err
     assert jit._cache_folder() == cache_folder, "the processes that this one starts share its folder"
+
+
+@pytest.mark.parametrize("text", ["disable_jit: 1\ncache_dir: here\n", "{{{{"])
+def test_a_file_in_the_current_folder_changes_no_setting(text: str, tmp_path: Path) -> None:
+    (tmp_path / ".numba_config.yaml").write_text(text)
+    code = "import cep.runners.ahead, cep.kernels.jit, numba, yaml; print(numba.config.DISABLE_JIT)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = [sys.executable, "-c", code]
+    result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr, result.returncode) == ("0\n", "", 0)
