@@ -19,7 +19,7 @@ from rich.console import Console
 
 from cep.base.limits import DEDUP_MS_DEFAULT, PRODUCE_DEPTH_MAX
 from cep.base.schema import Kind, Schema
-from cep.columnar.batch import TEXT, WHOLES, arrow_type, joined_orders
+from cep.columnar.batch import TEXT, WHOLES, EventBatch, arrow_type, joined_orders
 from cep.columnar.decode import Decoded
 from cep.columnar.digests import CONTENT, KEYS
 from cep.columnar.texts import rows_among
@@ -56,6 +56,11 @@ class Events:
         columns = {name: column.take(at) for name, column in self.columns.items()}
         order = None if self.order is None else self.order[rows]
         return Decoded(self.event_id.take(at), self.event_type[rows], self.time_ms[rows], columns, (), order)
+
+    def batch(self, rows: NDArray[np.int64]) -> EventBatch:
+        """Return what orders the events at these rows; their ids are their keys."""
+        taken = self.taken(rows)
+        return EventBatch(taken.event_id, taken.event_id, taken.event_type, taken.time_ms, {}, taken.order)
 
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
         """Return the row of each id, -1 for one that no event has. A produced event is the one that completed it."""

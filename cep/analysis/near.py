@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.analysis.axes import Axis, number_of, unit_of
@@ -25,6 +26,7 @@ from cep.analysis.curves import settings_at_once
 from cep.analysis.history import History
 from cep.analysis.sweep import Bench, Setting
 from cep.analysis.timelines import shown_key
+from cep.columnar.order import rows_in_order
 from cep.lang.show import show_time
 
 _STEPS = 6  # values on each side of the present one
@@ -156,8 +158,8 @@ def _samples(seen: _Seen, some: NDArray[np.int64], of: tuple[float, float, bool]
     chosen = [*places[is_right][:_SAMPLES], *places[~is_right][:_SAMPLES]]
     samples = []
     for place in chosen:
-        rows = judged.bound_row[judged.bound_alert == place]
-        ids = history.events.event_id.take(rows[np.argsort(history.events.time_ms[rows], kind="stable")]).to_pylist()
+        bound = history.events.batch(judged.bound_row[judged.bound_alert == place])
+        ids = bound.event_id.take(pa.array(rows_in_order(bound))).to_pylist()
         verdict = "right" if judged.is_right[place] else "immature" if judged.is_immature[place] else "wrong"
         key = shown_key(judged.key[int(place)].as_py(), rule, history.events.schema)
         samples.append(

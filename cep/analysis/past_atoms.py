@@ -7,7 +7,7 @@
     distinct(pay.shop over 1 d) >= 5                              Many different values in a short time.
 
 A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
-events of the same time count in the order of their ids.
+events of the same time count in the order of events (columnar/order.py).
 Tested by: tests/analysis/test_suggest.py
 """
 

@@ -31,6 +31,7 @@ from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
 from cep.base.schema import Kind, Schema
 from cep.base.terminal import Terminal
 from cep.columnar.batch import TEXT
+from cep.columnar.order import arranged_rows
 from cep.columnar.texts import encoded
 from cep.lang.field_names import Role, role_of
 from cep.lang.load import load_text
@@ -309,8 +310,7 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "
     honest = is_early & ~of_bad_key
     is_honest, weight = _sampled(honest, code, SUGGEST_EVENTS_MAX - int(is_bad.sum()))
     rows = np.flatnonzero(is_bad | is_honest)
-    place = np.asarray(pc.rank(events.event_id.take(pa.array(rows)), tiebreaker="first"))
-    rows = rows[np.lexsort((place, events.time_ms[rows], code[rows]))]  # events of one time by their ids
+    rows = rows[arranged_rows(events.batch(rows), code[rows].astype(np.int32), len(column.dictionary))]
     keys = code[rows]
     weights = np.where(is_bad[rows], 1.0, weight / bad_weight)  # frauds of the sample are as few
     fraud = marks.fraud[rows].astype(np.int64)

@@ -120,8 +120,8 @@ class EventType:
 
     Other fields of kind TIME are values: when an account was opened, when a card expires. `retain_ms` is how long
     events are kept at least for conditions over past events; None: as long as a rule asks. `derived` events come out of
-    patterns (`produce`), not from a source. `order_field` orders events of one time, before their ids; empty without
-    one.
+    patterns (`produce`), not from a source. `order_field` orders events of one time, before arrival does; empty
+    without one.
     """
 
     name: str

@@ -23,8 +23,8 @@ N = TypeVar("N", bound=np.generic)
 
 TEXT, WHOLES, FLOATS = pa.large_string(), pa.int64(), pa.float64()
 _SLOT_BITS = 64
-# The columns of an order table: microseconds inside the millisecond, the declared field, the view (order.py).
-ORDER_US, ORDER_FIELD, ORDER_VIEW, ORDER_COLUMNS = 0, 1, 2, 3
+# The columns of an order table: microseconds inside the millisecond, the declared field, the origin (order.py).
+ORDER_US, ORDER_FIELD, ORDER_ORIGIN, ORDER_COLUMNS = 0, 1, 2, 3
 NO_VALUE = np.iinfo(np.int64).min  # of a declared field that an event does not have
 NO_TEXTS = pa.nulls(0, TEXT)
 
@@ -40,11 +40,11 @@ def arrow_type(type_: Type) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of one key domain, in any order.
+    """Events of one key domain, in their order of arrival, which decides between events of one time.
 
     Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's event
     types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time. order int64[N, 3]
-    orders the events of one millisecond (order.py); None if their ids alone do.
+    orders the events of one millisecond before their arrival does (order.py); None if arrival alone does.
     """
 
     key: pa.Array
@@ -123,7 +123,7 @@ def joined_orders(parts: Sequence[tuple[NDArray[np.int64] | None, int]]) -> NDAr
 
 
 def no_order(count: int) -> NDArray[np.int64]:
-    """Return the order table of events that milliseconds and ids order: int64[count, 3]."""
+    """Return the order table of events that milliseconds and arrival order: int64[count, 3]."""
     table = np.zeros((count, ORDER_COLUMNS), np.int64)
     table[:, ORDER_FIELD] = NO_VALUE
     return table

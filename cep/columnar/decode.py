@@ -29,7 +29,7 @@ from cep.columnar.batch import NO_VALUE, TEXT, are_short, data_columns, joined_o
 from cep.columnar.convert import US_PER_MS, convert, convert_us
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.minor_units import in_currencies
-from cep.columnar.order import order_table
+from cep.columnar.order import order_table, with_partitions
 from cep.columnar.parse_json import columns_of, parse_json, text_of
 from cep.columnar.strays import NO_STRAYS, Strays, without_broken_texts
 from cep.columnar.texts import numbered, rows_among
@@ -111,34 +111,50 @@ class Decoded:
         )  # fmt: skip
 
 
+# Events, and the row of the record of each: int64[N], ascending.
+EventRows = tuple[Decoded, NDArray[np.int64]]
+
+
 def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN) -> Decoded:
     """Decode JSON objects, one a value (binary or text), whose fields are where the mapping says.
 
     A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
     where the schema has a single one.
     """
-    if mapping.has_views:
-        return _of_views(schema, mapping, partial(decode_json, schema, values))
+    return _of_views(schema, mapping, partial(_json_rows, schema, values))
+
+
+def _json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
     good, broken = parse_json(schema, large, mapping)
     parts = [
         _decode(schema, len(part.rows), part.columns, partial(_record_text, part.records), mapping, part.strays)
         for part in good
     ]
-    merged = _in_order([(part, read.rows[rows]) for (part, rows), read in zip(parts, good, strict=True)], schema)
-    if not broken:
-        return merged
-    unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
-    return replace(merged, poison=(*merged.poison, *unreadable))
+    merged, rows = in_row_order(schema, [(part, read.rows[at]) for (part, at), read in zip(parts, good, strict=True)])
+    if broken:
+        unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
+        merged = replace(merged, poison=(*merged.poison, *unreadable))
+    return merged, rows
 
 
-def _in_order(parts: Sequence[tuple[Decoded, NDArray[np.int64]]], schema: Schema) -> Decoded:
-    """Join events in the order of their rows: which one of two events of one id counts must not depend on a parser."""
+def in_row_order(schema: Schema, parts: Sequence[EventRows]) -> EventRows:
+    """Join events in the order of the rows of their records, which is the order of arrival.
+
+    Events of one row, which are of several views, stay in the order of the parts.
+    """
     merged = concat_decoded(schema, [part for part, _ in parts])
-    if len(parts) < 2:
-        return merged
-    rows = np.concatenate([part_rows for _, part_rows in parts])
-    return merged if (np.diff(rows) > 0).all() else merged.take(np.argsort(rows))
+    rows = np.concatenate([np.empty(0, np.int64), *(part_rows for _, part_rows in parts)])
+    if len(parts) < 2 or (rows[1:] >= rows[:-1]).all():
+        return merged, rows
+    by_row = np.argsort(rows, kind="stable")
+    return merged.take(by_row), rows[by_row]
+
+
+def in_partition(decoded: Decoded, partitions: int | NDArray[np.int64]) -> Decoded:
+    """Note the partition from which events came: one number, or int64[N]."""
+    order = with_partitions(decoded.order, partitions, len(decoded))
+    return decoded if order is decoded.order else replace(decoded, order=order)
 
 
 def decode_table(
@@ -150,8 +166,13 @@ def decode_table(
     A missing column is null in every record. Conversions are those of convert.py. A text that is not UTF-8, which only
     a forged or broken file has, is a bad value. So are `strays`, which are null in the table.
     """
-    if mapping.has_views:
-        return _of_views(schema, mapping, lambda view: decode_table(schema, table, show, view, strays))
+    return _of_views(schema, mapping, lambda view: decode_rows(schema, table, show, view, strays))
+
+
+def decode_rows(
+    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping, strays: Strays
+) -> EventRows:
+    """Like `decode_table` for the mapping of one view; return the events with the rows of their records."""
     given: Mapping[str, pa.Array] = columns_of(table)
     if not mapping.is_plain:
         given = mapping.arrays(schema, given, table.num_rows)
@@ -164,37 +185,40 @@ def decode_table(
             return _decode_halves(schema, table, show, mapping, error)
         given = {**given, **repaired[0]}
         strays = repaired[1]
-    return _decode(schema, table.num_rows, given, show, mapping, strays)[0]
+    return _decode(schema, table.num_rows, given, show, mapping, strays)
 
 
-def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], Decoded]) -> Decoded:
-    """Decode each view of the records; an invalid record is set aside once."""
+def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]) -> Decoded:
+    """Decode each view of the records, record by record; an invalid record is set aside once."""
+    if not mapping.has_views:
+        return decode(mapping)[0]
     first, *others = (decode(view) for view in mapping.views)
-    once = {poison.record for poison in first.poison if poison.code == _UNREADABLE}
+    once = {poison.record for poison in first[0].poison if poison.code == _UNREADABLE}
     others = [
-        replace(each, poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in once))
-        for each in others
+        (replace(each, poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in once)), rows)
+        for each, rows in others
     ]
-    return concat_decoded(schema, [first, *others])
+    return in_row_order(schema, [first, *others])[0]
 
 
 def _decode_halves(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping,
     error: pa.ArrowInvalid,
-) -> Decoded:  # fmt: skip
+) -> EventRows:  # fmt: skip
     if table.num_rows <= 1:
-        nothing, _ = _decode(schema, 0, {}, str)
-        return replace(nothing, poison=(Poison(_UNREADABLE, str(error).partition("\n")[0], ""),) * table.num_rows)
+        nothing, rows = _decode(schema, 0, {}, str)
+        reason = str(error).partition("\n")[0]
+        return replace(nothing, poison=(Poison(_UNREADABLE, reason, ""),) * table.num_rows), rows
     half = table.num_rows // 2
-    first = decode_table(schema, table.slice(0, half), show, mapping)
-    second = decode_table(schema, table.slice(half), lambda row: show(half + row), mapping)
-    return concat_decoded(schema, [first, second])
+    first = decode_rows(schema, table.slice(0, half), show, mapping, NO_STRAYS)
+    second, rows = decode_rows(schema, table.slice(half), lambda row: show(half + row), mapping, NO_STRAYS)
+    return in_row_order(schema, [first, (second, half + rows)])
 
 
 def _decode(
     schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str],
     mapping: FieldMapping = PLAIN, strays: Strays = NO_STRAYS,
-) -> tuple[Decoded, NDArray[np.int64]]:  # fmt: skip
+) -> EventRows:  # fmt: skip
     """Decode columns; return the events with their rows. `strays` are values that are null in the columns."""
     places = np.arange(rows)
     if mapping.needs:

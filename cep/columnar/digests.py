@@ -44,9 +44,10 @@ def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E)
         _add(decoded.columns[name], salts[name], keys)
     content = keys.copy()
     add_numbers(read_only(decoded.time_ms), _ALL_VALID, 0, salts[_TIME][0], content)
-    if decoded.order is not None:
-        us = read_only(np.ascontiguousarray(decoded.order[:, ORDER_US]))
-        add_numbers(us, _ALL_VALID, 0, salts[_MICROSECONDS][0], content)
+    if decoded.order is not None and (us := np.ascontiguousarray(decoded.order[:, ORDER_US])).any():
+        # An event of a whole millisecond has one digest, whether or not its batch has an order table.
+        has_us = read_only(np.packbits(us != 0, bitorder="little"))
+        add_numbers(read_only(us), has_us, 0, salts[_MICROSECONDS][0], content)
     for name, column in decoded.columns.items():
         if name not in key_fields:
             _add(column, salts[name], content)

@@ -1,40 +1,48 @@
-"""The order of events of one key: by time, and within one millisecond by the order table of their batch.
+"""The order of events of one key: by time, within one millisecond by the order table of their batch, then by arrival.
 
-    event time, ms │ µs in that ms │ declared field │ id of the record │ position of the view │ id
-    time_ms          order[:, 0]     order[:, 1]      in order[:, 2]: the number of id bytes that belong to the view
+    event time, ms │ µs in that ms │ declared field │ partition       │ arrival
+    time_ms          order[:, 0]     order[:, 1]      in order[:, 2]    row of the batch
 
-The id of a record, and each id, is compared by its length first: integers written as text keep their numeric order. An
-event without a value in the declared field precedes events that have one. A batch whose events have only milliseconds
-and ids has no order table and no cost. kernels/arrange.py has the one function that compares two events; all code that
-orders events calls it.
-Tested by: tests/columnar/test_order.py, tests/kernels/test_arrange.py
+Every batch has its events in the order in which the source gives them: rows of a frame or a file, files of a folder by
+their names, offsets of a partition. Whatever takes, joins or sends batches keeps that order. Events of two partitions
+have no common arrival, so the number of the partition decides. An event without a value in the declared field precedes
+events that have one. A batch whose events have only milliseconds, of one partition, has no order table and no cost.
+
+Derived events follow the source events of their millisecond. Workers make them in no reproducible order, so their ids
+decide: the id of the record, by its length first, the position of the view in the mapping, the whole id.
+
+    order[:, 2] = partition << 32 │ position of the view << 8 │ number of id bytes that belong to the view
+
+kernels/arrange.py has the one function that compares two events; all code that orders events calls it.
+Tested by: tests/columnar/test_order.py, tests/kernels/test_arrange.py, tests/runners/test_arrival.py
 """
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.columnar.batch import (
     NO_VALUE,
     ORDER_COLUMNS,
     ORDER_FIELD,
+    ORDER_ORIGIN,
     ORDER_US,
-    ORDER_VIEW,
     EventBatch,
     no_order,
     read_only,
     text_buffers,
 )
-from cep.kernels.arrange import VIEW_TAIL_BITS, arrange_events
+from cep.kernels.arrange import DERIVED_US, PARTITION_SHIFT, VIEW_TAIL_BITS, arrange_events
 from cep.kernels.layout import Int32, Int64
 from cep.kernels.records import Arrivals
 
-DERIVED_US = 1_000  # greater than each microsecond of a millisecond
 _NO_ORDER = np.empty((0, ORDER_COLUMNS), np.int64)
 
 
 def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: int, count: int) -> Int64 | None:
-    """Return the order table of `count` decoded events, None if milliseconds and ids order them.
+    """Return the order table of `count` decoded events, None if milliseconds and arrival order them.
 
     Shapes: `us` int64[N] are the microseconds inside the millisecond; `declared` int64[N] the values of the declared
     field, NO_VALUE without one. `view` and `position` name the view that the events are of, if there is one.
@@ -49,7 +57,19 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
     if declared is not None:
         table[:, ORDER_FIELD] = declared
     if view:
-        table[:, ORDER_VIEW] = (position << VIEW_TAIL_BITS) + 1 + len(view)
+        table[:, ORDER_ORIGIN] = (position << VIEW_TAIL_BITS) + 1 + len(view)
+    return table
+
+
+def with_partitions(order: Int64 | None, partitions: int | Int64, count: int) -> Int64 | None:
+    """Add the partitions of `count` source events to their order table: one number, or int64[N].
+
+    Partition 0 is the partition of events without a table.
+    """
+    if not np.any(partitions):
+        return order
+    table = no_order(count) if order is None else order.copy()
+    table[:, ORDER_ORIGIN] += np.asarray(partitions, np.int64) << PARTITION_SHIFT
     return table
 
 
@@ -60,9 +80,10 @@ def order_behind(sources: Int64, tail_bytes: int) -> Int64:
     event; an event that was completed by a derived event has the order of that event.
     """
     table = sources.copy()
+    table[:, ORDER_ORIGIN] &= (1 << PARTITION_SHIFT) - 1
     is_source = table[:, ORDER_US] < DERIVED_US
     table[is_source, ORDER_US] += DERIVED_US
-    table[is_source, ORDER_VIEW] += tail_bytes
+    table[is_source, ORDER_ORIGIN] += tail_bytes
     return table
 
 
@@ -81,6 +102,19 @@ def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
     new = Arrivals(key, read_only(time), read_only(order), *text_buffers(batch.event_id))
     arrange_events(by_time, new, keys_count, ordered)
     return ordered
+
+
+def ordered_by_id(batch: EventBatch) -> EventBatch:
+    """Sort the events by their records, as if they had arrived so: shorter ids first, then by bytes, then by view."""
+    records, views = batch.event_id, np.zeros(len(batch), np.int64)
+    if batch.order is not None:
+        views = batch.order[:, ORDER_ORIGIN] >> VIEW_TAIL_BITS
+        tails = batch.order[:, ORDER_ORIGIN] & ((1 << VIEW_TAIL_BITS) - 1)
+        for tail in np.unique(tails[tails > 0]).tolist():
+            records = pc.if_else(pa.array(tails == tail), pc.utf8_slice_codeunits(records, 0, -tail), records)
+    table = pa.table({"length": pc.binary_length(records), "record": records, "view": views})
+    by_id = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
+    return batch.take(np.asarray(by_id).astype(np.int64))
 
 
 def rows_in_order(batch: EventBatch) -> Int64:

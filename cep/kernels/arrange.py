@@ -16,7 +16,9 @@ from cep.kernels.records import Arrivals
 # change: key groups of stored state and sets on disk depend on it.
 HASH_SEED = np.uint64(0xCBF29CE484222325)
 HASH_PRIME = np.uint64(0x100000001B3)
-VIEW_TAIL_BITS = 8  # of the view in an order table: id bytes of the view; its position is above
+# The origin of an event in an order table: the number of id bytes of its view, the position of the view, its partition.
+VIEW_TAIL_BITS, PARTITION_SHIFT = 8, 32
+DERIVED_US = 1_000  # derived events have this or more: greater than each microsecond of a millisecond
 
 
 @inlined
@@ -109,22 +111,27 @@ def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: U
 def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
     """Return True if event a precedes event b, which has the same time in ms. This is the order of events.
 
-    Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its view:
-    the view's position, and in the lowest VIEW_TAIL_BITS the number of id bytes that belong to the view. int64[0, 3]:
-    only ids order events. Events that are equal in everything keep their order of arrival.
+    Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its
+    origin. int64[0, 3]: only arrival orders events, which is the order of their rows.
+    Source events of equal microseconds and field are ordered by their partitions, then by arrival. Derived events are
+    made in no reproducible order, so their ids order them: the id of the record, the view, the whole id.
     """
-    if order.shape[0] > 0:
-        for column in range(2):
-            if order[a, column] != order[b, column]:
-                return order[a, column] < order[b, column]
-        view_a, view_b = order[a, 2], order[b, 2]
-        if view_a != 0 or view_b != 0:
-            tails = (view_a & ((1 << VIEW_TAIL_BITS) - 1), view_b & ((1 << VIEW_TAIL_BITS) - 1))
-            record = _compare_ids(a, b, tails, offsets, data)
-            if record != 0:
-                return record < 0
-            if view_a >> VIEW_TAIL_BITS != view_b >> VIEW_TAIL_BITS:
-                return view_a < view_b
+    if order.shape[0] == 0:
+        return a < b
+    for column in range(2):
+        if order[a, column] != order[b, column]:
+            return order[a, column] < order[b, column]
+    origin_a, origin_b = order[a, 2], order[b, 2]
+    if order[a, 0] < DERIVED_US:
+        if origin_a >> PARTITION_SHIFT != origin_b >> PARTITION_SHIFT:
+            return origin_a < origin_b
+        return a < b
+    tails = (origin_a & ((1 << VIEW_TAIL_BITS) - 1), origin_b & ((1 << VIEW_TAIL_BITS) - 1))
+    record = _compare_ids(a, b, tails, offsets, data)
+    if record != 0:
+        return record < 0
+    if origin_a >> VIEW_TAIL_BITS != origin_b >> VIEW_TAIL_BITS:
+        return origin_a < origin_b
     whole = _compare_ids(a, b, (0, 0), offsets, data)
     return a < b if whole == 0 else whole < 0
 
@@ -146,8 +153,8 @@ def _sift(rows: Int64, lo: int, root: int, count: int, new: Arrivals) -> None:
 def arrange_events(rows_by_time: Int64, new: Arrivals, keys_count: int, out: Int64) -> None:
     """Sort new events by key, time and `is_before`: fill out int64[N] with their rows in the new order.
 
-    Shapes: rows_by_time int64[N] are their rows sorted by time; keys are below keys_count.
-    Cost: O(N), and a heap sort of each group of equal key and time that is not in order yet.
+    Shapes: rows_by_time int64[N] are their rows sorted by time, stably; keys are below keys_count.
+    Cost: O(N). With an order table, also a heap sort of each group of equal key and time that is not in order yet.
     """
     key, time = new.keys, new.time_ms
     start = np.zeros(keys_count + 1, np.int64)
@@ -159,6 +166,8 @@ def arrange_events(rows_by_time: Int64, new: Arrivals, keys_count: int, out: Int
         row = rows_by_time[i]
         out[start[key[row]]] = row
         start[key[row]] += 1
+    if new.order.shape[0] == 0:
+        return
     lo = 0
     while lo < out.shape[0]:
         hi = lo + 1

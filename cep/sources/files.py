@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,7 @@ def read_key(
     Raises: SourceError for a path without events, or one that cannot be read.
     """
     inputs = [paths] if isinstance(paths, Path) else paths
-    parts = [_read_key(path, schema, domain, key, view) for view in mapping.views for path in inputs]
-    decoded = concat_decoded(schema, parts)
+    decoded = concat_decoded(schema, [_read_key(path, schema, domain, key, mapping) for path in inputs])
     return _of_key(decoded, schema, domain, key)
 
 
@@ -58,15 +58,9 @@ def key_of_table(
     table: pa.Table, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping = PLAIN
 ) -> KeyRecords:
     """Return the events of one key in a table, as `read_key` reads them from files."""
-    decoded = concat_decoded(schema, [_decoded_key(table, schema, domain, key, view) for view in mapping.views])
-    return _of_key(decoded, schema, domain, key)
-
-
-def _decoded_key(table: pa.Table, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
-    places = [(mapping.path(name), part) for name, part in _written_parts(schema, domain, key, mapping)]
-    some = _has_parts([(path[0], part) for path, part in places if len(path) == 1], table.schema)
+    some = _may_have_key(_column_parts(schema, domain, key, mapping), table.schema)
     chosen = table if some is None else table.filter(some)
-    return decode_table(schema, chosen, partial(shown_row, chosen), mapping)
+    return _of_key(decode_table(schema, chosen, partial(shown_row, chosen), mapping), schema, domain, key)
 
 
 def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
@@ -88,10 +82,11 @@ def _read_file(
     try:
         if kind == "json":
             fitted = mapping.with_folders(schema, folder_values(file))
-            return _decoded_lines(file, folder, schema, fitted, _written_parts(schema, domain, key, fitted))
+            lines = list(_lines_with(file, folder, [_written_parts(schema, domain, key, v) for v in fitted.views]))
+            return decode_json(schema, pa.array(lines, pa.large_binary()), fitted)
         table = open_table(file, folder, kind, mapping.file)
         fitted = table.mapping(schema, mapping)
-        return _decoded_rows(table, schema, fitted, _written_parts(schema, domain, key, fitted))
+        return _decoded_rows(table, schema, fitted, _column_parts(schema, domain, key, fitted))
     except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
         raise unreadable(file, schema, error) from (None if schema.protected else error)
 
@@ -107,12 +102,21 @@ def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMa
 # ----------------------------------------------------------------------------------------------- parquet and CSV
 
 
-def _decoded_rows(table: TableFile, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]) -> Decoded:
+def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[list[tuple[str, str]]]:
+    """Return for each view of the records the columns that have parts of the key as they are, with the parts."""
+    paths = [
+        [(view.path(name), part) for name, part in _written_parts(schema, domain, key, view)] for view in mapping.views
+    ]
+    return [[(path[0], part) for path, part in of_view if len(path) == 1] for of_view in paths]
+
+
+def _decoded_rows(
+    table: TableFile, schema: Schema, mapping: FieldMapping, parts: Sequence[Sequence[tuple[str, str]]]
+) -> Decoded:
     columns = table.present(mapping.roots(schema))
     names = list(dict.fromkeys((*table.names, *columns)))
-    places = [(path[0], part) for path, part in ((mapping.path(name), part) for name, part in parts) if len(path) == 1]
     batches, bad = [], list[Poison]()
-    for each in table.batches(names, where=partial(_has_parts, places)):
+    for each in table.batches(names, where=partial(_may_have_key, parts)):
         batches.append(each.batch)
         bad += each.bad_lines
     rows = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})
@@ -120,8 +124,13 @@ def _decoded_rows(table: TableFile, schema: Schema, mapping: FieldMapping, parts
     return replace(decoded, poison=(*decoded.poison, *bad))
 
 
+def _may_have_key(parts: Sequence[Sequence[tuple[str, str]]], written: pa.Schema) -> ds.Expression | None:
+    """Filter rows by the parts of the key in any view, as far as the file's types can say; decoding decides."""
+    views = [_has_parts(of_view, written) for of_view in parts]
+    return None if any(view is None for view in views) else reduce(or_, views)
+
+
 def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expression | None:
-    """Filter rows by the parts of the key, as far as the file's types can say; decoding decides."""
     whole: ds.Expression | None = None
     for name, part in parts:
         equal = _equals(written.field(name).type, name, part) if name in written.names else None
@@ -147,18 +156,11 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
 # ---------------------------------------------------------------------------------------------------- JSON lines
 
 
-def _decoded_lines(
-    path: Path, folder: Path, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]
-) -> Decoded:
-    lines = list(_lines_with(path, folder, [part for _, part in parts]))
-    return decode_json(schema, pa.array(lines, pa.large_binary()), mapping)
-
-
-def _lines_with(path: Path, folder: Path, parts: list[str]) -> Iterator[bytes]:
-    """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
-    plain = [part.encode() for part in parts if set(part) <= _PLAIN]
+def _lines_with(path: Path, folder: Path, parts: Sequence[Sequence[tuple[str, str]]]) -> Iterator[bytes]:
+    """Yield the lines that may have the key: those with its parts in any view, or with any of JSON's escapes."""
+    plain = [[part.encode() for _, part in of_view if set(part) <= _PLAIN] for of_view in parts]
     with opened_json(path, confining_root(folder)) as file:
         for lines in whole_lines(file, LineCutter()):
             for line in lines.split(b"\n"):
-                if line.strip() and (all(part in line for part in plain) or b"\\" in line):
+                if line.strip() and (b"\\" in line or any(all(part in line for part in of_view) for of_view in plain)):
                     yield line

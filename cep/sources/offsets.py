@@ -206,13 +206,20 @@ def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None)
 
 
 def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[OffsetRange, ...]]:
-    """Deal the ranges to at most `tasks_count` tasks, largest first to the task with least; no task is empty."""
-    dealt: list[list[OffsetRange]] = [[] for _ in range(min(tasks_count, len(ranges)))]
-    heap = [(0, task) for task in range(len(dealt))]
+    """Deal the ranges to at most `tasks_count` tasks, largest first to the task with least; no task is empty.
+
+    The ranges of one partition stay in the order in which they are given, in a task and from task to task.
+    """
+    tasks: dict[tuple[str, int], list[int]] = {}
+    heap = [(0, task) for task in range(min(tasks_count, len(ranges)))]
     for offset_range in sorted(ranges, key=lambda r: r.start - r.end):
         records_count, task = heap[0]
-        dealt[task].append(offset_range)
+        tasks.setdefault((offset_range.topic, offset_range.partition), []).append(task)
         heapreplace(heap, (records_count + offset_range.end - offset_range.start, task))
+    turns = {place: iter(sorted(of_partition)) for place, of_partition in tasks.items()}
+    dealt: list[list[OffsetRange]] = [[] for _ in heap]
+    for offset_range in ranges:
+        dealt[next(turns[offset_range.topic, offset_range.partition])].append(offset_range)
     return [tuple(task) for task in dealt]
 
 

@@ -311,8 +311,9 @@ def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:
     """Return the time before which events may be matched: no earlier event is expected.
 
-    Events of the same time may still arrive, unless `at_once`. Events of one time are matched in the order of their
-    ids, so all of them must be present. If records come in order from one partition, waiting for that is unnecessary.
+    Events of the same time may still arrive, unless `at_once`. Events of one millisecond may have another order than
+    their arrival, so all of them must be present. If records come in order from one partition, waiting for that is
+    unnecessary.
     """
     return watermark_ms + 1 if at_once else watermark_ms
 

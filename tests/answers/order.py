@@ -31,7 +31,7 @@ def alerts(kinds_and_ids: Sequence[str], us: int, clause: str = "", numbers: Seq
 ROWS = [
     Row("B3", "100 µs apart, ids against the order", 1, lambda: alerts(["f00", "a00"], 100)),
     Row("B3", "100 µs apart, ids in the order", 1, lambda: alerts(["a00", "f00"], 100)),
-    Row("B3", "one time, ids against the order", 0, lambda: alerts(["f00", "a00"], 0)),
+    Row("B3", "one time, ids against the order of arrival", 1, lambda: alerts(["f00", "a00"], 0)),
     Row("B3", "one time, a declared field", 1, lambda: alerts(["f00", "a00"], 0, "order by number", (1, 2))),
     Row("B3", "one time, a declared field against ids", 0, lambda: alerts(["a", "f"], 0, "order by number", (2, 1))),
 ]

@@ -80,22 +80,34 @@ def two_types() -> tuple[int, int]:
 
 
 _STEPS = """
-event t { tx_id id  event_time time  card_id string  kind string  number int  order by number }
-pattern p by card_id { seq d{3} -> hit within 1 h where d: t kind == "d"  hit: t kind == "h" skip past last }
+event t {{ tx_id id  event_time time  card_id string  kind string  number int  {order} }}
+pattern p by card_id {{ seq d{{3}} -> hit within 1 h where d: t kind == "d"  hit: t kind == "h" skip past last }}
 """
 
 
-def found_share(frauds_count: int) -> float:
-    """Plant frauds of three declines and a hit in one second, with random ids. Return the share that gives alerts."""
+def found_share(frauds_count: int, order: str) -> float:
+    """Plant frauds of three declines and a hit in one second, with random ids. Return the share that gives alerts.
+
+    `order` is the clause of the event type. The declared field is against arrival.
+    """
     random = Random("row 7")
     rows = {
         "tx_id": [f"{random.getrandbits(64):016x}" for _ in range(4 * frauds_count)],
         "event_time": [START] * (4 * frauds_count),
         "card_id": [f"c{row // 4}" for row in range(4 * frauds_count)],
-        "kind": ["d", "d", "d", "h"] * frauds_count,
-        "number": range(4 * frauds_count),
+        "kind": (["h", "d", "d", "d"] if order else ["d", "d", "d", "h"]) * frauds_count,
+        "number": range(4 * frauds_count, 0, -1),
     }
-    return float(matched(_STEPS, pd.DataFrame(rows)).table.num_rows / frauds_count)
+    return float(matched(_STEPS.format(order=order), pd.DataFrame(rows)).table.num_rows / frauds_count)
+
+
+def same_answer() -> tuple[int, bool]:
+    """Return the alerts of a fraud in one second whose ids are against arrival, and the answer of `why_not`."""
+    rows = pd.DataFrame({
+        "tx_id": list("4321"), "event_time": [START] * 4, "card_id": ["c"] * 4, "kind": list("dddh"), "number": [0] * 4,
+    })  # fmt: skip
+    rules = cep.parse(_STEPS.format(order=""))
+    return rules.match(rows).table.num_rows, rules.why_not("p", "c", rows).is_alert
 
 
 FROM_START = ["2026-03-01T10:00:00+00:00"] * 2
@@ -105,7 +117,10 @@ ROWS = [
     Row("G2", "one event three times", (0, 2, 0), partial(repeated, tx_id=["1", "1", "1"])),
     Row("G2", "one id with two contents", (0, 1, 1),
         partial(repeated, tx_id=["1", "1", "1"], device_id=["d", "e", "d"])),
-    Row("trust 7", "frauds in one second, random ids, a declared order", 1.0, partial(found_share, 2_000)),
+    Row("trust 7", "frauds in one second, random ids, a declared order", 1.0,
+        partial(found_share, 2_000, "order by number")),
+    Row("trust 7", "frauds in one second, random ids, arrival", 1.0, partial(found_share, 2_000, "")),
+    Row("trust 7", "ids against arrival: alerts, and the answer of `why_not`", (1, True), same_answer),
     Row("trust 18", "a decoy with the id of another card's event", (1, 0), partial(decoy, "other")),
     Row("trust 18", "a decoy with the id of an event of the card", (1, 1), partial(decoy, "c")),
     Row("G6", "a login and a payment with one id", (1, 0), two_types),

@@ -24,7 +24,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from cep.api.frames import events_table, open_frame
 from cep.api.naming import Naming
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.decode import concat_decoded, decode_json, decode_table
+from cep.columnar.decode import decode_json, decode_table, in_row_order
 from cep.columnar.mapping import FieldMapping, mapping_of
 from cep.sources.files import read_key
 from cep.sources.registry.form import RecordFormat
@@ -169,7 +169,8 @@ def of_protobuf(type_: Type, values: Sequence[Any], kind: int, mapping: FieldMap
     message = message_of(kind)
     read = [fields_of(message.FromString(message(**record).SerializeToString())) for record in records(values)]
     parts = _columns(schema_of(type_), mapping, read, [b""] * len(values))
-    return of_decoded(type_, concat_decoded(schema_of(type_), parts), len(values))
+    decoded, _ = in_row_order(schema_of(type_), parts)
+    return of_decoded(type_, decoded, len(values))
 
 
 @pytest.mark.parametrize("declared", TYPES)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cep.base.schema import Schema
 from cep.base.utc import utc_text
-from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.decode import Decoded, concat_decoded, in_partition
 from cep.columnar.digests import CONTENT, KEYS, with_digests
 from tests.columnar.common import ONE, TWO, decode, record
 
@@ -65,3 +65,14 @@ def test_cuts_and_columns_without_values_change_nothing() -> None:
     more = {"zzz": pa.nulls(200, pa.int64()), **dict(reversed(list(whole.columns.items())))}
     assert digests(replace(whole, columns=more)) == (keys, content)
     assert digests(concat_decoded(TWO, parts)) == (keys, content)
+
+
+def test_an_event_of_a_whole_millisecond_has_one_digest_in_any_batch() -> None:
+    """Its batch has an order table if another event has microseconds, or if it comes from a second partition."""
+    alone = decode([record()])
+    beside = decode([record(), record(tx_id="other", event_time="2026-03-01T00:00:00.000001Z")])
+    assert alone.order is None
+    assert beside.order is not None
+    expected = [column[0] for column in digests(alone, ONE)]
+    assert [column[0] for column in digests(beside, ONE)] == expected
+    assert [column[0] for column in digests(in_partition(alone, 1), ONE)] == expected

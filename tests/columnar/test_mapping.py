@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cep.base.errors import UsageError
 from cep.columnar.convert import Written
-from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, decode_json, decode_table, in_row_order
 from cep.columnar.mapping import PLAIN, FieldMapping, check_fields, mapping_of
 from cep.lang.load import load_text
 from cep.sources.registry.form import RecordFormat
@@ -47,7 +47,7 @@ def as_table(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> De
 def as_rows(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> Decoded:
     """Decode rows of Python objects, as Avro and Protobuf give them."""
     form = RecordFormat(mapping=mapping)
-    (decoded,) = _columns(ONE, form.mapping, [{**r} for r in records], [b""] * len(records))
+    ((decoded, _),) = _columns(ONE, form.mapping, [{**r} for r in records], [b""] * len(records))
     return decoded
 
 
@@ -190,21 +190,21 @@ def test_a_record_is_an_event_of_each_view(read: Callable[..., Decoded]) -> None
     records = [{**record, "amount": str(record["amount"])} for record in TRANSFERS]
     apart = [
         {**record, "tx_id": f"{record['tx_id']}#{view}", "card_id": record[key_field], "status": status}
-        for view, key_field, status in (("sent", "from", "approved"), ("received", "to", "declined"))
         for record in records
+        for view, key_field, status in (("sent", "from", "approved"), ("received", "to", "declined"))
         if record[key_field] is not None
     ]
     decoded = told_of_parts(read, records, BOTH)
     assert decoded == told_of_parts(read, apart, PLAIN)
-    assert decoded["ids"] == ["p1#sent", "p2#sent", "p1#received", "p3#received"]
+    assert decoded["ids"] == ["p1#sent", "p1#received", "p2#sent", "p3#received"], "record by record"
 
 
 def told_of_parts(read: Callable[..., Decoded], records: list[dict[str, Any]], mapping: FieldMapping) -> dict[str, Any]:
-    """Return the values of all parts: rows come view by view, in one part or in one for each view."""
+    """Return the values of all parts: events come record by record, from one part or one for each view."""
     if read is not as_rows:
         return told(read(records, mapping))
-    parts = [told(read(records, view)) for view in mapping.views]
-    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    parts = [part for view in mapping.views for part in _columns(ONE, view, records, [b""] * len(records))]
+    return told(in_row_order(ONE, parts)[0])
 
 
 def test_a_record_that_is_none_is_set_aside_once_and_a_wrong_value_for_each_view() -> None:

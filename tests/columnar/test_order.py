@@ -1,4 +1,4 @@
-"""The order of events: microseconds, the declared field, the record, the view, the id; the same in every form."""
+"""The order of events: microseconds, the declared field, the partition, arrival; the same in every form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.batch import EventBatch, concat_batches
+from cep.columnar.batch import ORDER_ORIGIN, EventBatch, concat_batches, no_order
 from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, decode_json, decode_table, in_partition
 from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
-from cep.columnar.order import order_behind, rows_in_order
+from cep.columnar.order import order_behind, ordered_by_id, rows_in_order
 from cep.columnar.route import route, slice_batch, split_by_group
 
 FIELDS = (
@@ -45,9 +45,8 @@ def rows_of(random: Random, count: int) -> list[Row]:
 
 
 def key_of(row: Row, *, by_field: bool) -> tuple[Any, ...]:
-    """Return the sort key of a row in Python's own terms."""
-    declared = row["seq_no"] if by_field and row["seq_no"] is not None else float("-inf")
-    return row["event_time"], declared, len(row["tx_id"]), row["tx_id"].encode()
+    """Return the sort key of a row in Python's own terms. Rows of one key stay in their order of arrival."""
+    return row["event_time"], row["seq_no"] if by_field and row["seq_no"] is not None else float("-inf")
 
 
 def from_json(schema: Schema, rows: list[Row], mapping: FieldMapping = PLAIN) -> Decoded:
@@ -101,7 +100,7 @@ def test_whatever_carries_a_batch_carries_its_order(seed: int) -> None:
     batch = batch_of(SCHEMA, from_json(SCHEMA, rows_of(random, 30)))
     expected = ids_in_order(batch)
     cut = random.randint(0, 30)
-    parts = [batch.take(np.arange(cut, 30)), slice_batch(batch, 0, cut)]
+    parts = [slice_batch(batch, 0, cut), batch.take(np.arange(cut, 30))]
     assert ids_in_order(concat_batches(parts)) == expected
     assert ids_in_order(decode_batch(encode_batch(batch))) == expected
     assert ids_in_order(concat_batches([share for _, share in split_by_group(batch, 8)])) == expected
@@ -119,11 +118,39 @@ def test_whole_milliseconds_cost_no_table() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("received", "sent"), ("sent", "received"), ("s", "r"), ("r", "s")])
 def test_views_of_a_record_are_in_the_order_of_the_mapping(first: str, second: str) -> None:
-    """The name of a view does not affect the order. All views of a record come before the views of the next record."""
+    """Names of views and ids do not affect the order: all views of a record come before those of the next record."""
     mapping = mapping_of([f"{first}/card_id=from", f"{second}/card_id=to"])
     rows = [{"tx_id": i, "event_time": START.isoformat(), "from": "c", "to": "c"} for i in ("91", "100", "90")]
-    batch = batch_of(SCHEMA, decode_json(SCHEMA, pa.array([json.dumps(row).encode() for row in rows]), mapping))
-    assert ids_in_order(batch) == [f"{i}#{view}" for i in ("90", "91", "100") for view in (first, second)]
+    texts = pa.array([json.dumps(row).encode() for row in rows])
+    table = pa.Table.from_pylist(rows)
+    for decoded in (decode_json(SCHEMA, texts, mapping), decode_table(SCHEMA, table, str, mapping)):
+        batch = batch_of(SCHEMA, decoded)
+        assert ids_in_order(batch) == [f"{i}#{view}" for i in ("91", "100", "90") for view in (first, second)]
+        by_id = ordered_by_id(batch).event_id.to_pylist()
+        assert by_id == [f"{i}#{view}" for i in ("90", "91", "100") for view in (first, second)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_partitions_decide_between_events_of_one_place(seed: int) -> None:
+    random = Random(seed)
+    rows = rows_of(random, 40)
+    partitions = np.array([random.choice([0, 1, 2, 300]) for _ in rows])
+    batch = batch_of(SCHEMA, in_partition(from_json(SCHEMA, rows), partitions))
+    expected = sorted(range(40), key=lambda row: (*key_of(rows[row], by_field=True), partitions[row]))
+    assert rows_in_order(batch).tolist() == expected
+    assert in_partition(plain := from_json(SCHEMA, rows), 0) is plain, "the first partition costs nothing"
+
+
+def test_derived_events_of_one_place_are_in_the_order_of_their_records_and_views() -> None:
+    order = order_behind(no_order(6), 33)
+    names = ["10~b", "9#y~c", "9#xx~d", "9~b", "9~a", "10#xx~a"]
+    views = [0, 2, 1, 0, 0, 1]
+    order[:, ORDER_ORIGIN] = [(view << 8) + len(name) - len(name.split("#")[0].split("~")[0])
+                              for name, view in zip(names, views, strict=True)]  # fmt: skip
+    ids = pa.array(names, pa.large_string())
+    nothing = np.zeros(6, np.int64)
+    batch = EventBatch(ids, ids, nothing.astype(np.int16), nothing, {}, order)
+    assert ids_in_order(batch) == ["9~a", "9~b", "9#xx~d", "9#y~c", "10~b", "10#xx~a"]
 
 
 def test_derived_events_stand_behind_the_events_of_their_millisecond() -> None:

@@ -49,7 +49,7 @@ class Answers:
 
 
 def event_id(order: int) -> str:
-    """Return the id of an event: ids order events of equal time, so it must sort like the order."""
+    """Return the id of an event, which sorts like the order."""
     return f"{order:06d}"
 
 
@@ -95,14 +95,17 @@ def whole(batch: EventBatch) -> list[Delivery]:
 
 
 def split(batch: EventBatch, random: Random, cuts_max: int = 4) -> list[Delivery]:
-    """Cut the batch at random places, shuffle each part, and add watermarks that later events allow."""
+    """Cut the batch at random places, shuffle the times of each part, and add watermarks that later events allow.
+
+    Events of one time stay in their order of arrival.
+    """
     cuts = sorted(random.choices(range(len(batch) + 1), k=random.randint(1, cuts_max)))
     bounds = [0, *cuts, len(batch)]
     deliveries: list[Delivery] = []
     watermark_ms = -END_MS
     for start, end in pairwise(bounds):
-        rows = list(range(start, end))
-        random.shuffle(rows)
+        ranks = {time_ms: random.random() for time_ms in batch.time_ms[start:end].tolist()}
+        rows = sorted(range(start, end), key=lambda row: ranks[int(batch.time_ms[row])])
         latest_ms = int(batch.time_ms[end]) if end < len(batch) else END_MS
         choices = [watermark_ms, latest_ms, int(batch.time_ms[end - 1]) if end else watermark_ms]
         watermark_ms = max(watermark_ms, min(latest_ms, random.choice(choices)))

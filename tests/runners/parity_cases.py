@@ -191,8 +191,11 @@ def losing() -> Stream:
     return Stream(lines, [each.model_copy(update={"source": each.source.replace(*nobody)}) for each in all_rules])
 
 
-def tied(seed: int) -> Stream:
-    """Return events ordered by microseconds and a declared number, many in one millisecond, with unordered ids."""
+def tied(seed: int, *, is_declared: bool = True) -> Stream:
+    """Return events ordered by microseconds and a number, many in one millisecond, with unordered ids.
+
+    The number is the declared field, or only arrival gives the order.
+    """
     random = Random(seed)
     source = """
 event t {
@@ -213,6 +216,7 @@ pattern steps by card_id {
   emit   n = z.number, before = last(t).number
 }
 """
+    source = source if is_declared else source.replace("  order       by number\n", "")
     record = UpsertRecord(
         id="steps", version=1, pattern="steps", status="live", severity="low", owner="o", message="{key} {n} {before}",
         source=source,

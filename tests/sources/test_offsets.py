@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 
@@ -60,6 +61,18 @@ def test_ranges_are_dealt_evenly() -> None:
     assert [sum(r.end for r in task) for task in dealt] == [8, 8]
     assert share_ranges(ranges[:2], 9) == [(ranges[0],), (ranges[1],)]
     assert share_ranges([], 2) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_ranges_of_a_partition_stay_in_order_from_task_to_task(seed: int) -> None:
+    random = Random(seed)
+    end: Offsets = {"t": {partition: random.randrange(300) for partition in range(random.randint(1, 4))}}
+    ranges = ranges_between({}, end, random.randint(20, 150))
+    tasks = share_ranges(ranges, random.randint(1, 5))
+    assert all(tasks)
+    for partition in end["t"]:
+        starts = [each.start for task in tasks for each in task if each.partition == partition]
+        assert starts == [each.start for each in ranges if each.partition == partition]
 
 
 @pytest.mark.parametrize(("end", "text"), [({"a": {0: 4}}, "ends at 4"), ({"a": {}}, "no longer there")])

@@ -102,7 +102,7 @@ def hops(fraud: Fraud, random: Random) -> Iterator[Events]:
 
 
 def ties(fraud: Fraud, random: Random) -> Iterator[Events]:
-    """Give two neighbouring events the same time, and the first one the greater id."""
+    """Give two neighbouring events the same time, and the first one the greater id, which decides nothing."""
     for number in range(1, len(fraud.events)):
         first, second = fraud.events[number - 1], fraud.events[number]
         pair = [replace(first, event_id=f"z{number}"), replace(second, event_id=f"a{number}", time_ms=first.time_ms)]

@@ -139,7 +139,7 @@ MISTAKES: dict[str, Entry] = {
     "CEP217": Entry(
         "field that cannot order events",
         "`order by` in an event type names one of its fields, of type int, decimal(n), duration or time: a sequence "
-        "number, or the offset of the system that wrote the event. It orders events of one time, before their ids.",
+        "number, or the offset of the system that wrote the event. It orders events of one time, before arrival does.",
     ),
     # -------------------------------------------------------------------------------------------------- types
     "CEP301": Entry(

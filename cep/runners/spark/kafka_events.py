@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cep.base.errors import UsageError
 from cep.runners.spark.kafka_options import EVENTS_FORMAT, Options
-from cep.runners.spark.packed import RECORDS_AT_ONCE, DecodedPart, pack_parts
+from cep.runners.spark.packed import RECORDS_AT_ONCE, DecodedPart, pack_parts, task_order
 from cep.runners.spark.paused_partitions import partition_name
 from cep.sources.headers import headers_of
 from cep.sources.kafka import read_range
@@ -31,26 +31,26 @@ def read_events(options: Options, ranges: Sequence[OffsetRange], times: TimesRea
         raise UsageError(f"{EVENTS_FORMAT} needs option job")
     job = Job.from_json(options.job)
     batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
-    records, is_packed = 0, False
+    records = turn = 0
     headers = headers_of(options.form.mapping)
     for wanted in ranges:
         for batch in read_range(options.settings, wanted, headers=headers):
             batches.setdefault(wanted, []).append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield _packed(job, options.form, batches, times)
-                batches, records, is_packed = {}, 0, True
-    if records or not is_packed:
-        yield _packed(job, options.form, batches, times)
+                yield _packed(job, options.form, batches, times, turn)
+                batches, records, turn = {}, 0, turn + 1
+    if records or not turn:
+        yield _packed(job, options.form, batches, times, turn)
 
 
 def _packed(
-    job: Job, form: RecordFormat, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], times: TimesRead
+    job: Job, form: RecordFormat, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], times: TimesRead, turn: int
 ) -> pa.RecordBatch:
     parts = []
     for wanted, range_batches in batches.items():
         values = pa.concat_arrays([batch.column("value") for batch in range_batches])
         decoded = decode(form, job.schema, values, wanted.topic)
         name = partition_name(wanted.topic, wanted.partition)
-        parts.append(DecodedPart(name, decoded, times.partitions[name].is_behind))
-    return pack_parts(job, parts, times)
+        parts.append(DecodedPart(name, decoded, times.partitions[name].is_behind, wanted.partition))
+    return pack_parts(job, parts, times, task_order(turn))

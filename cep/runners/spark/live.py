@@ -45,7 +45,7 @@ from cep.runners.spark.kafka_options import EVENTS_FORMAT, FORMAT
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PART_COLUMN, file_packer
+from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PART_COLUMN, WRITTEN_COLUMN, file_packer
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
@@ -300,7 +300,7 @@ def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> Data
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
     rows = reader.load(str(_existing(source.directory)))
     path = F.url_decode(F.replace(F.regexp_replace("path", "^file:/*", "/"), F.lit("+"), F.lit("%2B")))
-    return _unread(rows, source).select(path.alias(PART_COLUMN), "modificationTime")
+    return _unread(rows, source).select(path.alias(PART_COLUMN), WRITTEN_COLUMN)
 
 
 def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
@@ -319,7 +319,7 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
     else:
         paths = _paths_stream(spark, source, _JSON_FILES)
         name = F.element_at(F.split(PART_COLUMN, "/"), -1).alias("name")
-        order = F.unix_micros("modificationTime").alias("order")
+        order = F.unix_micros(WRITTEN_COLUMN).alias("order")
         records = paths.select(order, name, F.col(PART_COLUMN).cast("binary").alias("payload"))
         return control_rows(records, groups_count, store, _read_control_file)
     return control_rows(records, groups_count, store)
@@ -353,7 +353,7 @@ def control_rows(
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
     bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
     return bundles.select(
-        groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit(0).cast("bigint").alias("order"),
+        groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit("").alias("order"),
         F.col("place").alias("payload"),
     )  # fmt: skip
 

@@ -40,11 +40,13 @@ from cep.runners.spark.packed import (
     DEAD,
     EVENTS,
     LATE,
+    NO_ORDER,
     REFUSED,
     STATUS,
     TIMES,
     WATERMARK,
     PackedRow,
+    in_arrival_order,
     produced_rows,
 )
 from cep.runners.spark.past_pages import PastPages
@@ -86,7 +88,7 @@ class MatchStage:
 
     def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
         """Turn the rows of one key group in one micro-batch into those for the next stage, or for the driver."""
-        events: dict[int, list[EventBatch]] = {}
+        events: dict[int, list[tuple[str, EventBatch]]] = {}
         controls: list[str] = []
         times = NOTHING_READ
         is_last = self._level + 1 == self._job.levels_count
@@ -94,7 +96,7 @@ class MatchStage:
             if row.kind not in _TAKEN or not is_last:
                 yield _row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == EVENTS:
-                events.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
+                events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
             elif row.kind == TIMES:
                 times = times.joined(TimesRead.from_bytes(bytes(row.payload)))
             elif row.kind == CONTROL:
@@ -102,7 +104,8 @@ class MatchStage:
         if events or controls or times != NOTHING_READ:
             times = replace(times, now_ms=min(times.now_ms, clock_of(controls)))
             records = read_records(self._rules, tuple(sorted(controls))) if controls else ()
-            micro_batch = MicroBatch(events, records, times)
+            arrived = {number: in_arrival_order(batches) for number, batches in events.items()}
+            micro_batch = MicroBatch(arrived, records, times)
             for packed in self._step(group, micro_batch):
                 yield _row(packed)
 
@@ -132,16 +135,16 @@ class MatchStage:
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[PackedRow]:
         """Pack what this key group has made of its events."""
         if outcome.events_aside:
-            yield group, LATE, 0, 0, json.dumps(outcome.events_aside).encode()
+            yield group, LATE, 0, NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
-            yield group, DEAD, 0, 0, letter
+            yield group, DEAD, 0, NO_ORDER, letter
         if outcome.alerts:
-            yield group, ALERTS, 0, 0, encode_alerts(pa.concat_tables(outcome.alerts))
+            yield group, ALERTS, 0, NO_ORDER, encode_alerts(pa.concat_tables(outcome.alerts))
         if self._level + 1 < self._job.levels_count:
             for produced in outcome.produced:
                 yield from produced_rows(self._job, produced)
         if outcome.counters:
-            yield group, COUNTERS, 0, 0, json.dumps(outcome.counters).encode()
+            yield group, COUNTERS, 0, NO_ORDER, json.dumps(outcome.counters).encode()
 
     # --------------------------------------------------------------------------------------- what a group begins with
 
@@ -181,17 +184,17 @@ class MatchStage:
 def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
     """Pack what is the same in all key groups: refused control records, the rules' status, the watermark."""
     for letter in outcome.refused:
-        yield 0, REFUSED, 0, 0, letter
+        yield 0, REFUSED, 0, NO_ORDER, letter
     if outcome.rule_counters:
-        yield 0, COUNTERS, 0, 0, json.dumps(outcome.rule_counters).encode()
+        yield 0, COUNTERS, 0, NO_ORDER, json.dumps(outcome.rule_counters).encode()
     progress = outcome.progress
     if is_changed:
         # The alerts of this micro-batch may be suppressed by rules that are forgotten at its end.
         status = {**rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
-        yield 0, STATUS, 0, 0, orjson.dumps(status)
+        yield 0, STATUS, 0, NO_ORDER, orjson.dumps(status)
     if progress.times:
         times = {"ms": progress.watermark_ms, "partitions": times_json(progress.times)}
-        yield 0, WATERMARK, 0, 0, json.dumps(times).encode()
+        yield 0, WATERMARK, 0, NO_ORDER, json.dumps(times).encode()
 
 
 def _row(packed: PackedRow) -> Row:

@@ -2,7 +2,10 @@
 
     records (JSON values, or columns) ─▶ decode ─▶ route to each key domain ─▶ split by key group ─▶ encode
 
-    packed row: key_group int | kind string | domain int | order bigint | payload binary
+    packed row: key_group int | kind string | domain int | order string | payload binary
+
+A shuffle mixes the rows of several tasks. `order` sorts rows of events as they arrived: by task and turn, by the time
+and name of their file, or BY_ID for a frame of a user, which has no order of its own.
 
 The shuffle moves these few fat rows. Every key group is also told how far each partition of the source was read, and
 the time of the earliest event, and the clock (event_time.py): in live all have one watermark, and all alerts know since
@@ -13,20 +16,23 @@ Tested by: tests/runners/spark/test_packed.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from cep.base.schema import Schema
-from cep.columnar.batch import TEXT, EventBatch
+from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.codec import encode_batch
-from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table, in_partition
 from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.columnar.order import ordered_by_id
 from cep.columnar.route import key_groups, route, split_by_group
 from cep.columnar.shown import shown_row
 from cep.sources.live.files import decoded_file
@@ -45,7 +51,7 @@ _PACKED_ARROW = pa.schema(
         ("key_group", pa.int32()),
         ("kind", pa.string()),
         ("domain", pa.int32()),
-        ("order", pa.int64()),
+        ("order", pa.string()),
         ("payload", pa.binary()),
     ]
 )
@@ -55,19 +61,41 @@ RECORDS_AT_ONCE = 524_288
 _PLACE = ("topic", "partition")
 _WHOLE = "source"
 PART_COLUMN = "_cep_part"  # of a frame that names files, or parts of them
+WRITTEN_COLUMN = "modificationTime"  # when a file of a live folder was written
 CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same when it is done again
 
-PackedRow = tuple[int, str, int, int, bytes]
+# The order of rows without an order, and of events that only their ids order.
+NO_ORDER, BY_ID = "", "id"
+
+PackedRow = tuple[int, str, int, str, bytes]
 Decode = Callable[[Schema, pa.Array, str], Decoded]  # values of a topic
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """Decoded records of one partition of the source. `is_behind`: more of the partition waits than was read."""
+    """Decoded records of one partition of the source. `is_behind`: more of the partition waits than was read.
+
+    `number` is the number of the partition in its topic.
+    """
 
     partition: str
     decoded: Decoded
     is_behind: bool = False
+    number: int = 0
+
+
+def task_order(turn: int) -> str:
+    """Return the order of the rows that this task makes: tasks read parts of a source in the order of their numbers."""
+    context = TaskContext.get()
+    return f"{0 if context is None else context.partitionId():010d} {turn:010d}"
+
+
+def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]:
+    """Sort batches by the order of their packed rows; derived events, which have none, may stand anywhere."""
+    ordered = sorted(rows, key=itemgetter(0))
+    by_id = [batch for order, batch in ordered if order == BY_ID]
+    others = [batch for order, batch in ordered if order != BY_ID]
+    return [ordered_by_id(concat_batches(by_id)), *others] if by_id else others
 
 
 def packer(
@@ -81,30 +109,30 @@ def packer(
     `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
     """
 
-    def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def packed(batches: list[pa.RecordBatch], turn: int) -> pa.RecordBatch:
         table, times = pa.Table.from_batches(batches), before
         if CLOCK_COLUMN in table.schema.names:
             times = replace(times, now_ms=table.column(CLOCK_COLUMN)[0].as_py())
             table = table.drop_columns([CLOCK_COLUMN])
         whole = table.combine_chunks()
         if values_column is None:
-            return pack_parts(job, [_columns_part(job, whole, mapping)], times)
-        return pack_parts(job, _parts(job, whole, values_column, decode or decode_values), times)
+            return pack_parts(job, [_columns_part(job, whole, mapping)], times, BY_ID)
+        return pack_parts(job, _parts(job, whole, values_column, decode or decode_values), times, task_order(turn))
 
     def decode_values(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
         return decode_json(schema, values, mapping)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting_batches: list[pa.RecordBatch] = []
-        records = 0
+        records = turn = 0
         for batch in batches:
             waiting_batches.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield packed(waiting_batches)
-                waiting_batches, records = [], 0
+                yield packed(waiting_batches, turn)
+                waiting_batches, records, turn = [], 0, turn + 1
         if records:
-            yield packed(waiting_batches)
+            yield packed(waiting_batches, turn)
 
     return pack
 
@@ -117,37 +145,45 @@ def part_packer(
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
         parts = (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping))
-        yield from _packed(job, (piece.decode() for piece in parts), before)
+        joined = _joined(job, (piece.decode() for piece in parts))
+        for turn, part in enumerate(joined):
+            yield pack_parts(job, [part], before, task_order(turn))
 
     return pack
 
 
 def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for mapInArrow that reads the files of a live folder in PART_COLUMN, as `cep run` does."""
+    """Return the function for mapInArrow that reads the files of a live folder in PART_COLUMN, as `cep run` does.
+
+    Spark divides files among tasks by their sizes, so the rows of each file have an order of their own.
+    """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
                 times = replace(NOTHING_READ, now_ms=batch.column(CLOCK_COLUMN)[0].as_py())
-                paths = batch.column(PART_COLUMN).to_pylist()
-                decoded = (part for path in paths for part in decoded_file(Path(path), job.schema, mapping))
-                yield from _packed(job, decoded, times)
+                written_ms = batch.column(WRITTEN_COLUMN).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
+                for path, ms in zip(map(Path, batch.column(PART_COLUMN).to_pylist()), written_ms, strict=True):
+                    for turn, part in enumerate(_joined(job, decoded_file(path, job.schema, mapping))):
+                        rows, times = _packed_events(job, [part], times, f"{ms:020d} {path.name}\0{turn:010d}")
+                        yield as_batch(rows)
+                yield as_batch(_times_rows(job, times))
 
     return pack
 
 
-def _packed(job: Job, parts: Iterator[Decoded], times: TimesRead) -> Iterator[pa.RecordBatch]:
-    """Pack decoded records, many at a time."""
+def _joined(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
+    """Join decoded records of one source, many at a time."""
     waiting: list[Decoded] = []
     records = 0
     for part in parts:
         waiting.append(part)
         records += part.records_count
         if records >= RECORDS_AT_ONCE:
-            yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))], times)
+            yield DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))
             waiting, records = [], 0
     if records:
-        yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))], times)
+        yield DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))
 
 
 def _columns_part(job: Job, table: pa.Table, mapping: FieldMapping) -> DecodedPart:
@@ -163,49 +199,66 @@ def _parts(job: Job, table: pa.Table, values_column: str, decode: Decode) -> lis
         is_here = [pc.equal(table[name], place[name]) for name in _PLACE]
         values = table.column(values_column).filter(pc.and_(*is_here)).combine_chunks()
         decoded = decode(job.schema, values, place["topic"])
-        parts.append(DecodedPart(f"{place['topic']}-{place['partition']}", decoded))
+        parts.append(DecodedPart(f"{place['topic']}-{place['partition']}", decoded, number=place["partition"]))
     return parts
 
 
-def pack_parts(job: Job, parts: Sequence[DecodedPart], before: TimesRead = NOTHING_READ) -> pa.RecordBatch:
-    """Pack the records of some partitions. `before` are the times of the micro-batch without them, with its clock."""
-    taken = validate_events(job, concat_decoded(job.schema, [part.decoded for part in parts]), before.now_ms)
-    rows = list(_rows(job, taken))
+def pack_parts(
+    job: Job, parts: Sequence[DecodedPart], before: TimesRead = NOTHING_READ, order: str = NO_ORDER
+) -> pa.RecordBatch:
+    """Pack the records of some partitions, which arrived in this `order`.
+
+    `before` are the times of the micro-batch without them, with its clock.
+    """
+    rows, read = _packed_events(job, parts, before, order)
+    return as_batch([*rows, *_times_rows(job, read)])
+
+
+def _packed_events(
+    job: Job, parts: Sequence[DecodedPart], before: TimesRead, order: str
+) -> tuple[list[PackedRow], TimesRead]:
+    """Return the packed rows of the records, and the times of the micro-batch with them."""
+    whole = concat_decoded(job.schema, [in_partition(part.decoded, part.number) for part in parts])
+    taken = validate_events(job, whole, before.now_ms)
     read = before.joined(TimesRead({}, taken.first_ms))
     for part in parts:
         time = read_time(part.decoded.time_ms, before.now_ms, job.ahead_ms, is_behind=part.is_behind)
         read = read.joined(TimesRead({part.partition: time}))
-    times_read = read.to_bytes()
-    rows += [(group, TIMES, 0, 0, times_read) for group in range(job.groups_count)]
-    return as_batch(rows)
+    return list(_rows(job, taken, order)), read
 
 
-def _rows(job: Job, taken: ValidEvents) -> Iterator[PackedRow]:
+def _times_rows(job: Job, times: TimesRead) -> list[PackedRow]:
+    """Return a row for each key group that says how far each partition was read."""
+    times_read = times.to_bytes()
+    return [(group, TIMES, 0, NO_ORDER, times_read) for group in range(job.groups_count)]
+
+
+def _rows(job: Job, taken: ValidEvents, order: str) -> Iterator[PackedRow]:
     for number, batch in enumerate(taken.batches):
-        yield from _event_rows(job, number, batch)
+        yield from _event_rows(job, number, batch, order)
     for letter in taken.dead_letters:
-        yield 0, DEAD, 0, 0, letter
+        yield 0, DEAD, 0, NO_ORDER, letter
     yield from _mark_rows(job, taken.marks)
-    yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in taken.counters.items() if v}).encode()
+    yield 0, COUNTERS, 0, NO_ORDER, json.dumps({k: v for k, v in taken.counters.items() if v}).encode()
 
 
 def _mark_rows(job: Job, marks: Marks) -> Iterator[PackedRow]:
     groups = key_groups(pa.array([key for _, key in marks], TEXT), job.groups_count).tolist()
     for group in sorted(set(groups)):
         own = {at: times for (at, times), number in zip(marks.items(), groups, strict=True) if number == group}
-        yield group, MARKS, 0, 0, marks_bytes(own)
+        yield group, MARKS, 0, NO_ORDER, marks_bytes(own)
 
 
 def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
     """Pack produced events, for each key that they have."""
     types, prepared = job.schema.columns(), prepare(job, events)
     for number, domain in enumerate(job.domains):
-        yield from _event_rows(job, number, route(prepared, domain, types)[0])
+        yield from _event_rows(job, number, route(prepared, domain, types)[0], NO_ORDER)
 
 
-def _event_rows(job: Job, number: int, batch: EventBatch) -> Iterator[PackedRow]:
+def _event_rows(job: Job, number: int, batch: EventBatch, order: str) -> Iterator[PackedRow]:
     for group, share in split_by_group(batch, job.groups_count):
-        yield group, EVENTS, number, 0, encode_batch(share)
+        yield group, EVENTS, number, order, encode_batch(share)
 
 
 def as_batch(rows: list[PackedRow]) -> pa.RecordBatch:

@@ -5,4 +5,4 @@ Tested by: tests/runners/spark/test_packed.py
 
 from __future__ import annotations
 
-PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary"
+PACKED_SCHEMA = "key_group int, kind string, domain int, order string, payload binary"

@@ -45,11 +45,13 @@ from cep.runners.spark.packed import (
     DEAD,
     EVENTS,
     MARKS,
+    NO_ORDER,
     PART_COLUMN,
     STATE,
     TIMES,
     PackedRow,
     as_batch,
+    in_arrival_order,
     packer,
     part_packer,
     produced_rows,
@@ -212,21 +214,23 @@ def matcher(
     """Return the function for mapInArrow that matches all packed rows of one task with the rules of one level."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shares: dict[tuple[int, int], list[EventBatch]] = {}
+        arriving: dict[tuple[int, int], list[tuple[str, EventBatch]]] = {}
         rows: list[PackedRow] = []
         times, marks = TimesRead({}), list[Marks]()
         for batch in batches:
             groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
-            payloads = batch.column("payload")
+            orders, payloads = batch.column("order").to_pylist(), batch.column("payload")
             for row, kind in enumerate(batch.column("kind").to_pylist()):
                 if kind == EVENTS:
-                    shares.setdefault((domains[row], groups[row]), []).append(decode_batch(payloads[row].as_py()))
+                    events = orders[row], decode_batch(payloads[row].as_py())
+                    arriving.setdefault((domains[row], groups[row]), []).append(events)
                 elif kind == TIMES:
                     times = times.joined(TimesRead.from_bytes(payloads[row].as_py()))
                 elif kind == MARKS:
                     marks.append(marks_from_bytes(payloads[row].as_py()))
                 elif kind in (DEAD, COUNTERS):
-                    rows.append((0, kind, 0, 0, payloads[row].as_py()))
+                    rows.append((0, kind, 0, NO_ORDER, payloads[row].as_py()))
+        shares = {at: in_arrival_order(batches) for at, batches in arriving.items()}
         output = MatchOutput(since_ms=times.first_ms)
         cut = None if ending is None or not shares else cut_ms(ending, times.last_ms)
         watermark_ms = watermark_at_end(job, times.last_ms, times.now_ms, cut)
@@ -234,24 +238,24 @@ def matcher(
             rows += _without_repeats(job, level, shares, output)
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]
-        for number, events in _bunches(shares):
+        for number, bunch in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                left = match_events(programs[domain], None, events, watermark_ms, output, is_end=ending is None)
+                left = match_events(programs[domain], None, bunch, watermark_ms, output, is_end=ending is None)
                 if left and ending is not None:
                     for group, share in by_group(left, programs[domain], job.groups_count):
                         file = put_state(ending.folder, level, number, group, share)
-                        rows.append((0, STATE, 0, 0, json.dumps(asdict(file)).encode()))
+                        rows.append((0, STATE, 0, NO_ORDER, json.dumps(asdict(file)).encode()))
             elif domain not in rulebook.domains():
-                output.counters["events_without_rule"] += len(events)
-        rows += [(0, DEAD, 0, 0, letter) for letter in evicted_dead_letters(output.evicted)]
+                output.counters["events_without_rule"] += len(bunch)
+        rows += [(0, DEAD, 0, NO_ORDER, letter) for letter in evicted_dead_letters(output.evicted)]
         keys, joined = Policies.of(rulebook).keys, joined_marks(marks)
-        rows += [(0, ALERTS, 0, 0, encode_alerts(with_marks(alerts, keys, joined))) for alerts in output.alerts]
+        rows += [(0, ALERTS, 0, NO_ORDER, encode_alerts(with_marks(alerts, keys, joined))) for alerts in output.alerts]
         if joined and level == 0:
-            rows.append((0, MARKS, 0, 0, marks_bytes(joined)))
-        rows += [row for events in output.produced for row in produced_rows(job, within_history(job, events))]
-        rows.append((0, COUNTERS, 0, 0, json.dumps(output.counters).encode()))
-        rows.append((0, TIMES, 0, 0, times.to_bytes()))
+            rows.append((0, MARKS, 0, NO_ORDER, marks_bytes(joined)))
+        rows += [row for made in output.produced for row in produced_rows(job, within_history(job, made))]
+        rows.append((0, COUNTERS, 0, NO_ORDER, json.dumps(output.counters).encode()))
+        rows.append((0, TIMES, 0, NO_ORDER, times.to_bytes()))
         yield as_batch(rows)
 
     return match
@@ -266,7 +270,7 @@ def _without_repeats(
         first, reused = first_ones(job, number, batches_of_group, counts)
         batches_of_group[:] = [first]
         if level == 0:
-            yield from ((0, DEAD, 0, 0, letter) for letter in event_dead_letters(reused))
+            yield from ((0, DEAD, 0, NO_ORDER, letter) for letter in event_dead_letters(reused))
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:

@@ -26,7 +26,7 @@ from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Fired, Policies, fired_from_json, fired_json
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.packed import ALERTS, COUNTERS, STATUS, WATERMARK
+from cep.runners.spark.packed import ALERTS, COUNTERS, NO_ORDER, STATUS, WATERMARK
 from cep.step.suppress import filter_alerts
 
 # A micro-batch reads and writes those buckets alone whose keys have alerts.
@@ -115,4 +115,4 @@ def _bucket(rule_id: str, key: str) -> int:
 
 
 def _row(kind: str, payload: bytes) -> Row:
-    return Row(key_group=0, kind=kind, domain=0, order=0, payload=payload)
+    return Row(key_group=0, kind=kind, domain=0, order=NO_ORDER, payload=payload)

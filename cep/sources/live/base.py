@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from cep.base.errors import InputError
 from cep.base.schema import Schema
-from cep.columnar.decode import UNREADABLE_FILE, Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import (
+    UNREADABLE_FILE,
+    Decoded,
+    Poison,
+    concat_decoded,
+    decode_json,
+    decode_table,
+    in_partition,
+)
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import shown_row
 from cep.sources.tables import TableFile
@@ -34,7 +42,8 @@ class Chunk:
     """Records of one lane in order: values (large_binary, JSON by default), or a table.
 
     `unreadable` is a file of them that was set aside, almost always None. `table` describes how to read the columns of
-    the table, None: they are fields. `bad_lines` are lines that are not rows.
+    the table, None: they are fields. `bad_lines` are lines that are not rows. `partition` is the number of the lane
+    among the partitions of its topic.
     """
 
     lane: str
@@ -42,6 +51,7 @@ class Chunk:
     unreadable: Poison | None = None
     table: TableFile | None = None
     bad_lines: tuple[Poison, ...] = ()
+    partition: int = 0
 
     def __len__(self) -> int:
         return len(self.records) + len(self.bad_lines)
@@ -141,12 +151,13 @@ def decode_chunks(
         values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
         whole = decode(schema, values)
         if len(whole) == len(values) and not mapping.has_views:
-            decoded.parts.append(whole)
-            ends = [0, *accumulate(len(chunk) for chunk in texts)]
+            counts = [len(chunk) for chunk in texts]
+            decoded.parts.append(in_partition(whole, np.repeat([chunk.partition for chunk in texts], counts)))
+            ends = [0, *accumulate(counts)]
             _note(decoded, texts, [whole.time_ms[start:end] for start, end in pairwise(ends)])
         else:
             # Rows do not tell their lanes any more.
-            parts = [decode(schema, chunk.records) for chunk in texts]
+            parts = [in_partition(decode(schema, chunk.records), chunk.partition) for chunk in texts]
             decoded.parts.extend(parts)
             _note(decoded, texts, [part.time_ms for part in parts])
     for chunk in tables:

@@ -108,7 +108,10 @@ class TopicSource:
             self._next[partition] = (message.offset() or 0) + 1
             self._read_end[partition] = False
             self._is_beyond(partition, self._next[partition])
-        return [Chunk(self._lane(p), pa.array(records, pa.large_binary())) for p, records in sorted(values.items())]
+        return [
+            Chunk(self._lane(p), pa.array(records, pa.large_binary()), partition=p)
+            for p, records in sorted(values.items())
+        ]
 
     def positions(self) -> Positions:
         return {self._lane(partition): offset for partition, offset in self._next.items()}

@@ -40,7 +40,7 @@ from cep.base.limits import (
 )
 from cep.base.reading import read_file
 from cep.base.schema import Schema
-from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, EventRows, Poison, decode_json, decode_rows, in_row_order
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping
 from cep.sources.registry.avro_shape import Shape, shape_of
 from cep.sources.registry.form import RecordFormat
@@ -95,7 +95,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
                 reason = str(error).split("\n")[0] or type(error).__name__
         poison.append(Poison("unreadable", reason, _shown(value)))
     parts = [part for view in form.mapping.views for part in _columns(schema, view, rows, decoded)]
-    merged = concat_decoded(schema, parts)
+    merged, _ = in_row_order(schema, parts)
     return replace(merged, poison=(*merged.poison, *poison))
 
 
@@ -121,9 +121,12 @@ def _without_frames(values: pa.Array) -> pa.Array:
 
 
 def _columns(
-    schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], values: Sequence[bytes]
-) -> list[Decoded]:
-    """Decode the rows in one piece; if a field has values of several kinds, in halves of halves."""
+    schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], values: Sequence[bytes], first_row: int = 0
+) -> list[EventRows]:
+    """Decode the rows in one piece; if a field has values of several kinds, in halves of halves.
+
+    Rows are counted from `first_row`.
+    """
     if not rows:
         return []
     fields = {name: [mapping.value(row, name) for row in rows] for name in mapping.paths(schema)}
@@ -136,11 +139,14 @@ def _columns(
         arrays = [pa.array(fields[name]) for name in present]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         half = len(rows) // 2
-        halves = ((rows[:half], values[:half]), (rows[half:], values[half:]))
-        return [part for of_rows, of_values in halves for part in _columns(schema, mapping, of_rows, of_values)]
+        return [
+            *_columns(schema, mapping, rows[:half], values[:half], first_row),
+            *_columns(schema, mapping, rows[half:], values[half:], first_row + half),
+        ]
     table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
     show = partial(_shown_row, schema, mapping, rows)
-    return [decode_table(schema, table, show, mapping.without_names(), strays)]
+    part, at = decode_rows(schema, table, show, mapping.without_names(), strays)
+    return [(part, first_row + at)]
 
 
 def _stray(value: object) -> str:

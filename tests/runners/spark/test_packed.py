@@ -18,7 +18,7 @@ from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.kafka_options import parse_options
-from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, packer
+from cep.runners.spark.packed import BY_ID, COUNTERS, DEAD, EVENTS, NO_ORDER, packer
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
 from cep.step.dead_letters import dead_letter
@@ -110,4 +110,5 @@ def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics() -> 
     assert rows(nested, packer(JOB, "value", partial(decode, form))) == expected
     table = pa.Table.from_pylist([json.loads(value) for value in nested])
     packs = packer(JOB, None, mapping=mapping)(iter(table.to_batches()))
-    assert [row for batch in packs for row in batch.to_pylist()] == expected
+    by_id = [{**row, "order": BY_ID if row["kind"] == EVENTS else NO_ORDER} for row in expected]
+    assert [row for batch in packs for row in batch.to_pylist()] == by_id, "a frame has no order of rows"

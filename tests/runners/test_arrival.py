@@ -1,0 +1,220 @@
+"""Events of one time and random ids, without a declared field: arrival is their order, on every path that has one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import uuid
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cep
+from cep.cli.main import main
+from cep.columnar.decode import decode_json, in_partition
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.replay import replay
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from cep.state.memory import MemoryStore
+from cep.step.job import Job
+from tests.real_kafka import KafkaCluster
+from tests.runners.embedded.cases import save
+from tests.runners.parity_cases import tied
+from tests.runners.spark.live_cases import END, disordered, time_ms, write_file
+
+FRAUDS = 2_000
+PATTERN = """\
+event t { tx_id id  event_time time  card_id string  kind string }
+pattern steps by card_id { seq d{3} -> hit within 1 h where d: t kind == "d"  hit: t kind == "h" skip past last }
+"""
+RULE = """\
+id = "steps"
+pattern = "steps"
+file = "p.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "o"
+message = "m"
+"""
+START_MS = 1_772_323_200_000
+
+
+def frauds() -> list[dict[str, object]]:
+    """Three declines and a hit of each card, in one second and in this order, between those of other cards."""
+    random = Random("arrival")
+    waiting = [["h", "d", "d", "d"] for _ in range(FRAUDS)]
+    cards, rows = list(range(FRAUDS)), []
+    while cards:
+        place = random.randrange(min(40, len(cards)))
+        card = cards[place]
+        event = {"tx_id": f"{random.getrandbits(64):016x}", "event_time": START_MS + card // 100 * 1_000}
+        rows.append({**event, "card_id": f"c{card}", "kind": waiting[card].pop()})
+        if not waiting[card]:
+            cards.pop(place)
+    return sorted(rows, key=lambda row: int(str(row["event_time"])))
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, object]]:
+    return frauds()
+
+
+def as_lines(rows: list[dict[str, object]]) -> bytes:
+    return b"".join(orjson.dumps(row) + b"\n" for row in rows)
+
+
+def as_csv(rows: list[dict[str, object]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def as_parquet(rows: list[dict[str, object]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_pylist(rows)
+    times = table["event_time"].cast(pa.timestamp("ms", "UTC"))
+    pq.write_table(table.set_column(1, "event_time", times), sink, row_group_size=700)
+    return bytes(sink.getvalue())
+
+
+FORMS = {"jsonl": as_lines, "csv": as_csv, "parquet": as_parquet}
+
+
+def found(folder: Path, events: Path) -> int:
+    """The alerts of `cep replay`."""
+    (folder / "p.cep").write_text(PATTERN)
+    out = folder / "alerts.jsonl"
+    assert main(["replay", "--rules", str(rules_in(folder)), "--events", str(events), "--out", str(out)]) == 0
+    return len(out.read_bytes().splitlines())
+
+
+def rules_in(folder: Path) -> Path:
+    rules = folder / "rules"
+    rules.mkdir()
+    (rules / "p.cep").write_text(PATTERN)
+    (rules / "steps.toml").write_text(RULE)
+    return rules
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_has_every_fraud(form: str, rows: list[dict[str, object]], tmp_path: Path) -> None:
+    path = tmp_path / f"events.{form}"
+    path.write_bytes(FORMS[form](rows))
+    assert found(tmp_path, path) == FRAUDS
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_folder_has_every_fraud(form: str, rows: list[dict[str, object]], tmp_path: Path) -> None:
+    """Files by their names, whatever their times and sizes; a fraud may begin in one and end in the next one."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    bounds = [0, 10, 3_001, 3_002, 7_003, len(rows)]
+    for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+        (folder / f"{number:03}.{form}").write_bytes(FORMS[form](rows[first:end]))
+    assert found(tmp_path, folder) == FRAUDS
+
+
+def test_a_frame_has_every_fraud(rows: list[dict[str, object]]) -> None:
+    frame = pd.DataFrame(rows)
+    frame["event_time"] = pd.to_datetime(frame["event_time"], unit="ms", utc=True)
+    assert cep.parse(PATTERN).match(frame).table.num_rows == FRAUDS
+
+
+def test_a_live_folder_has_every_fraud(rows: list[dict[str, object]], tmp_path: Path) -> None:
+    """Two starts, small micro-batches, and no lateness."""
+    events = tmp_path / "events"
+    events.mkdir()
+    words = ["run", "--rules", str(rules_in(tmp_path)), "--events", str(events), "--checkpoint", str(tmp_path / "job")]
+    words += ["--alerts", str(tmp_path / "alerts"), "--available-now", "--max-records", "37"]
+    for number, (first, end) in enumerate(itertools.pairwise([0, 1_501, len(rows)])):
+        write_file(events / f"{number}.jsonl", as_lines(rows[first:end]).splitlines(), number)
+        assert main(words) == 0
+    assert len(alerts_in(tmp_path / "alerts")) == FRAUDS
+
+
+def test_a_topic_has_every_fraud(rows: list[dict[str, object]], kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """Several partitions, each card in one of them."""
+    topic = f"arrival-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    records = [{"value": orjson.dumps(row), "partition": int(str(row["card_id"])[1:]) % 4} for row in rows]
+    kafka_broker.send(topic, records)
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "end.jsonl").write_bytes(END)
+    words = ["run", "--rules", str(rules_in(tmp_path)), "--topic", topic, "--checkpoint", str(tmp_path / "job")]
+    words += ["--bootstrap-servers", kafka_broker.address, "--control", str(tmp_path / "control")]
+    words += ["--alerts", str(tmp_path / "alerts"), "--available-now", "--max-records", "500"]
+    assert main(words) == 0
+    assert len(alerts_in(tmp_path / "alerts")) == FRAUDS
+
+
+def alerts_in(folder: Path) -> list[bytes]:
+    return [line for path in folder.iterdir() for line in path.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("lateness_ms", [0, 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_cut_gives_the_alerts_of_the_replay(seed: int, lateness_ms: int, partitions: int, tmp_path: Path) -> None:
+    """Several partitions are an archive with a file each. Events are disordered by less than the lateness."""
+    random = Random(seed)
+    stream = tied(seed, is_declared=False)
+    given = deploy(stream.records)
+    job = Job(given.schema, given.key_domains, 4, lateness_ms=lateness_ms)
+    arriving = disordered(stream.lines, lateness_ms, seed) if lateness_ms else stream.lines
+    sent = [(random.randrange(partitions), line) for line in arriving]
+    history = tmp_path / "history"
+    history.mkdir()
+    for number in range(partitions):
+        lines = [line for partition, line in sent if partition == number]
+        (history / f"{number}.jsonl").write_bytes(b"\n".join(lines))
+    batch = Job(given.schema, given.key_domains, to_the_end=True)
+    replayed = replay(batch, given.rulebook, read_pieces(history, job.schema), 2)
+    expected = sorted(json_lines(replayed.alerts))
+    assert len(expected) > 20
+    initial = tuple(record.to_json() for record in stream.records)
+    alerts, counters = run(job, initial, sent, random)
+    assert alerts == expected
+    assert counters["ties_out_of_order"] == counters["late_events"] == 0
+
+
+def run(
+    job: Job, initial: tuple[bytes, ...], sent: list[tuple[int, bytes]], random: Random
+) -> tuple[list[bytes], Counter[str]]:
+    """Match micro-batches of random sizes, and start again in between."""
+    store, counters, alerts = MemoryStore(), Counter[str](), list[bytes]()
+    engine = Engine(job, initial, store, Workers(2))
+    bounds = sorted({0, len(sent), *(random.randrange(len(sent)) for _ in range(40))})
+    for commit, (first, end) in enumerate(itertools.pairwise(bounds), 1):
+        piece = sent[first:end]
+        values = pa.array([line for _, line in piece], pa.large_binary())
+        decoded = in_partition(decode_json(job.schema, values), np.array([partition for partition, _ in piece]))
+        latest: dict[str, int] = {}
+        for partition, line in piece:
+            latest[str(partition)] = max(latest.get(str(partition), 0), time_ms(line))
+        times = {name: (ms, False) for name, ms in latest.items()}
+        if first == 0:  # a job knows all partitions of its topic
+            times = {**{str(partition): (-(2**62), True) for partition, _ in sent}, **times}
+        stepped = engine.step([decoded], (), times)
+        alerts += json_lines(stepped.alerts)
+        counters.update(stepped.counters)
+        if random.random() < 0.2:
+            save(engine, commit)
+            engine.close()
+            engine = Engine(job, initial, store, Workers(random.choice([1, 3])))
+            engine.restore()
+    alerts += json_lines(engine.step([], (END,), {}).alerts)
+    engine.close()
+    return sorted(alerts), counters
