@@ -2,13 +2,15 @@
 
     | column of Arrow                    | field                                                    |
     | ---------------------------------- | -------------------------------------------------------- |
-    | a time, a date                     | `time`; the first time is `event_time`, whatever its name |
-    | year, month, day and time; texts of | the same, with a form; numbers of seconds, hours or days  |
-    | days; numbers named as times        | since a moment get a base                                 |
+    | a time, a date                     | `time`; the first one with a clock is `event_time`       |
+    | year, month, day and time; a date  | the same, with a form; numbers of seconds, hours or days |
+    | and a time; texts and numbers of   | since a moment get a base                                |
+    | days; numbers named as times       |                                                          |
+    | values inside others               | a field each: `after.amount` is `amount`                 |
     | none with another value in each row | `row_id id`: the number of the row of a file              |
     | texts or numbers, each of them once | `… id`: the first column that is so in every row          |
     | up to six different words          | `enum(…)`                                                |
-    | floats of money, of 2 to 4 digits  | `decimal(2)` to `decimal(4)`                             |
+    | money, as floats or texts          | `decimal(2)` to `decimal(4)`                             |
     | few values, named as a label       | none: a comment says how to use it                       |
     | text, bool, integer, float         | `string`, `bool`, `int`, `float`                         |
     | decimal of scale s                 | `decimal(s)`                                             |
@@ -20,7 +22,7 @@ Tested by: tests/api/test_describe.py
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -32,6 +34,8 @@ from cep.api.events import open_any
 from cep.api.mixed import is_mixed, texts_for
 from cep.base.errors import UsageError
 from cep.base.limits import DECIMAL_SCALE_MAX
+from cep.base.schema import shown_symbol
+from cep.columnar.convert import Written, convert_us
 from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import JOIN, ROW_NUMBER
 from cep.columnar.numbers import different_count
@@ -47,15 +51,26 @@ _ROW_FIELD = "row_id"
 _ID_NAME = re.compile(r"num|key|uuid|ref|hash|^trans", re.IGNORECASE)
 _PARTS = ("year", "month", "day")
 # Names of columns whose numbers may be times.
-_TIME_NAME = re.compile(r"time|step|date|dt$|^ts$|_ts$|hour|second|^at$|_at$", re.IGNORECASE)
+_TIME_NAME = re.compile(
+    r"time|step|date|dt$|(^|[_ .])ts$|hour|second|stamp|(^|[_ .])at$|(?-i:[a-z]At$)|created|booked|posted",
+    re.IGNORECASE,
+)
 _UNIT_NAMES = {"h": "step|hour", "d": "day", "min": "minute", "ms": "milli|_ms$"}
 # A moment without a meaning, for times whose first moment is not known.
 _BASE = "2000-01-01T00:00:00Z"
 _EPOCHS = {"ns": 10**17, "us": 10**14, "ms": 10**11, "s": 10**8}  # numbers since 1970 that are in 1973 or later
 _TEXTS_TRIED = 1_000
-_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y-%m-%d", "%Y%m%d", "%d.%m.%y", "%d %b %Y")
-_TIME_FORMS = tuple(f"{day}{clock}" for day in _DAYS for clock in (" %H:%M", " %H:%M:%S", " %H:%M:%S.%f", ""))
-_WORD = re.compile(r"[a-z][a-z_]*", re.IGNORECASE)
+_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y-%m-%d", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y")
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+_DAY_FIRST, _MONTH_FIRST = "%d/%m/%Y", "%m/%d/%Y"
+_DIGIT_FORMS = ("%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d")
+_TIME_FORMS = (*(f"{day} {clock}" for day in _DAYS for clock in _CLOCKS), *_DAYS, *_DIGIT_FORMS)
+_DIGITS = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\d{4}(\d\d)?)?")
+_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?", re.IGNORECASE)
+_FORM_CLOCK = re.compile("%[HI]")
+_DAYS_RANK = 2  # of columns of times without a clock
+_DAY_US = 86_400_000_000
+_SYMBOL = re.compile(r"\d*[a-z][a-z_-]*", re.IGNORECASE)  # c17 is rather an id
 _COLUMN_CHARS = 14
 _MONEY_SCALES = (2, 3, 4)
 _MONEY_MAX = 1e10  # such amounts and all below are exact to the slack in a double
@@ -65,11 +80,12 @@ _MONEY_SLACK = 1e-5
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A declaration; the names of columns where they differ from the fields, as `columns=` takes them; and how values
-    are written, as the arguments of these names take it."""
+    are written, as the arguments of these names take it. `is_day_unclear`: the days may be months."""
 
     text: str
     columns: dict[str, str]
     forms: dict[str, str] = field(default_factory=dict)
+    is_day_unclear: bool = False
 
     def __str__(self) -> str:
         arguments = ([f"columns={self.columns}"] if self.columns else []) + [
@@ -98,16 +114,22 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     }
     """
     frame = open_any(events, form)
-    drafted = draft(frame.whole(), name, has_rows=frame.row is not None)
+    table, paths = _flat(frame.whole())
+    drafted = draft(table, name, has_rows=frame.row is not None, paths=paths)
     signs = {name: sign for name, sign in asdict(form).items() if sign}
     return replace(drafted, forms={**drafted.forms, **signs})
 
 
-def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: bool = False) -> Draft:
+def draft(
+    table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: bool = False,
+    paths: Mapping[str, str] | None = None,
+) -> Draft:  # fmt: skip
     """Draft the declaration of a table; `has_rows`: the number of a row can be its id.
 
-    A label is no field of an event unless `keeps_labels`. Raises: UsageError.
+    A label is no field of an event unless `keeps_labels`. `paths`: of the columns that are inside other values.
+    Raises: UsageError.
     """
+    paths = paths or {}
     for number, column in enumerate(table.columns):
         if is_mixed(column.type):
             table = table.set_column(number, table.column_names[number], texts_for(column, None))
@@ -123,7 +145,7 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: b
         columns[_ROW_FIELD], names = ROW_NUMBER, {*names, _ROW_FIELD}
         lines.append(f"  {_ROW_FIELD.ljust(_COLUMN_CHARS)} id")
     if time not in table.column_names:
-        columns[TIME] = time
+        columns[TIME] = paths.get(time, time)
         lines.append(f"  {TIME.ljust(_COLUMN_CHARS)} time")
     for column in table.column_names:
         values = table[column]
@@ -132,22 +154,24 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: b
         elif column == time:
             kind = "time"
         else:
-            kind = _kind(values, column)
+            kind = "time" if _is_read(values, forms) else _kind(values, column)
             if not keeps_labels and _is_label(column, values):
                 lines.append(f"  # {column}: a label, which is known only after the event; use it as --labels {column}")
                 continue
         if kind is None:
             lines.append(f"  # {column}: {values.type}, which no field can have")
             continue
-        named = TIME if column == time else _field(column, names)
+        if kind == "time" and _is_local(values.type):
+            forms.setdefault("tz", "UTC")
+        named = TIME if column == time else _field(_last_name(column) if column in paths else column, names)
         names.add(named)
         if named != column:
-            columns[named] = column
+            columns[named] = paths.get(column) or _quoted(column)
         nullable = "?" if values.null_count and column not in (id_, time) else ""
         lines.append(f"  {named.ljust(_COLUMN_CHARS)} {kind}{nullable}")
     text, mistakes = format_text("\n".join([*lines, "}"]), name)
     assert text is not None, mistakes
-    return Draft(text.rstrip(), columns, forms)
+    return Draft(text.rstrip(), columns, forms, _is_month_first(table, forms.get("time_form", "")) is None)
 
 
 def _is_label(column: str, values: pa.ChunkedArray) -> bool:
@@ -167,27 +191,93 @@ def _check_texts(table: pa.Table) -> None:
             raise UsageError(f"the column `{name}` cannot be read: {error}; mend it or leave it out") from error
 
 
+def _flat(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:
+    """Return a table with a column for each value inside other values, and the paths of these columns."""
+    paths = dict.fromkeys(table.column_names, "")
+    while any(map(pa.types.is_struct, table.schema.types)):
+        flat: dict[str, pa.ChunkedArray] = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if not pa.types.is_struct(column.type):
+                flat[name] = column
+                continue
+            path = paths.pop(name) or _quoted(name)
+            for field_, values in zip(column.type, column.flatten(), strict=True):
+                inner = f"{path}.{_quoted(field_.name)}"
+                flat[inner], paths[inner] = values, inner
+        table = pa.table(flat)
+    return table, {name: path for name, path in paths.items() if path}
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a path has it."""
+    return f'"{name}"' if "." in name else name
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip('"').rpartition('."' if path.endswith('"') else ".")[2]
+
+
 def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
-    """Return the column of times, or the columns that make one, and how its times are written. Raises: UsageError."""
+    """Return the column of times, or the columns that make one, and how its times are written. Raises: UsageError.
+
+    Timestamps with a clock go first, then other times with a clock, then days and numbers that need a base.
+    """
     types = dict(zip(table.column_names, table.schema.types, strict=True))
-    times = [TIME] if TIME in types else [name for name in types if pa.types.is_timestamp(types[name])]
-    if times:
-        return times[0], _form_of_column(table, times[0]) or {}
-    parts = {name.lower(): name for name in types}
+    if TIME in types:
+        return TIME, _form_of_column(table, TIME) or {}
+    forms: dict[str, dict[str, str]] = {}
+    for name, type_ in types.items():
+        is_likely = pa.types.is_timestamp(type_) or pa.types.is_date(type_) or _is_text(type_)
+        form = _form_of_column(table, name) if is_likely or _TIME_NAME.search(name) else None
+        if form is not None:
+            forms[name] = form
+    ranks = {name: _rank(table[name], form) for name, form in forms.items()}
+    if min(ranks.values(), default=_DAYS_RANK) >= _DAYS_RANK and (joined := _joined_time(table)) is not None:
+        return joined
+    if not forms:
+        raise UsageError(f"no column is of times; make one a time, or name it `{TIME}`. Columns: {table.column_names}")
+    name = min(ranks, key=ranks.__getitem__)
+    return name, forms[name]
+
+
+def _rank(values: pa.ChunkedArray, form: Mapping[str, str]) -> int:
+    """Return how surely a column has the times of events: the lowest rank is best."""
+    if pa.types.is_timestamp(values.type):
+        return 0 if _has_clock(values) else _DAYS_RANK
+    if pa.types.is_date(values.type):
+        return _DAYS_RANK + 1
+    return _DAYS_RANK if "time_base" in form or not _FORM_CLOCK.search(form.get("time_form", "%H")) else 1
+
+
+def _has_clock(times: pa.ChunkedArray) -> bool:
+    us = times_us(times.drop_null().slice(0, _TEXTS_TRIED).combine_chunks())
+    return bool((np.asarray(us) % _DAY_US).any())
+
+
+def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
+    """Return the columns of year, month, day and time, or of a date and its time; None if there are none."""
+    parts = {name.lower(): name for name in table.column_names}
     if all(name in parts for name in _PARTS):
         names = [parts[name] for name in (*_PARTS, "time") if name in parts]
         form = {3: "%Y %m %d", 4: f"%Y %m %d {_clock(table[names[-1]])}"}[len(names)]
         return JOIN.join(names), {"time_form": form, "tz": "UTC"}
-    for name, type_ in types.items():
-        form_of_column = _form_of_column(table, name) if _is_text(type_) or _TIME_NAME.search(name) else None
-        if form_of_column is not None:
-            return name, form_of_column
-    raise UsageError(f"no column is of times; make one a time, or name it `{TIME}`. Columns: {table.column_names}")
+    for lower, name in parts.items():
+        clocks = parts.get(lower.replace("date", "time")) if "date" in lower else None
+        if clocks is None or clocks == name or not _is_text(table[clocks].type):
+            continue
+        texts = table[clocks].drop_null().slice(0, _TEXTS_TRIED).to_pylist()
+        is_date = pa.types.is_date32(table[name].type)
+        day = "%Y-%m-%d" if is_date else (_form_of_column(table, name) or {}).get("time_form")
+        if day and texts and all(map(_CLOCK.fullmatch, texts)):
+            return JOIN.join((name, clocks)), {"time_form": f"{day} {_clock(table[clocks])}", "tz": "UTC"}
+    return None
 
 
 def _clock(times: pa.ChunkedArray) -> str:
-    first = next((value.as_py() for value in times if value.is_valid), "")
-    return "%H:%M:%S" if str(first).count(":") == 2 else "%H:%M"
+    """Return the form of the times of a day, from the first one."""
+    first = str(next((value.as_py() for value in times if value.is_valid), ""))
+    form = "%H:%M:%S" if first.count(":") == 2 else "%H:%M"
+    return f"{form.replace('%H', '%I')} %p" if first.upper().endswith("M") else form
 
 
 def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
@@ -196,20 +286,65 @@ def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
     type_ = values.type
     if pa.types.is_timestamp(type_):
         return {} if type_.tz is not None else {"tz": "UTC"}
+    if pa.types.is_date(type_):
+        return {"tz": "UTC"}
     if _is_text(type_):
         texts = values.slice(0, _TEXTS_TRIED).cast(pa.string()).combine_chunks()
-        forms = [form for form in _TIME_FORMS if len(texts) and not times_us(texts, form=form).null_count]
-        return {"time_form": forms[0], "tz": "UTC"} if forms else None
+        form = _form_of_texts(texts, _TIME_FORMS)
+        if form is None or not _is_month_first(table, form["time_form"]):
+            return form
+        return {**form, "time_form": form["time_form"].replace(_DAY_FIRST, _MONTH_FIRST)}
     if not len(values) or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
         return None
     span = pc.min_max(values).as_py()
     if span["min"] < 0:
         return None
+    if pa.types.is_integer(type_) and all(_DIGITS.fullmatch(str(number)) for number in span.values()):
+        texts = values.slice(0, _TEXTS_TRIED).cast(pa.string()).combine_chunks()
+        form = _form_of_texts(texts, _DIGIT_FORMS)
+        if form is not None:
+            return form
     for unit, least in _EPOCHS.items():
         if span["min"] >= least:
             return {} if unit == "ms" else {"time_unit": unit}
     units = [unit for unit, words in _UNIT_NAMES.items() if re.search(words, name, re.IGNORECASE)]
     return {"time_base": _BASE, "time_unit": units[0] if units else "s"}
+
+
+def _is_month_first(table: pa.Table, form: str) -> bool | None:
+    """Return whether times of a form with slashes have the month first, as any column of texts says, or a clock of
+    twelve hours; None if they may be read in both ways."""
+    if _DAY_FIRST not in form and _MONTH_FIRST not in form:
+        return False
+    day_first = form.replace(_MONTH_FIRST, _DAY_FIRST)
+    for name, type_ in zip(table.column_names, table.schema.types, strict=True):
+        texts = table[name].drop_null().slice(0, _TEXTS_TRIED)
+        for each in (day_first, _DAY_FIRST) if _is_text(type_) and len(texts) else ():
+            forms = (each, each.replace(_DAY_FIRST, _MONTH_FIRST))
+            is_first, is_second = (not times_us(texts.combine_chunks(), form=one).null_count for one in forms)
+            if is_first != is_second:
+                return is_second
+    return True if "%p" in form else None
+
+
+def _form_of_texts(texts: pa.Array, forms: Collection[str]) -> dict[str, str] | None:
+    """Return the first form that all the texts have."""
+    for form in forms if len(texts) else ():
+        if times_us(texts[:1], form=form).null_count == 0 and not times_us(texts, form=form).null_count:
+            return {"time_form": form, "tz": "UTC"}
+    return None
+
+
+def _is_local(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz is None))
+
+
+def _is_read(values: pa.ChunkedArray, forms: Mapping[str, str]) -> bool:
+    """Return True for texts that are all times in the form of the event's time."""
+    texts = values.drop_null().slice(0, _TEXTS_TRIED)
+    if "time_form" not in forms or not _is_text(values.type) or not len(texts):
+        return False
+    return not convert_us(texts.combine_chunks(), Written(form=forms["time_form"], zone=forms["tz"])).values.null_count
 
 
 def _id_column(table: pa.Table, time: str) -> str | None:
@@ -231,7 +366,7 @@ def _likely_id(name: str) -> tuple[bool, bool, bool]:
 
 
 def _different_count(values: pa.ChunkedArray) -> int:
-    """Count the different texts or numbers. Senders choose them, so no hash without a key is taken."""
+    """Count the different texts or numbers. Senders choose them, so no hash without a key is names."""
     return len(different_texts(values)) if _is_text(values.type) else different_count(np.asarray(values))
 
 
@@ -239,15 +374,22 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 
+def _symbol(word: str) -> str:
+    return f'"{word}"' if word in RESERVED else shown_symbol(word)
+
+
 def _kind(values: pa.ChunkedArray, column: str) -> str | None:
-    type_ = values.type
+    type_, is_money = values.type, role_of(_last_name(column)) in (Role.MONEY, Role.BALANCE)
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
         values = pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], type_)
     if _is_text(type_):
+        scale = _text_scale(values) if is_money else None
+        if scale is not None:
+            return f"decimal({scale})"
         words = different_texts(values).slice(0, _WORDS_MAX + 1).to_pylist()
-        is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_WORD.fullmatch, words))
-        return f"enum({', '.join(sorted(words))})" if is_enum else "string"
+        is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_SYMBOL.fullmatch, words))
+        return f"enum({', '.join(map(_symbol, sorted(words)))})" if is_enum else "string"
     if pa.types.is_decimal(type_) and 0 <= type_.scale <= DECIMAL_SCALE_MAX:
         return f"decimal({type_.scale})"
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
@@ -258,7 +400,7 @@ def _kind(values: pa.ChunkedArray, column: str) -> str | None:
         return "int"
     if not pa.types.is_floating(type_):
         return None
-    scale = _money_scale(values) if role_of(column) in (Role.MONEY, Role.BALANCE) else None
+    scale = _money_scale(values) if is_money else None
     return "float" if scale is None else f"decimal({scale})"
 
 
@@ -269,6 +411,14 @@ def _money_scale(values: pa.ChunkedArray) -> int | None:
         return None
     scales = (scale for scale in _MONEY_SCALES if (np.abs(np.round(numbers, scale) - numbers) < _MONEY_SLACK).all())
     return next(scales, None)
+
+
+def _text_scale(values: pa.ChunkedArray) -> int | None:
+    """Return the digits after the point of texts that are all amounts of money; None for other texts."""
+    texts = values.drop_null()
+    if not len(texts) or not pc.all(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?$")).as_py():
+        return None
+    return _money_scale(texts.cast(pa.float64()))
 
 
 def _field(column: str, names: Collection[str]) -> str:

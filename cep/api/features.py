@@ -165,7 +165,11 @@ def _declaration(
             f"the expressions are of the events {', '.join(sorted(names))}; without `declare` they are of one type"
         )
     described = draft(table, names.pop(), keeps_labels=True)
-    return described.text, replace(naming, columns={**described.columns, **(naming.columns or {})})
+    columns = {**described.columns, **(naming.columns or {})}
+    if naming.has_time:
+        return described.text, replace(naming, columns=columns)
+    forms: Any = {name: form for name, form in described.forms.items() if name != "tz"}
+    return described.text, Naming(columns, naming.tz or described.forms.get("tz"), {**forms, **naming.forms})
 
 
 def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
@@ -175,7 +179,8 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     of_text = [event_type for event_type in of_source if re.search(rf"\b{event_type.name}\b", text)] or of_source
     if not of_text:
         raise UsageError(f"the declaration has no event type:\n{declared}")
-    key = ", ".join(by) or of_text[0].fields[0].name  # any will do until the expression's own `by` has been read
+    ids = [field.name for field in of_text[0].fields if field.type.kind is Kind.ID]
+    key = ", ".join(by) or ids[0]  # any will do until the expression's own `by` has been read
     condition = text if text.lstrip().startswith("exists") else f"({text}) is null"
     source = f"{declared}\npattern feature by {key} {{\n  seq e\n  where e: {of_text[0].name} {condition}\n}}\n"
     checked = load_text(source, "expression")

@@ -25,7 +25,7 @@ from cep.api.mixed import is_mixed, mixed_column, texts_for
 from cep.api.naming import Naming
 from cep.base.errors import CepError, UsageError
 from cep.base.schema import EventType, Schema
-from cep.columnar.mapping import JOIN, ROW_NUMBER, TYPE_FIELD, joined_columns, view_of
+from cep.columnar.mapping import JOIN, ROW_NUMBER, TYPE_FIELD, joined_columns, path_of_text, view_of
 from cep.columnar.texts import different_texts
 from cep.columnar.times import form_has_zone, has_zone, times_us
 from cep.lang.diagnostics import did_you_mean
@@ -273,9 +273,9 @@ def sources_of(names: Sequence[str], field_names: Sequence[str], columns: Mappin
     return {name: columns.get(name, name) for name in fields if name in columns or name in names}
 
 
-def path_of(column: str, names: Sequence[str]) -> list[str]:
+def path_of(column: str, names: Sequence[str]) -> Sequence[str]:
     """Return the path of a column: its name, or names with dots between them, inside nested values."""
-    return [column] if column in names else column.split(".")
+    return (column,) if column in names else path_of_text(column) or (column,)
 
 
 def _column(table: pa.Table, path: Sequence[str], shown: str) -> pa.ChunkedArray:

@@ -2,15 +2,16 @@
 
     24.15, "x", {"a": 1}   →   "24.15", "x", and a text that no field can have
 
-Arrow has no type for such a column. A value that is a text, a truth value or a whole number is the text that a field of
-any type reads as the same value. Another value is no text of a field of texts, where it would be a bad value alone.
+Arrow has no type for such a column. A value that is a text, bytes, a truth value, a whole number or a time is the text
+that a field of any type reads as the same value. Another value is no text of a field of texts, where it would be a bad
+value alone.
 Tested by: tests/columnar/test_conversions.py, tests/api/test_odd_frames.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -69,21 +70,26 @@ def _text(value: Any) -> str | None:
         return str(value)
     if isinstance(value, float | Decimal):
         return str(int(value)) if -_EXACT_MAX <= value <= _EXACT_MAX and value == int(value) else None
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime):
+        zone = "" if value.tzinfo is None else "Z"
+        return f"{value.astimezone(UTC) if zone else value:%Y-%m-%d %H:%M:%S.%f}{zone}"
+    if isinstance(value, date):
         return value.isoformat()
-    if isinstance(value, timedelta):
-        return f"{value / timedelta(seconds=1):.6f}s"
+    if isinstance(value, bytes):
+        return value.decode() if _is_utf8(value) else None
     return value if isinstance(value, str) and _is_utf8(value) else None
 
 
-def _is_utf8(text: str) -> bool:
+def _is_utf8(text: str | bytes) -> bool:
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        text.encode() if isinstance(text, str) else text.decode()
+    except UnicodeError:
         return False
     return True
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"{value / timedelta(seconds=1):.6f}s"
     text = str(value) if isinstance(value, float | Decimal) else repr(value)[:_SHOWN_CHARACTERS]
     return text.encode("utf-8", "backslashreplace").decode()

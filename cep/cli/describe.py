@@ -40,15 +40,13 @@ def run(options: argparse.Namespace) -> int:
     name = options.name or _NO_NAME.sub("_", stem).strip("_0123456789") or "record"
     signs = [getattr(options, sign) or "" for sign in _SIGNS]
     drafted = describe(str(options.events), name, form_of_flags(*signs))
-    flags = [("--columns", f"{field}={_path(column)}") for field, column in drafted.columns.items()]
+    flags = [("--columns", f"{field}={column}") for field, column in drafted.columns.items()]
     flags += [(_FLAGS.get(form, f"--{form.replace('_', '-')}"), value) for form, value in drafted.forms.items()]
     if flags:
         print(f"# read it with: {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}")
     if "time_base" in drafted.forms:
         print("# the moment of --time-base is a guess, and so may the unit be; change them if you know better")
+    if drafted.is_day_unclear:
+        print("# day and month may be the other way round: no time in these records says which")
     print(drafted.text)
     return 0
-
-
-def _path(column: str) -> str:
-    return f'"{column}"' if "." in column else column

@@ -1,4 +1,4 @@
-"""Base64 of the bytes of whole numbers → the numbers: the decimals of Debezium (`decimal.handling.mode=precise`).
+"""The bytes of whole numbers, or their base64 → the numbers: decimals of Debezium (`decimal.handling.mode=precise`).
 
     "BBo="  →  bytes 04 1A  →  1050        two's complement, the highest byte first
 
@@ -20,11 +20,19 @@ _SIX_BITS[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+
 _CHARACTERS_MAX = 11  # of the 8 bytes of a whole number
 
 
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return True for a column of bytes of any layout."""
+    is_plain = pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
+    return bool(is_plain or pa.types.is_binary_view(type_))
+
+
 def whole_numbers(source: pa.Array) -> pa.Array:
-    """Read base64 of the bytes of whole numbers: int64, null where a text is not one or the number has more bits.
+    """Read the bytes of whole numbers, or their base64: int64, null for other values and for numbers of more bits.
 
     Cost: a pass over the columns of characters; no loop over rows.
     """
+    if is_bytes(source.type):
+        return _of_bytes(source.cast(pa.large_binary()))
     offsets, data = text_buffers(source.cast(TEXT))
     lengths = np.diff(offsets)
     data = np.append(data, np.uint8(0))
@@ -44,3 +52,16 @@ def whole_numbers(source: pa.Array) -> pa.Array:
     numbers: Int64 = (bits << unused.astype(np.uint64)).view(np.int64) >> unused
     is_there = fits & np.asarray(pc.is_valid(source))
     return pa.array(np.where(is_there, numbers, 0), mask=~is_there)
+
+
+def _of_bytes(source: pa.Array) -> pa.Array:
+    offsets, data = text_buffers(source.view(TEXT))
+    lengths = np.diff(offsets)
+    data = np.append(data, np.uint8(0)).astype(np.int64)
+    first = data[np.minimum(offsets[:-1], len(data) - 1)]
+    numbers = np.where(first >= 128, np.int64(-1), np.int64(0))
+    for at in range(8):
+        byte = data[np.minimum(offsets[:-1] + at, len(data) - 1)]
+        numbers = np.where(at < lengths, (numbers << 8) | byte, numbers)
+    fits = (lengths >= 1) & (lengths <= 8) & np.asarray(pc.is_valid(source))
+    return pa.array(np.where(fits, numbers, 0), mask=~fits)

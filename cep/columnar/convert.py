@@ -1,12 +1,14 @@
 """One column from any source → the Arrow type of its field, with bad values marked.
 
-Each kind has one function below. A float is a decimal if it rounds to a whole number of units in binary arithmetic, up
-to 2**53 units. `Written` overrides the forms of times and decimals: a unit, a form, a zone, minor units.
+Each kind has one function below. Bytes are texts in UTF-8. A float is a decimal if it rounds to a whole number of units
+in binary arithmetic, up to 2**53 units. `Written` overrides the forms of times and decimals: a unit, a form, a zone,
+minor units.
 Tested by: tests/columnar/test_convert.py
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, arrow_type, slot_values
-from cep.columnar.byte_numbers import whole_numbers
+from cep.columnar.byte_numbers import is_bytes, whole_numbers
 from cep.columnar.elapsed import moments_since
 from cep.columnar.number_texts import NumberForm, plain_numbers
 from cep.columnar.shown import shown_value
@@ -38,7 +40,9 @@ _SINGLE_UNITS_MAX = 1.0  # between two float32: beyond, several numbers of units
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
 _ROUNDED_MAX = 10**18 - 1  # a smaller number has at most 18 digits before the point when rounded
-_ZONED_TIME = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*([Zz]|UTC|[+-]\d\d(:?\d\d)?)\s*$"
+_ISO_TIME = r"^\s*\d{4}-\d\d-\d\d"
+_ZONED_TIME = _ISO_TIME + r"[T ]\d\d:\d\d.*([Zz]|UTC|[+-]\d\d(:?\d\d)?)\s*$"
+_CLOCK_FORM = re.compile(r"[T\s]*%[HITR].*", re.DOTALL)
 _WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a point
 
 
@@ -95,12 +99,16 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
     if pa.types.is_null(source.type):
         return Converted(pa.nulls(len(source), arrow_type(type_)), nulls)
-    if in_us:
-        values = _time_us(source, written or AS_IT_IS)
-    elif written is None:
-        values = _CONVERSIONS[type_.kind](source, type_)
+    if is_bytes(source.type) and not (written and written.has_bytes):
+        texts = _cast(source.cast(pa.large_binary()), TEXT)
     else:
-        values = _convert_written(source, type_, written)
+        texts = source
+    if in_us:
+        values = _time_us(texts, written or AS_IT_IS)
+    elif written is None:
+        values = _CONVERSIONS[type_.kind](texts, type_)
+    else:
+        values = _convert_written(texts, type_, written)
     if values.null_count == source.null_count:
         return Converted(values, nulls)
     bad = np.asarray(pc.is_null(values))
@@ -134,7 +142,8 @@ def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Arra
     if written.numbers is not None and (pa.types.is_string(source.type) or pa.types.is_large_string(source.type)):
         source = plain_numbers(source, written.numbers)
     if written.has_bytes:
-        return whole_numbers(source) if _is_text(source.type) else pa.nulls(len(source), pa.int64())
+        is_readable = _is_text(source.type) or is_bytes(source.type)
+        return whole_numbers(source) if is_readable else pa.nulls(len(source), pa.int64())
     return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
 
 
@@ -218,19 +227,31 @@ def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Arra
 
 
 def _time_us(source: pa.Array, written: Written) -> pa.Array:
-    if source.type == pa.int64() and not source.null_count and written.unit in ("", "ms") and not written.base:
+    is_ms = written.unit in ("", "ms") and not written.base and not written.form
+    if source.type == pa.int64() and not source.null_count and is_ms:
         ms = slot_values(source)
         if len(ms) and np.minimum.reduce(ms) >= EVENT_TIME_MS_MIN and np.maximum.reduce(ms) <= EVENT_TIME_MS_MAX:
             return pa.Array.from_buffers(pa.int64(), len(ms), [None, pa.py_buffer(ms * US_PER_MS)])
     numbers = moments_since(source, written.base, written.unit) if written.base else source
     times = times_us(numbers, written.unit, written.form, written.zone)
     if (written.form or written.base) and _is_text(source.type) and times.null_count > source.null_count:
-        # A record may have times in two forms; a whole ISO 8601 time with its zone has one meaning in any case.
-        others = pc.if_else(pc.match_substring_regex(source, _ZONED_TIME), source, pa.scalar(None, source.type))
-        times = pc.coalesce(times, times_us(others))
+        times = pc.coalesce(times, _times_in_other_forms(source, written))
     values = slot_values(times)
     outside = (values < _US_MIN) | (values > _US_MAX)
     return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times) if outside.any() else times
+
+
+def _times_in_other_forms(source: pa.Array, written: Written) -> pa.Array:
+    """Read the texts of a record that has times in two forms: in ISO 8601, or with the day of the form alone.
+
+    A time of ISO 8601 needs its zone, unless one is named.
+    """
+    is_iso = pc.match_substring_regex(source, _ISO_TIME if written.zone else _ZONED_TIME)
+    others = times_us(pc.if_else(is_iso, source, pa.scalar(None, source.type)), zone=written.zone)
+    day_form = _CLOCK_FORM.sub("", written.form)
+    if day_form in ("", written.form):
+        return others
+    return pc.coalesce(others, times_us(source, form=day_form, zone=written.zone))
 
 
 def _integer(source: pa.Array, _type: Type) -> pa.Array:

@@ -412,8 +412,13 @@ def _pairs(texts: Sequence[str], flag: str, form: str) -> list[tuple[str, str]]:
     return list(pairs.items())
 
 
+def path_of_text(text: str) -> Path:
+    """Return the names of a path: `after.card.no`, or `"card.id"` for a name with a dot."""
+    return tuple(quoted or plain for quoted, plain in _PART.findall(text))
+
+
 def _path(name: str, text: str) -> Path:
-    parts = [quoted or plain for quoted, plain in _PART.findall(text)]
-    if not parts or (shown_path(tuple(parts)).replace(" ", "") != text.replace(" ", "") and '"' not in text):
+    parts = path_of_text(text)
+    if not parts or (shown_path(parts).replace(" ", "") != text.replace(" ", "") and '"' not in text):
         raise UsageError(f"--columns {name}={text}: a path is names with dots between them, as payload.after.amount")
-    return tuple(parts)
+    return parts

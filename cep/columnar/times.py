@@ -93,6 +93,7 @@ _DIRECTIVES = {
     "a": f"(?:{'|'.join(name[:3] for name in _DAYS)})",
     "%": "%",
 }
+_DIGITS_FORM = re.compile("(%[YmdjHMSf])+")  # of times that may be numbers: 20260301100000
 _SHORT_FORMS = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
 
 
@@ -120,6 +121,8 @@ def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -
         times = _of_timestamps(source, zone)
     elif pa.types.is_date(type_):
         times = _local(source.cast(pa.timestamp("ms")).cast(_NAIVE), zone)
+    elif pa.types.is_integer(type_) and _DIGITS_FORM.fullmatch(form):
+        times = _of_form(source.cast(pa.string()), form, zone)
     elif pa.types.is_integer(type_):
         times = _scaled(_whole_numbers(source), unit or "ms")
     elif pa.types.is_floating(type_):

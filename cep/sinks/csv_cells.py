@@ -1,13 +1,14 @@
 """A table → a CSV file that is safe to open in a spreadsheet: no text of an event becomes a formula.
 
 A spreadsheet runs a cell that begins with one of `= + - @`, a tab or a line end. Such a text gets an apostrophe in
-front, which tells a spreadsheet that the cell is text. Numbers stay as they are, also numbers that are texts. Every CSV
-file of cep is written here.
+front, which tells a spreadsheet that the cell is text. Numbers stay as they are, also numbers that are texts. A value
+that CSV has no form for, such as an object or a list, is JSON. Every CSV file of cep is written here.
 Tested by: tests/sinks/test_csv_cells.py
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +21,19 @@ _NUMBER = r"^[+-]?\d+([.,]\d+)*([eE][+-]?\d+)?$"
 
 def write_csv(table: pa.Table, file: Any) -> None:
     """Write a table with the names of its columns. `file` is a path or an open file."""
-    columns = [_quoted(column) if _is_text(column.type) else column for column in table.columns]
+    columns = [_quoted(column) if _is_text(column.type) else column for column in map(_writable, table.columns)]
     names = _quoted(pa.chunked_array([pa.array(table.column_names, pa.string())])).to_pylist()
     pcsv.write_csv(pa.table(columns, names=names), file)
+
+
+def _writable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in a type that CSV has."""
+    try:
+        pcsv.write_csv(pa.table({"c": column.slice(0, 0)}), pa.BufferOutputStream())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        texts = (None if value is None else json.dumps(value, default=str) for value in column.to_pylist())
+        return pa.chunked_array([pa.array(texts, pa.large_string())])
+    return column
 
 
 def _is_text(type_: pa.DataType) -> bool:

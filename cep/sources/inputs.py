@@ -23,7 +23,9 @@ from cep.base.schema import Schema
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.json_forms import Readable, as_json_lines
 
-FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
+FORMATS = {
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json",
+}  # fmt: skip
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WILDCARDS = frozenset("*?[")

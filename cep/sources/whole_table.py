@@ -36,7 +36,8 @@ from cep.sources.tables import TableFile, open_table
 
 _WHOLE = r"^-?(0|[1-9]\d{0,17})$"
 _NUMBER = r"^[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$"
-_NUMBER_LIKE = r"^[-+$€£¥₹\s]*\d[\d.,'’\s]*[$€£¥₹\s]*$"
+_BLANK = "\\s\u00a0\u202f"
+_NUMBER_LIKE = rf"^[-+$€£¥₹{_BLANK}]*\d[\d.,'’{_BLANK}]*[$€£¥₹{_BLANK}]*$"
 _TRUTH = r"^(?i:true|false)$"
 _ZONED = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)$"
 _LOCAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?$"

@@ -40,9 +40,14 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
 def _with_times(value: Any) -> Any:
     """Return the value with null for times before or after all events."""
     if isinstance(value, dict):
-        return {name: _time(item) if name.endswith("_ms") else _with_times(item) for name, item in value.items()}
+        return {name: _time(item) if _is_time(name, item) else _with_times(item) for name, item in value.items()}
     return [_with_times(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _time(time_ms: int | None) -> int | None:
-    return None if time_ms is None or not TIME_MS_MIN < time_ms < TIME_MS_MAX else time_ms
+def _is_time(name: str, value: Any) -> bool:
+    """Return True for a time of the report. A rule or an event type may have such a name, too."""
+    return name.endswith("_ms") and isinstance(value, int)
+
+
+def _time(time_ms: int) -> int | None:
+    return None if not TIME_MS_MIN < time_ms < TIME_MS_MAX else time_ms

@@ -7,6 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 import cep
+from cep.lang.edit.assist import keyword_meaning, meaning
+from cep.lang.edit.symbols import Named
+from cep.lang.load import load_text
 from tests.answers import Row
 
 _ACCOUNTS = "event tx { id id  event_time time  opened time?  expiry time  card string  amount int }\n"
@@ -67,7 +70,15 @@ def help_of(body: str, key: str = "card") -> str:
     return "no mistake"
 
 
+def hover(word: str) -> str:
+    """Return what an editor shows for a keyword, or for a function."""
+    return keyword_meaning(word) or meaning(load_text(_KINDS), Named("function", word))
+
+
 ROWS = [
+    Row("E7", "the hover text of greedy", True, lambda: "gives none back" in hover("greedy")),
+    Row("E7", "the hover text of skip", True, lambda: "where SQL stops with an error" in hover("skip")),
+    Row("G3", "the hover text of avg", True, lambda: "which SQL:2016 includes" in hover("avg")),
     Row("F1", "an account is younger than 30 days", ["0", "3"],
         lambda: matched("seq a where a: tx event_time - opened < 30 d")),
     Row("F1", "a card has expired", ["4"], lambda: matched("seq a where a: tx event_time > expiry")),

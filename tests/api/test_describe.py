@@ -32,8 +32,8 @@ def test_names_that_no_field_may_have_are_mapped() -> None:
     table = payments().rename_columns({"event_time": "at", "tries": "seq", "score": "the score", "online": "3d"})
     table = table.append_column("nested", pa.array([{"a": 1}] * 240))
     draft = cep.describe(table, "payment")
-    assert draft.columns == {"event_time": "at", "seq_": "seq", "the_score": "the score", "_3d": "3d"}
-    assert "# nested: struct" in draft.text
+    names = {"event_time": "at", "seq_": "seq", "the_score": "the score", "_3d": "3d", "a": "nested.a"}
+    assert draft.columns == names
     rules = cep.parse(f"{draft.text}\npattern p by card_id {{ seq p  where p: payment seq_ > 1 and _3d }}")
     assert len(rules.match(table, columns=draft.columns, cores=2)) > 10
 
@@ -48,6 +48,7 @@ def test_other_times_and_dates_are_drafted_too() -> None:
     rules = cep.parse(f"{draft.text}\n{pattern}")
     with pytest.raises(cep.CepError, match="expiry"):
         rules.match(table, cores=2)
+    assert draft.forms == {"tz": "UTC"}
     assert len(rules.match(table, tz="UTC", cores=2)) == 239
 
 

@@ -17,18 +17,18 @@ MINOR = (
     ("text", "x", NOTHING), ("whole number", "105", "1.05"), ("whole number", "-5", "-0.05"),
     ("double", "1050.0", "10.50"), ("double", "1050.5", NOTHING), ("decimal", "1050.00", "10.50"),
     ("decimal", "10.50", NOTHING), ("boolean", "true", NOTHING),
+    ("bytes", "105", "1.05"),
 )  # fmt: skip
 _NOTES = """
 # Conversions
 
-Generated from the table that the tests check cell by cell.
-
-A value is read by its kind and by the declared type of its field. The form of the record does not matter: JSON, CSV,
+A value is read by its kind and by the declared type of its field. JSON, CSV,
 Parquet, Arrow, Avro, Protobuf, pandas and polars give the same value. A null stays null.
 
 `null` in the table means that the value does not fit: the field is null, the event stays, and a dead letter names the
 field. In the id or the time of an event such a value sets the record aside.
 
+- Bytes are a text in UTF-8.
 - A value of CSV and of the name of a folder (`part=01001`) is a text.
 - A text is never changed for a `string`. An id that pandas wrote as `1001.0` stays that text; declare it as `int`.
 - A double beyond 2⁵³ is no `string`, `id` or `int`: its last digits are lost.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -24,6 +26,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from cep.api.frames import events_table, open_frame
 from cep.api.naming import Naming
 from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.convert import Written
 from cep.columnar.decode import decode_json, decode_table, in_row_order
 from cep.columnar.mapping import FieldMapping, mapping_of
 from cep.sources.files import read_key
@@ -45,6 +48,7 @@ VALUES: dict[str, Callable[[str], Any]] = {
     "text": lambda text: text.replace(BLANK, " "),
     "grouped digits": str, "whole number": int, "double": float, "special double": float, "float32": float,
     "boolean": lambda text: text == "true", "decimal": Decimal, "list, object": json.loads,
+    "bytes": lambda text: text.encode().decode("unicode_escape").encode("latin-1"),
     "timestamp": datetime.fromisoformat, "date": date.fromisoformat, "duration": lambda _: timedelta(seconds=7200),
 }  # fmt: skip
 ARROW: dict[str, list[pa.DataType]] = {
@@ -52,6 +56,7 @@ ARROW: dict[str, list[pa.DataType]] = {
     "grouped digits": [pa.string(), pa.large_string()],
     "whole number": [pa.int8(), pa.int16(), pa.int32(), pa.int64()],
     "double": [pa.float64()], "special double": [pa.float64(), pa.float32()], "float32": [pa.float32()],
+    "bytes": [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(3)],
     "boolean": [pa.bool_()], "list, object": [pa.list_(pa.int64())],
     "decimal": [pa.decimal64(10, 2), pa.decimal128(20, 2), pa.decimal256(50, 3)],
     "timestamp": [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in ("UTC", "Asia/Tokyo")],
@@ -66,14 +71,29 @@ AVRO: dict[str, list[Any]] = {
     ],
     "timestamp": [{"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros")],
     "date": [{"type": "int", "logicalType": "date"}],
+    "bytes": ["bytes", {"type": "fixed", "name": "f", "size": 3}],
 }  # fmt: skip
 
 
 PLAIN = mapping_of()
+# Kinds of values of a column of pandas that has others, too.
+SEVERAL = (
+    "text",
+    "double",
+    "boolean",
+    "whole number",
+    "decimal",
+    "bytes",
+    "duration",
+    "list, object",
+    "timestamp",
+    "date",
+)
+VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)  # which Arrow does not write
 # Kinds of fields of messages, by their numbers in a descriptor.
 PROTOBUF = {
     "text": (9,), "grouped digits": (9,), "whole number": (3, 5, 15, 16, 17, 18), "double": (1,),
-    "special double": (1, 2), "float32": (2,), "boolean": (8,),
+    "special double": (1, 2), "float32": (2,), "boolean": (8,), "bytes": (12,),
 }  # fmt: skip
 
 
@@ -173,6 +193,16 @@ def of_protobuf(type_: Type, values: Sequence[Any], kind: int, mapping: FieldMap
     return of_decoded(type_, decoded, len(values))
 
 
+def with_texts(path: Path) -> Path:
+    """Return a folder of the file and of another one, in which the column has texts."""
+    folder = path.with_name("folder")
+    folder.mkdir(exist_ok=True)
+    shutil.copy(path, folder / "a.parquet")
+    texts = table_of(pa.array(["x", None])).set_column(0, "i", pa.array(["text 1", "text 2"]))
+    pq.write_table(texts, folder / "b.parquet")
+    return folder
+
+
 @pytest.mark.parametrize("declared", TYPES)
 @pytest.mark.parametrize("kind", VALUES)
 def test_each_cell_holds_in_each_form(kind: str, declared: str, tmp_path: Path) -> None:
@@ -205,10 +235,11 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
     for arrow in ARROW[kind]:
         column = pa.array(values).cast(arrow) if pa.types.is_decimal(arrow) else pa.array(values, arrow)
         yield f"Arrow {arrow}", of_arrow(type_, column, mapping)
-        if not pa.types.is_decimal64(arrow) and not pa.types.is_string_view(arrow):
+        if not any(is_kind(arrow) for is_kind in (pa.types.is_decimal64, *VIEWS)):
             path = place / "values.parquet"
             pq.write_table(table_of(column), path)
             yield f"Parquet {arrow}", of_file(type_, path, len(values), mapping)
+            yield f"Parquet {arrow} next to texts", of_file(type_, with_texts(path), len(values), mapping)
         if kind not in ("special double", "list, object"):  # frames refuse a column of lists by its name
             table = table_of(column)
             if pa.types.is_decimal256(arrow) or pa.types.is_decimal64(arrow):
@@ -216,10 +247,14 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
             yield f"pandas {arrow}", of_frame(type_, table.to_pandas(), len(values), mapping)
             if arrow != pa.date64():  # polars makes a timestamp of this type
                 yield f"polars {arrow}", of_frame(type_, pl.from_arrow(table), len(values), mapping)
-    if kind in ("text", "date", "timestamp", "boolean"):
+    if kind in ("text", "date", "timestamp", "boolean", "decimal", "bytes", "duration"):
         objects = pd.DataFrame(records(values), dtype=object)
         yield "pandas object", of_frame(type_, objects, len(values), mapping)
-    if kind in ("text", "double", "boolean", "whole number") and (type_.kind is not Kind.TIME or kind == "text"):
+    if kind == "timestamp" and type_.kind is Kind.TIME:
+        path, moments = place / "int96.parquet", pa.array(values, pa.timestamp("us", "UTC"))
+        pq.write_table(table_of(moments), path, use_deprecated_int96_timestamps=True)
+        yield "Parquet INT96", of_file(type_, path, len(values), replace(mapping, time=Written(zone="UTC")))
+    if kind in SEVERAL and (type_.kind is not Kind.TIME or kind in ("text", "timestamp", "date")):
         objects = pd.DataFrame(records([*values, {"a": 1}, "x", 0.5]), dtype=object)
         yield "pandas of several kinds", of_frame(type_, objects, len(objects), mapping)[: len(values)]
     for avro in AVRO.get(kind, ()):

@@ -61,6 +61,9 @@ def test_base64_of_whole_numbers_is_read_exactly(seed: int) -> None:
     texts += [None, "", "AQ", "A===", "====", "A-8=", base64.b64encode(b"123456789").decode()]
     assert whole_numbers(pa.array(texts)).to_pylist() == [*numbers, *[None] * 7]
     assert whole_numbers(pa.array(["x", *texts]).slice(1)).to_pylist() == [*numbers, *[None] * 7]
+    as_bytes = [None if text is None else base64.b64decode(text) for text in texts[: len(numbers) + 2]]
+    for layout in (pa.binary(), pa.large_binary()):
+        assert whole_numbers(pa.array([b"x", *as_bytes], layout).slice(1)).to_pylist() == [*numbers, None, None]
     mapping = mapping_of(minor=("amount:base64",))
     times = "2026-01-01T00:00:00Z"
     records: list[dict[str, object]] = [

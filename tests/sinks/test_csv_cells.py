@@ -54,3 +54,16 @@ def test_every_csv_file_is_written_here() -> None:
         if re.search(r"pcsv\.write_csv|csv\.writer|DictWriter|\.to_csv\(", path.read_text(encoding="utf-8"))
     ]
     assert writers == ["cep/sinks/csv_cells.py"]
+
+
+ODD: dict[str, tuple[pa.Array, list[str]]] = {
+    "an object": (pa.array([{"a": 1, "b": {"c": "x"}}, None]), ['{"a": 1, "b": {"c": "x"}}', ""]),
+    "a list": (pa.array([["x"], []]), ['["x"]', "[]"]),
+    "a long decimal": (pa.array([Decimal("1.50"), None], pa.decimal256(40, 2)), ["1.50", ""]),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_value_that_csv_has_no_form_for_is_json(kind: str) -> None:
+    column, shown = ODD[kind]
+    assert cells(pa.table({"n": [1, 2], "v": column}))[1:] == [["1", shown[0]], ["2", shown[1]]]

@@ -21,6 +21,7 @@ from cep.lang.ir import Aggregate, AggregateFn, Call, CurrentField, Expr, Unary
 from cep.lang.syntax import CallSyntax, DefineSyntax, ExprSyntax, NameRef
 
 _AGGREGATES: dict[str, AggregateFn] = {name: name for name in get_args(AggregateFn)}
+_IF_NULL = ("coalesce", "ifnull", "nvl", "isnull")  # as other languages name it
 _EXTREMES = {"least": "least", "greatest": "greatest", "min": "least", "max": "greatest"}
 _TEXT_TIME_ROUNDING = (Family.TEXT, Family.TIME, Family.ROUNDING)
 
@@ -50,6 +51,10 @@ def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None
         return _extreme(checker, _EXTREMES[node.name], node, scope)
     names = (*FUNCTIONS, *scope.definitions.defines)
     message = f"`{node.name}` is neither a function nor a definition"
+    if node.name.lower() in _IF_NULL:
+        help_line = "write `if value is null then other else value`"
+        checker.collector.add("CEP205", message, node.name_span, help_line, scope.labels())
+        return None
     checker.collector.unknown("CEP205", message, node.name, node.name_span, names, "functions")
     return None
 

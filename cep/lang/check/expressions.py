@@ -167,6 +167,12 @@ class ExpressionChecker:
                 help_line = f'write the symbol as a text: "{name}"'
                 self.collector.add("CEP201", message, node.span, help_line, labels, Fix(node.span, f'"{name}"'))
                 return
+            symbols = [symbol for type_ in (scope.fields or {}).values() for symbol in type_.symbols]
+            whole = next((symbol for symbol in symbols if symbol.startswith(f"{name}-")), None)
+            if whole is not None:
+                help_line = f'a symbol with a hyphen stands in quotes: "{whole}"'
+                self.collector.add("CEP201", f"`{name}` is not a field, and `-` is minus", node.span, help_line, labels)
+                return
             if scope.fields is not None:
                 message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
             self.collector.unknown("CEP201", message, name, node.span, names, labels=labels)

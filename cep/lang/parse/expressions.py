@@ -40,9 +40,10 @@ _PRECEDENCE = {
 # Spellings of other languages, and ours.
 _FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or", "AND": "and", "OR": "or"}
 # Words of SQL that begin a value, with the help of their message. Each of them may be the name of a field, too.
+INTERVAL = "write the number and its unit: `1 h`, `30 min`"
 _SQL = {
     "case": "write `if condition then value else value`",
-    "interval": "write the number and its unit: `1 h`, `30 min`",
+    "interval": INTERVAL,
     "running": "leave it out: a condition sees the events that are bound so far",
     "final": "leave it out: `emit` sees all events of the match",
 }

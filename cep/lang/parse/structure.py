@@ -12,7 +12,7 @@ from dataclasses import replace
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link
 from cep.lang.parse.cursor import RESERVED, Cursor
-from cep.lang.parse.expressions import parse_expression, parse_number
+from cep.lang.parse.expressions import INTERVAL, parse_expression, parse_number
 from cep.lang.parse.lexer import TokenKind
 from cep.lang.syntax import (
     NO_SUFFIX,
@@ -154,6 +154,8 @@ def _bound(cursor: Cursor) -> Bound:
     token = cursor.token
     if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
         return parse_number(cursor)
+    if token.kind is TokenKind.NAME and token.text.lower() == "interval" and cursor.ahead().kind is TokenKind.STRING:
+        cursor.fail(f"`{token.text}` is not a length of time here", INTERVAL, code="CEP111")
     name = cursor.name_ref("a number, a duration or a parameter")
     if cursor.at("."):
         field = f"{name.name}.{cursor.ahead().text}"

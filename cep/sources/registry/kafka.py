@@ -18,7 +18,6 @@ import functools
 import io
 import json
 import time
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -441,8 +440,6 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         symbol = field.enum_type.values_by_number.get(value)
         return value if symbol is None else symbol.name
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
     return value if not isinstance(value, int) or value in _INT64 else str(value)
 
 
