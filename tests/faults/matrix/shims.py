@@ -24,12 +24,16 @@ _TIMES = (
     "cep.runners.observe", "cep.runners.watch", "cep.runners.embedded.run", "cep.runners.embedded.commit",
     "cep.runners.embedded.lanes", "cep.runners.embedded.outlets", "cep.runners.embedded.kafka", "cep.cli.standby",
     "cep.cli.job_reports", "cep.cli.job_rejections", "cep.cli.changelog", "cep.sources.kafka", "cep.sources.live.kafka",
-    "cep.sinks.webhook", "cep.runners.control_topic",
+    "cep.sinks.webhook", "cep.runners.control_topic", "cep.runners.spark.sink_queue", "cep.runners.spark.kafka_readers",
 )  # fmt: skip
-_MONOTONICS = ("cep.sinks.kafka", "cep.sinks.transactions.kafka", "cep.base.kafka", "cep.rulebook.kafka")
+_MONOTONICS = (
+    "cep.sinks.kafka", "cep.sinks.transactions.kafka", "cep.base.kafka", "cep.rulebook.kafka",
+    "cep.runners.spark.live_output",
+)  # fmt: skip
 _THREADS = (
     "cep.runners.embedded.kafka", "cep.runners.embedded.run", "cep.runners.patience", "cep.runners.watch",
     "cep.sinks.transactions.kafka", "cep.sources.live.kafka", "cep.runners.embedded.outlets",
+    "cep.runners.spark.sink_queue", "cep.runners.spark.live_output",
 )  # fmt: skip
 _EXECUTORS = ("cep.runners.embedded.lanes", "cep.runners.embedded.commit", "cep.state.checkpoints")
 _READERS = (
@@ -56,6 +60,8 @@ def stand_ins(world: Any) -> dict[str, Any]:
     )  # fmt: skip
     return names | {
         "cep.base.kafka.sleep": virtual.sleep,
+        "cep.runners.spark.live_output.sleep": virtual.sleep,
+        "cep.runners.spark.live_output.perf_counter": virtual.monotonic,
         "cep.runners.embedded.commit.wait": virtual.wait,
         "cep.sinks.transactions.kafka.Future": virtual.VirtualFuture,
         "cep.sinks.webhook.httpx2": webhook,
@@ -65,6 +71,11 @@ def stand_ins(world: Any) -> dict[str, Any]:
         "cep.cli.run.served": lambda *given, **_: world().serve(given[1]),
         "cep.cli.run.Stopping": lambda report: world().stopping(report),
         "cep.cli.run.Commits": lambda *given, **named: world().commits(*given, **named),
+        "cep.cli.live.served": lambda *given, **_: world().serve(given[1]),
+        "cep.cli.live.Stopping": lambda report: world().stopping(report),
+        "cep.cli.live.sys": SimpleNamespace(stderr=_Stderr(world)),
+        "cep.cli.live._session": lambda *_: SimpleNamespace(stop=lambda: None),
+        "cep.runners.spark.live.start_live": lambda _, settings, output: world().query(settings, output),
         "cep.cli.run.compiled_ahead": lambda _: nullcontext(),
         "cep.cli.run.shorten_pauses": lambda: None,
         "cep.cli.run.sys": SimpleNamespace(stderr=_Stderr(world)),
