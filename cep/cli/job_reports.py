@@ -169,7 +169,10 @@ class JobReports:
         gauges["undelivered_alerts"] = float(commits.undelivered_count)
         gauges["uncheckpointed_seconds"] = commits.uncheckpointed_s
         self._observed.wait_for(commits.backlogs)
+        memory = {**self._engine.memory_bytes, "store": sizes.memory_bytes + sizes.cache_bytes}
+        memory |= {"undelivered": commits.undelivered_bytes, "changelog": commits.unsent_bytes}
         self._observed.measured(gauges, {})
+        self._observed.use_memory(memory)
         if self._folder is not None:
             error = commits.checkpoint_error
             self._observed.note(CHECKPOINTS, None if error is None else "the last one failed", str(error))

@@ -101,6 +101,8 @@ TOTALS_THAT_FALL: Mapping[str, str] = {
 
 GAUGES: Mapping[str, str] = {
     "state_bytes": "Bytes of keyed state, on disk and written to memory.",
+    "memory_bytes": "Bytes that a part of `cep run` has in memory: pages, page_index, past, event_ids, store, "
+    "undelivered, changelog.",
     "disk_free_bytes": "Bytes free on the disk of the checkpoint folder.",
     "live": "1 while the job makes progress, 0 if it is stuck or has failed, like `/live`.",
     "uncheckpointed_seconds": "Seconds for which commits have been only on this disk; of `cep run`.",
@@ -117,7 +119,7 @@ GAUGES: Mapping[str, str] = {
     "abandoned_alerts": "Alerts that waited for a sink when the job lost it, and that no new sink takes over, by sink.",
 }
 GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
-    "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),
+    "micro_batch_seconds": ("phase",), "memory_bytes": ("part",), "lag_records": ("partition",), "part_up": ("part",),
     "sink_up": ("sink", "address", "reason"), "sink_waiting_alerts": ("sink",), "sink_oldest_alert_seconds": ("sink",),
     "abandoned_alerts": ("sink",),
 }  # fmt: skip

@@ -69,6 +69,7 @@ class Observed(Collector):
     log: Log | None = None
     totals: Counter[str] = field(default_factory=Counter)
     gauges: dict[str, float] = field(default_factory=dict)
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)  # by part; replaced, never changed
     phases_ms: dict[str, float] = field(default_factory=dict)
     lags: dict[str, int] = field(default_factory=dict)
     positions: Mapping[str, int] = field(default_factory=dict)  # of the events; replaced, never changed
@@ -116,6 +117,10 @@ class Observed(Collector):
         with self._lock:
             self.gauges.update(gauges)
             self.phases_ms.update(phases_ms)
+
+    def use_memory(self, memory_bytes: Mapping[str, int]) -> None:
+        """Note the bytes that each part of the job has in memory."""
+        self.memory_bytes = dict(memory_bytes)
 
     def lagging(self, lags: Mapping[str, int], arriving_per_s: float = 0.0) -> None:
         """Note how many records of each partition wait, and how many arrive in a second."""
@@ -293,6 +298,7 @@ class Observed(Collector):
         for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
             yield GaugeMetricFamily(f"cep_{name}", GAUGES[name], value=value)
         yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
+        yield _labelled("memory_bytes", "part", self.memory_bytes)
         yield _labelled("lag_records", "partition", lags)
         yield _labelled("part_up", "part", {part: float(trouble is None) for part, trouble in troubles.items()})
         addresses = {name: self.address_of(name) for name in {*self.sink_names, *sinks_away}}

@@ -172,6 +172,11 @@ class SegmentCache:
         self._blocks: OrderedDict[str, Block] = OrderedDict()
         self._bytes = 0
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the segments in memory."""
+        return self._bytes
+
     def get(self, digest: str) -> Block | None:
         """Return the segment of this hash, if it is here."""
         if digest not in self._blocks:

@@ -43,6 +43,7 @@ AGAIN_S = 1.0  # how long a platform waits before it starts a process again
 START_S, END_S = 240.0, 240.0
 UNKNOWN_S = 32.0  # `cep run` looks for new partitions every 30 s, and has to ask the brokers
 PARTITIONS = 2
+RATE_S = 1 / 30  # between two payments
 PATTERNS = """event payment {
   tx_id       id
   event_time  time
@@ -126,6 +127,8 @@ class RealJob:
     number: int = 0
     expects_refusal: bool = False
     unknown_until_s: float = 0.0  # until this time the job may not know the last partition
+    extra_words: tuple[str, ...] = ()
+    has_standby: bool = True  # of `cep run`
     unknown: set[str] = field(default_factory=set)  # ids of payments sent to it until then, which may be late
 
     def __post_init__(self) -> None:
@@ -164,9 +167,11 @@ class RealJob:
             words += ["--alerts", self.database]
         words += ["--alerts", f"kafka:{self.topics['alerts']}"]
         if self.runner == "run":
-            words += ["--changelog", self.topics["state"], "--standby", "--interval", "200 ms"]
+            words += ["--changelog", self.topics["state"], "--interval", "200 ms"]
+            words += ["--standby"] if self.has_standby else []
         else:
             words += ["--trigger", "500 ms", "--cores", "2"]
+        words += self.extra_words
         log = self.folder / f"{len(self.members)}.log"
         with log.open("wb") as file:
             command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]

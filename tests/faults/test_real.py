@@ -9,6 +9,8 @@ from random import Random
 import pytest
 
 from tests.faults.real import FAULTS, OF_RUN, Outcome, chosen, table
+from tests.faults.real_cells import CELLS, MOMENTS
+from tests.faults.real_cells import FAULTS as CELL_FAULTS
 from tests.faults.soak import ROOT
 from tests.real_postgres import IS_THERE
 
@@ -28,6 +30,19 @@ def test_the_table_has_what_rang_and_after_how_long() -> None:
     rows = {row[0]: row[1:] for row in table(outcomes)}
     assert rows["killed"] == ("3", "CepJobGone in 3, after 6 (11)")
     assert rows["burst"] == ("0", "-")
+
+
+def test_each_fault_is_at_each_moment_of_each_runner() -> None:
+    assert len(set(CELLS)) == len(CELLS) == 2 * len(CELL_FAULTS) * len(MOMENTS)
+    assert len(CELLS) >= 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["run", pytest.param("live", marks=pytest.mark.spark)])
+def test_a_cell(runner: str) -> None:
+    words = ["-m", "tests.faults.real_cells", "--runner", runner, "--only", "killed, steady state", "--cells", "1"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout.splitlines()[-1:] == ["wrong: none"], done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -253,6 +253,15 @@ class Engine:
         """The bytes of the pages that are in memory."""
         return sum(share.page_bytes for share in self._shares.all)
 
+    @property
+    def memory_bytes(self) -> Counter[str]:
+        """The bytes of keyed state in memory, by part: pages, their index, the past, event ids."""
+        parts = Counter[str]()
+        for share in self._shares.all:
+            parts.update(share.memory_bytes)
+        parts["event_ids"] = sum(shares[0].seen.nbytes for shares in self._shares.by_level if shares)
+        return parts
+
     def save(self, batch: WriteBatch, commit: int) -> None:
         """Add all that has changed since the last commit. Commits are numbered upwards. Raises: StoreError."""
         shares = self._shares.all

@@ -117,6 +117,12 @@ class Pages:
         self.changed_bytes = 0
         self.loads = 0
 
+    @property
+    def index_bytes(self) -> int:
+        """The bytes of the arrays by slot, whose size does not depend on the number of keys."""
+        arrays = self._encoded, self._sizes, self._is_recent, self._stretches, self._earliest_ms
+        return sum(array.nbytes for array in arrays)
+
     def slots(self, keys: pa.Array) -> Int64:
         """Return the slot of each key's page: int64[N]; beyond the last one for a key of a later key group."""
         return key_slots(keys, self._groups_count, self._count, self._groups.start)

@@ -57,6 +57,11 @@ class Pasts:
         self._blocks = SegmentCache(self._bytes_max)
         self.loads = 0
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the heads and segments in memory; of segments alone if all are kept."""
+        return self._bytes + self._blocks.nbytes
+
     def read(self, place: Place) -> Histories:
         """Read a page that exists. Raises: StateError for invalid bytes."""
         cached = self._cached.get(place)

@@ -52,6 +52,11 @@ class _Table:
     def groups(self) -> NDArray[np.int32]:
         return self._groups[: self._count]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays, with their free room."""
+        return self._pairs.nbytes + self._groups.nbytes + self._slots.nbytes
+
     def take(self, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Judge the pairs, and keep the new ones."""
         self._make_room(self._count + len(groups))
@@ -94,6 +99,12 @@ class SeenOfLevel:
         self._gone: list[bytes] = []
         self._secrets: dict[tuple[int, int], _Secrets] = {}  # uint64[key groups, 2]
         self._lock = Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tables."""
+        with self._lock:
+            return sum(table.nbytes for table in self._tables.values())
 
     def secrets(self, number: int, bucket: int, keys: pa.Array) -> _Secrets:
         """See SeenIds.secrets."""

@@ -136,6 +136,15 @@ class Share:
             stored.cached_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
         )
 
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """The bytes in memory by part; event ids belong to the level."""
+        return {
+            "pages": self.page_bytes,
+            "page_index": sum(stored.index_bytes for stored in self.stored_pages) + 2 * self._over.nbytes,
+            "past": self._pasts.nbytes,
+        }
+
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add the changes since the last commit. Return their bytes, without those of pages.
 
