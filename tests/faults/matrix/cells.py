@@ -24,7 +24,7 @@ from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 
@@ -33,6 +33,7 @@ from cep.base.exits import MEANINGS, Exit, exit_of
 from cep.base.limits import STOP_MS_MAX
 from cep.cli import live, run
 from cep.cli.main import _parser
+from cep.cli.stopping import Stopping
 from cep.runners.embedded.commit import Commits
 from cep.sinks.base import TAKEN_OVER
 from tests.faults.matrix import stream
@@ -136,16 +137,15 @@ class Result:
     log: list[str] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class Stop:
-    """Stands for Stopping: the request comes from the world."""
+class Stop(Stopping):
+    """Stopping without signals: the request comes from the world."""
 
-    process: JobProcess
-    event: VirtualEvent = field(default_factory=VirtualEvent)
-    report: Callable[[], None] = lambda: None
+    def __init__(self, process: JobProcess, report: Callable[[], None]) -> None:
+        super().__init__(report, cast("Any", VirtualEvent()))
+        self._process = process
 
     def __enter__(self) -> Self:
-        self.process.stop = self
+        self._process.stop = self
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,6 +153,10 @@ class Stop:
 
     def listen(self) -> None:
         pass
+
+    def ask(self) -> None:
+        """Do what the handler of a signal does."""
+        self._ask()
 
 
 @dataclass(eq=False)
@@ -222,7 +226,7 @@ class World:
 
     def stopping(self, report: Callable[[], None]) -> Stop:
         """Stand for the handler of signals."""
-        return Stop(self.process(), report=report)
+        return Stop(self.process(), report)
 
     def said(self, text: str) -> None:
         """Take a part of a line of the log."""
@@ -410,7 +414,7 @@ class World:
         if process.stop is None:
             self.time.kill(process, -15)
             return
-        process.stop.event.set()
+        process.stop.ask()
 
         def end() -> None:
             if not self.time.pause(STOP_MS_MAX / 1_000, lambda: process.is_dead):
@@ -575,9 +579,14 @@ class World:
 
     def _has_all(self) -> bool:
         wanted = Counter(self._wanted().keys())
-        if self.cell.shape == "live" and self._late_change_ms():
+        if self._may_be_late and self._late_change_ms():
             return all(found.total() for found in self._found().values())
         return all(not wanted - found for found in self._found().values())
+
+    @property
+    def _may_be_late(self) -> bool:
+        """True for a process that wakes up behind a change and the events after it, and may see these first."""
+        return self.cell.shape == "live" or self.cell.fault.startswith("frozen")
 
     def _late_change_ms(self) -> int:
         """Return for how long events were matched without a change that applies to them, as the job counts it."""
@@ -585,7 +594,7 @@ class World:
         return max((int(each["rule_late_ms"]) for each in totals), default=0)
 
     def _compare(self) -> str:
-        if self.cell.shape == "live" and self._late_change_ms():
+        if self._may_be_late and self._late_change_ms():
             return ""  # events of that time were matched before the change, which the job counts
         wanted = self._wanted()
         for sink, found in self._found().items():
