@@ -83,7 +83,7 @@ def write_outputs(
     format_: Format,
     suppressed_alerts: Sequence[bytes] = (),
 ) -> list[Path]:
-    """Write the files, and remove an earlier replay's files that have no contents now. Return the written paths.
+    """Write the files, and remove an earlier replay's files if they have no contents now. Return the written paths.
 
     Raises: SinkError; the earlier files are then unchanged.
     """

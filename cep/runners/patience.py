@@ -27,7 +27,7 @@ class Patience:
     """The tries of a job to reach its sinks. They end with the first failure once `stop` is set.
 
     `away` is called with the sink's name and the error after each failed try, and with None once the sink has taken the
-    write. `retries` counts failed tries. `refusals` are those of the sinks.
+    write. `retries` counts failed tries. `refusals` are the refused alerts of the sinks.
     """
 
     stop: threading.Event
@@ -41,7 +41,7 @@ class Patience:
     def keep_trying(self, name: str, write: Callable[[], None]) -> None:
         """Write to the sink of this name until it is done.
 
-        Raises: SinkError for what waiting does not mend; SinkAwayError when the job is to stop.
+        Raises: SinkError for a fault that waiting does not mend; SinkAwayError when the job is to stop.
         """
         is_away, pause_s = False, self.pause_s
         while True:

@@ -64,8 +64,8 @@ class RuleOutput:
     ) -> tuple[pa.Table, Counter[str]]:  # fmt: skip
         """Return the alerts that go out, and the counters of the suppressed ones.
 
-        `status` is there if the rules have changed; `watermark_ms` is the watermark at the end of the micro-batch.
-        `open_runs` are the open runs by rule and version, `marks` those of the events of the micro-batch.
+        `status` is given if the rules have changed; `watermark_ms` is the watermark at the end of the micro-batch.
+        `open_runs` are the open runs by rule and version, `marks` the marks of the events of the micro-batch.
         Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:

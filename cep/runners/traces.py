@@ -1,8 +1,8 @@
 """Finished micro-batches → OpenTelemetry spans, one for each, with a child for each of its phases.
 
     micro_batch          cep.batch_id, cep.events, cep.alerts
-    ├── decoding …       phases that the runner has timed, one behind the other
-    ├── commit           of `cep run`, behind the micro-batch
+    ├── decoding …       phases that the runner has timed, in their order
+    ├── commit           of `cep run`, after the micro-batch
     └── sinks            of `cep run`, when its delivery is over, perhaps while later micro-batches are matched
 
 Spans are made when a micro-batch is over, from the measurements of its runner. Without `--traces` this module does

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-# What a process says once another one works on its job, whoever notices it: the lease, or a transaction of a sink.
+# The message of a process once another one works on its job, whether the lease or a sink's transaction notices it.
 TAKEN_OVER = "another process has taken over this job"
 TAKEN_OVER_HELP = (
     "nothing is lost; with --standby let its platform start this one again, so that it stands by; otherwise leave one "

@@ -151,7 +151,7 @@ class KafkaDeadLetters:
         self._transactions.write(_letter_records(dead_letters), batch_id)
 
     def place(self) -> str:
-        """Return no place: dead letters have no ids to recall."""
+        """Return an empty place: dead letters cannot be recalled by id."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:

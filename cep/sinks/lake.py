@@ -35,7 +35,7 @@ _COLOR = re.compile(r"\x1b\[\d+m|↳")  # of a terminal, in messages of the libr
 _CLOCKS_MS = 3_600_000  # clocks differ; ids of before do no harm
 # One try at a remote place: the library alone would try for three minutes.
 _ONE_TRY = {"connect_timeout": "5s", "timeout": "10s", "max_retries": "1", "retry_timeout": "10s"}
-# Part of a message of the library, which has no codes → a word of SINK_REASONS; the first that fits.
+# Part of a message of the library, which has no codes → a word of SINK_REASONS; the first match counts.
 _REASONS = (
     ("503 ", "busy"), ("429 ", "busy"), ("SlowDown", "busy"), ("500 ", "busy"), ("502 ", "busy"), ("504 ", "busy"),
     ("403 ", "access"), ("401 ", "access"), ("privileges", "access"), ("ermission denied", "access"),

@@ -1,36 +1,36 @@
-"""Micro-batches → commits: keyed state, positions and what has not been delivered, all of one moment, on this disk.
+"""Micro-batches → commits on this disk. A commit has keyed state, positions and undelivered alerts of one moment.
 
     1  hold      alerts and letters of the micro-batches since the last commit wait in memory
-    2  write     one write batch: changed pages, what waits, positions, rulebook, watermark, totals; alerts and letters;
-                 which of them are to be delivered now, and that those of the last delivery are forgotten
-    3  sync      in the background: the store's log reaches the disk: from here on the commit is there, before it is not
-    4  deliver   after 3, in the background and for each sink by itself (lanes.py): its alerts or letters, of several
-                 commits perhaps, under the number of this one; with a changelog the changes of these commits go in
-                 the transaction of the last sink
-    5  settle    the delivery to a sink is known to be over: the next commit forgets it, and may ask for another one.
+    2  write     one write batch: changed pages, waiting events, positions, rulebook, watermark, totals, alerts and
+                 letters; which alerts are to be delivered now, and that the alerts of the last delivery are forgotten
+    3  sync      in the background: the store's log reaches the disk. From then on the commit exists
+    4  deliver   after 3, in the background and for each sink by itself (lanes.py): its alerts or letters, perhaps of
+                 several commits, under the number of this commit; with a changelog the changes of these commits are
+                 part of the transaction of the last sink
+    5  settle    the delivery to a sink is over: the next commit forgets it, and may start another one.
                  Once all sinks have a commit, its alerts leave the store
 
-A commit costs what has changed and one write to the disk, so there is one for each micro-batch if nothing else is asked
-for. While the disk writes, the next micro-batch is matched; its commit begins when the one before is there. Every so
-often a checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a savepoint, for the
-day on which this disk is lost. One is also taken once the stream has fallen silent. A store in memory has no log: a
+A commit costs its changes and one write to the disk, so by default there is one for each micro-batch. While the disk
+writes, the next micro-batch is matched; its commit begins when the previous one is on the disk. At intervals a
+checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a savepoint, and in case this
+disk is lost. A checkpoint is also taken once the stream has fallen silent. A store in memory does not have a log: a
 commit there is safe when its checkpoint is.
 
 Start:
 
-    R1 open      the local store; if it is gone, damaged or behind, that of the changelog or of the newest whole
+    R1 open      the local store; if it is gone, damaged or old, that of the changelog or of the newest whole
                  checkpoint (opening.py)
-    R2 deliver   to each sink what was on its way to it, under its number, in the background: sinks take the same number
-                 twice as if it came once
-    R3 recall    only if it was brought back: the sinks tell which alerts they got since. No sink gets those again
-    R4 seek      the sources go on behind the positions
+    R2 deliver   the unfinished delivery of each sink, under its number, in the background: a sink that gets the same
+                 number twice ends as if it came once
+    R3 recall    only after a restore: the sinks report which alerts they got since. They do not get these again
+    R4 seek      the sources continue after the positions
 
-A crash before 3 is over loses nothing that was shown: the work since the last commit is done again. After it, R2 does
-what 4 did or was about to do. So every alert is delivered exactly once, if sinks keep their contract: a transaction
-with the number in it (Kafka), a file with the number as its name. Numbers only grow, for a job's whole life.
-A checkpoint that fails is told, counted in `checkpoints_failed` and tried again when the next one is due: what is safe
-on this disk does not wait for a target. With a store in memory, whose commits are checkpoints, the job ends.
-`on_step` is called before each step with its name: what tests crash in.
+A crash before the end of 3 loses nothing that a sink has shown: the work since the last commit is done again. After a
+later crash, R2 repeats 4. So every alert is delivered exactly once, if sinks keep their contract: a transaction that
+contains the number (Kafka), a file that is named by the number. Numbers only grow during a job's life. A checkpoint
+that fails is logged, counted in `checkpoints_failed`, and tried again when the next one is due: data that is safe on
+this disk does not wait for a target. With a store in memory, whose commits are checkpoints, the job ends. `on_step` is
+called with the name of each step before the step; tests crash in it.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
 """
 
@@ -127,9 +127,9 @@ class Commits:
         on_failed: Callable[[StoreError], None] = lambda _: None,
         changelog: Changelog | None = None,
     ) -> None:  # fmt: skip
-        """R1 as far as the store: after it `store` is of the last commit, or of the newest whole checkpoint, or empty.
+        """Open the store (R1): of the last commit, or of the newest whole checkpoint, or an empty one.
 
-        `on_failed` is told why there is no checkpoint, where the job goes on without.
+        `on_failed` gets the reason if a job continues without a checkpoint.
         Raises: UsageError if another process has the folder; StateError.
         """
         self._settings = settings
@@ -146,10 +146,10 @@ class Commits:
         self.lanes: list[Lane] = []
         self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
         self._forgettable: list[int] = []
-        self._sent = Sent()  # what sinks have though the job has forgotten it
+        self._sent = Sent()  # alerts that sinks have and the job has forgotten
         self._from_checkpoint_ms: int | None = None
         self.undelivered_bytes = self._outgoing_count = 0  # of `_outgoing`
-        self._base = 0  # what is added to a commit's number
+        self._base = 0  # the summand of a commit's number
         self._number = 0
         self._settled: int | None = None
         self._is_left = False  # a delivery or a copy still waits for another machine, and the process is about to end
@@ -163,7 +163,7 @@ class Commits:
         self.totals: Counter[str] = Counter()
         self.batch_id = 0  # of the next micro-batch, for the job's whole life
         self._log_thread = ThreadPoolExecutor(1, "log")
-        # Beside the store, where a checkpoint that is restored has them; a set is written before a commit names it.
+        # The same place relative to the store as in a restored checkpoint. A set is written before a commit names it.
         self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
@@ -184,7 +184,7 @@ class Commits:
         opened = open_store(settings, folder, self._changelog)
         restored = opened.restored
         self.store, self.head, self.refused = opened.store, opened.head, opened.refused
-        # In memory the newest checkpoint is the last commit: nothing went out behind it.
+        # In memory the newest checkpoint is the last commit, and no sink got later alerts.
         if restored is not None and (settings.backend != "memory" or restored.refused):
             self._from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:
@@ -256,7 +256,7 @@ class Commits:
     def _recall(self, positions: Mapping[str, LanePosition], created_ms: int) -> None:
         """Ask the sinks for alerts that forgotten commits sent after the checkpoint, under their numbers."""
         self._on_step("R3")
-        # What was on its way at that time went out under the number of a commit that the checkpoint has.
+        # A delivery of that time went out under the number of a commit that the checkpoint has.
         after = {name: self._base + position.position for name, position in positions.items()}
         if "" in (self.head.lanes if self.head is not None else {}):  # of an earlier build
             after = dict.fromkeys(after, self._base + min(self._outgoing, default=self._number + 1) - 1)
@@ -265,7 +265,7 @@ class Commits:
     # ------------------------------------------------------------------------------------------------------ commits
 
     def take(self, stepped: Stepped) -> None:
-        """1: keep what a micro-batch gave until the commit that delivers it."""
+        """1: keep the output of a micro-batch until the commit that delivers it."""
         self._on_step("1")
         self.pending_output.take(stepped)
 
@@ -297,10 +297,10 @@ class Commits:
         return {lane.name: lane.backlog for lane in self.lanes if lane.outlet.belongs is None}
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
-        """2, and 3 and 4 in the background; says whether there was a commit.
+        """Do 2, and start 3 and 4 in the background; return True if there was a commit.
 
         There is none without a folder, and none into memory while a checkpoint is being copied. Raises: StoreError,
-        also for the sync of the commit before.
+        also for the sync of the previous commit.
         """
         is_memory = self._settings.backend == "memory"
         if self._checkpoints is None or (is_memory and self._copying is not None):
@@ -407,9 +407,9 @@ class Commits:
     def checkpoint_quiet(self, engine: Engine) -> None:
         """Begin a checkpoint if one is due and the newest one lacks commits, though there is nothing to commit now.
 
-        Without it a stream that falls silent would leave its last commits on this disk alone. A store that was brought
-        back and has had no commit since is none to keep: a later start would take it for one that knows what the sinks
-        have. Raises: StoreError.
+        Without it the last commit of a stream that falls silent would exist on this disk only. A restored store without
+        a later commit is not copied: a later start would take it for a store that knows the contents of the sinks.
+        Raises: StoreError.
         """
         if self._checkpoints is None or self.head is None or self._settings.backend == "memory":
             return
@@ -494,9 +494,9 @@ class Commits:
     def settle(
         self, engine: Engine, sources: Sources, outlets: Outlets, look: Callable[[], None] = lambda: None
     ) -> None:
-        """Commit and deliver everything, and take a checkpoint in which nothing is on its way, if the target has it.
+        """Commit and deliver everything, and take a checkpoint without a delivery in progress, if the target has it.
 
-        `look` is called now and then meanwhile. Raises: SinkError, StoreError.
+        `look` is called now and then while this waits. Raises: SinkError, StoreError.
         """
         if self._checkpoints is None:
             return
@@ -508,7 +508,7 @@ class Commits:
         self._settled = None if self.last is None else self.last.number
 
     def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
-        """Commit everything, and deliver what the sinks take within `wait_s`; for a job that is asked to stop.
+        """Commit everything, and deliver as much as the sinks take within `wait_s`; for a job that is asked to stop.
 
         The next start delivers the rest under the same numbers. Returns: whether everything was delivered and is in a
         checkpoint. Raises: SinkError for another reason than a sink that is away; StoreError.
@@ -561,16 +561,16 @@ class Commits:
             mark_damaged(self._settings.folder)
 
     def close(self) -> None:
-        """Wait for what goes on in the background, and let go of the store."""
+        """Wait for the background work, and close the store."""
         self._log_thread.shutdown()
         for lane in self.lanes:
             lane.close(wait=not self._is_left)
         if self._checkpoints is not None and not self._is_left:
             self._checkpoints.close()
-        with suppress(StateError):  # one whose disk was full says so again; what was committed is there
+        with suppress(StateError):  # a store whose disk was full reports it again; its commits exist
             self.store.close()
         if self._settings.folder is not None and self._settled is not None:
-            with suppress(OSError):  # then nobody knows that the end was in order
+            with suppress(OSError):  # the next start then cannot see that the end was in order
                 replace_file(self._settings.folder / DELIVERED, str(self._settled).encode())
         self._lock.close()
 

@@ -85,7 +85,7 @@ class Head:
 
 
 def read_head(store: KeyedStore) -> Head | None:
-    """Read the last commit of the store; None if there is no commit. Raises: StateCorruptError, StateFormatError."""
+    """Read the last commit of the store; None without commits. Raises: StateCorruptError, StateFormatError."""
     data = store.get(HEAD)
     return None if data is None else parse_head(data)
 

@@ -85,7 +85,7 @@ class Lane:
         return Backlog(self.size, self._waiting[0].since_ms if self._waiting else None)
 
     def add(self, commit: int, outgoing: Outgoing, since_ms: int) -> bool:
-        """Queue the part of a commit for this sink. Returns: False if there is none."""
+        """Queue the part of a commit for this sink. Returns: False if the commit has nothing for the sink."""
         count = self.outlet.count(outgoing.alerts, outgoing.dead_letters)
         if count:
             self._waiting.append(Waiting(commit, count, since_ms))
@@ -113,7 +113,7 @@ class Lane:
         self.delivery = Delivery(number, last, self._thread.submit(deliver), changed)
 
     def settle(self) -> tuple[Delivery, list[Waiting]]:
-        """Note that the delivery is over. Returns: it, and its commits. Raises: what ended it."""
+        """Note that the delivery is over. Returns: the delivery and its commits. Raises: the error that ended it."""
         assert self.delivery is not None, "there is one"
         self.has_failed = True
         self.places = self.delivery.done.result()
@@ -126,9 +126,9 @@ class Lane:
         return delivery, settled
 
     def position(self, newest: int, planned: tuple[int, int] | None) -> LanePosition:
-        """Return what a commit stores; `newest` is its number, `planned` the number and last commit of a delivery.
+        """Return the position that a commit stores. `planned` is the number and the last commit of a delivery.
 
-        The delivery begins once that commit is on the disk.
+        `newest` is the number of the commit. The delivery begins once that commit is on the disk.
         """
         first = self._waiting[0] if self._waiting else None
         on_its_way = planned if self.delivery is None else (self.delivery.number, self.delivery.last)
@@ -167,5 +167,5 @@ def lanes_of(
 
 
 def futures_of(lanes: Sequence[Lane]) -> list[Future[Any]]:
-    """Return the deliveries that are on their way, to wait for; without those that have failed."""
+    """Return the deliveries in progress, to wait for; without failed ones."""
     return [lane.delivery.done for lane in lanes if lane.delivery is not None and not lane.has_failed]

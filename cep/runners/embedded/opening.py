@@ -2,8 +2,8 @@
 
     FOLDER/store/store     the store of the last commit
     FOLDER/store/beside    the sets of lists
-    FOLDER/store/payload   only where a checkpoint was brought back: what that says beside its store
-    FOLDER/store/damaged   only where the store gave bytes that cannot be right
+    FOLDER/store/payload   only after a restore: the checkpoint's description of itself
+    FOLDER/store/damaged   only if the store returned bytes that cannot be right
 
 The first of these that exists is used:
 

@@ -64,14 +64,14 @@ class Outlet:
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """The sinks of alerts, dead letters and suppressed alerts (`suppressed`); those without a sink go nowhere.
+    """The sinks of alerts, dead letters and suppressed alerts (`suppressed`); without a sink they are dropped.
 
-    `audit` gets the lines of the audit once more.
-    `sending` surrounds each delivery: for who watches how long it takes. `may_send` is False while another process may
-    have taken over the job, and raises SinkError once one has. Without `patience` a sink that is away ends the job.
-    `names` are those of the sinks in messages, metrics, health and commits. `abandoned` is called with the name of a
-    sink that the job no longer has, and the number of alerts that waited for it.
-    `left` is set once a stopped job leaves a write that still waits for an answer: its client is not closed then.
+    `audit` gets the lines of the audit as a second copy. `sending` is a context manager around each delivery, which
+    measures its time. `may_send` is False while another process may have taken over the job, and raises SinkError once
+    one has. Without `patience` a sink that is away ends the job. `names` are the names of the sinks in messages,
+    metrics, health and commits. `abandoned` is called with the name of a sink that the job no longer has, and the
+    number of alerts that waited for it. `left` is set once a stopped job leaves a write that still waits for an answer:
+    its client is not closed then.
     """
 
     sinks: Sequence[AlertSink]

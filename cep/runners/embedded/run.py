@@ -1,11 +1,11 @@
 """The embedded live job: sources → engine → commits → sinks, until it is stopped or its sources end.
 
-    poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or behind the next commit (commit.py)
+    poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or after the next commit (commit.py)
 
-A micro-batch is what has come when the last one is done. So a quiet job answers in milliseconds, and a busy one works
-on many records at a time. As long as the job keeps up there is a commit for each micro-batch. A job that lags behind
-commits less often: commits take at most a third of its time, and a tenth where its micro-batches are large. Control
-records that are there when the job starts are applied before its first event.
+A micro-batch is all that arrived during the previous one. So a quiet job answers in milliseconds, and a busy one works
+on many records at a time. As long as the job keeps up there is a commit for each micro-batch. A job that lags commits
+less often: commits take at most a third of its time, and a tenth if its micro-batches are large. Control records that
+exist when the job starts are applied before its first event.
 Tested by: tests/runners/embedded/test_run.py, tests/runners/embedded/test_future.py
 """
 
@@ -39,13 +39,14 @@ _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0
 # How long deliveries and checkpoints, which are threads, may keep the interpreter from a micro-batch at a time.
 _SWITCH_S = 0.0005
-# A job that lags behind does this many times as long without a commit as the last one took; with large micro-batches.
+# The time that a job with a lag works without a commit, as a multiple of the time of the last commit; with large
+# micro-batches.
 _COMMIT_SHARE, _COMMIT_SHARE_LARGE = 2, 9
 _CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
 _UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over; as with alerts
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
-RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
+RECORDS_MAX = 50_000  # of a micro-batch, by default
 _NEVER = threading.Event()
 _NO_TIMES = np.zeros(0, np.int64)
 
@@ -58,8 +59,7 @@ def clock_ms() -> int:
 @dataclass(frozen=True, slots=True)
 class Pace:
     """`interval_ms`: between two commits, at least. `at_once`: alerts do not wait for them, and may come twice after a
-    crash.
-    `linger_ms`: how long a micro-batch waits for company. `records_max`: of one micro-batch.
+    crash. `linger_ms`: how long a micro-batch waits for company. `records_max`: of one micro-batch.
     """
 
     interval_ms: int = 0
@@ -92,7 +92,7 @@ class Runner:
         report: Callable[[BatchReport], None] = lambda _: None, idle: Callable[[], None] = lambda: None,
         clock: Callable[[], int] = clock_ms,
     ) -> None:  # fmt: skip
-        """`report` is called after each micro-batch, `idle` where there was nothing to do, `clock` for each of them."""
+        """`report` is called after each micro-batch, `idle` if there was nothing to do, `clock` for each one."""
         self._engine = engine
         self._sources = sources
         self._outlets = outlets
@@ -113,13 +113,13 @@ class Runner:
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
     def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
-        """Work until `stop` is set or the source ends; then commit what there is.
+        """Work until `stop` is set or the source ends; then commit the rest.
 
         Once `stop` is set, sinks have a moment for the alerts that wait; the next start sends the others.
 
-        `until_end`: also end where everything that is there has been read.
+        `until_end`: also end after reading everything that exists.
 
-        Raises: SourceError, SinkError, StateError: the job goes on from its last commit when started again.
+        Raises: SourceError, SinkError, StateError: the job continues from its last commit when started again.
         """
         try:
             self._run(stop, until_end)
@@ -161,7 +161,7 @@ class Runner:
     def ask(self, question: Callable[[Engine], T]) -> T:
         """Ask the engine something between two micro-batches; to be called from another thread.
 
-        Raises: what the question raises; TimeoutError if the job is too busy, or has ended.
+        Raises: the errors of the question; TimeoutError if the job is too busy, or has ended.
         """
         asked: Future[T] = Future()
         self._questions.put((question, asked))
@@ -181,14 +181,14 @@ class Runner:
                 self._step([], controls, time.monotonic())
             if self._sources.control.ended or not any(self._sources.control.behind().values()):
                 break
-        self._idle()  # whoever watches the job learns where it begins to read
+        self._idle()  # observers of the job learn where it begins to read
 
     def cycle(self, wait_s: float, stop: threading.Event = _NEVER) -> bool:
-        """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
+        """Do one micro-batch if there is anything to do, and the due part of commits; return True if there was work."""
         pace, sources = self._pace, self._sources
         while self._waits_for_sinks:
             self._commits.wait_for_delivery(_WAIT_S)
-            self._idle()  # sinks may be away for hours, and the job is none the worse for it
+            self._idle()  # sinks may be away for hours without harm to the job
             self.commit(is_due=True)
             if stop.is_set():
                 return False
@@ -208,7 +208,7 @@ class Runner:
             if asked.set_running_or_notify_cancel():
                 try:
                     asked.set_result(question(self._engine))
-                except Exception as error:  # whoever asked is told
+                except Exception as error:  # the thread that asked gets the error
                     asked.set_exception(error)
         self.commit()
         return has_work
@@ -221,7 +221,7 @@ class Runner:
         return is_full or commits.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
-        """Notice what has been delivered, and commit if that is due, which the caller may know."""
+        """Notice finished deliveries, and commit if that is due, which the caller may know."""
         commits = self._commits
         commits.finish(wait=False)
         if not (self._is_dirty or commits.is_waiting):
@@ -241,7 +241,7 @@ class Runner:
             self._commit_s = self._committed_s - began_s
 
     def finish(self) -> None:
-        """Commit and deliver everything. What waits for the watermark stays in the store."""
+        """Commit and deliver everything. Events that wait for the watermark stay in the store."""
         self._commits.settle(self._engine, self._sources, self._outlets, self._idle)
         self._is_dirty = False
 
@@ -260,7 +260,7 @@ class Runner:
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode, self._sources.mapping)
         matching_s = time.monotonic()
         if any(_is_heartbeat(data) for data in controls):
-            self._look()  # it counts for what comes behind it, not for what is there
+            self._look()  # it counts for later events, not for earlier ones
         behind = self._sources.events.behind()
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
         times = {
@@ -316,5 +316,5 @@ def _is_heartbeat(data: bytes) -> bool:
 
 def shorten_pauses() -> None:
     """Set up this process for a job that is asked to answer in milliseconds; to be called once it has all its parts."""
-    gc.freeze()  # what is here by now stays: a look for garbage need not go through all of it
+    gc.freeze()  # the garbage collector need not look through the present objects again
     sys.setswitchinterval(_SWITCH_S)

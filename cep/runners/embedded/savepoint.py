@@ -130,7 +130,7 @@ def load(
 
     `change` is applied to its payload.
 
-    Raises: UsageError if the folder is not empty or the savepoint lacks key groups; StateError, StoreError.
+    Raises: UsageError if the folder has contents or the savepoint lacks key groups; StateError, StoreError.
     """
     if checkpoint.exists() and any(checkpoint.iterdir()):
         raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")

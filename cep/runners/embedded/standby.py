@@ -1,7 +1,7 @@
 """The changelog of a job that another process runs → a nearly current store here, until this process has the lease.
 
     lease elsewhere   follow the changelog into FOLDER/store.partial, a few times a second
-    lease here        end; opening.py fences the one before, reads what is left of the changelog, and the job goes on
+    lease here        end; opening.py fences the previous owner, reads the rest of the changelog, and the job continues
 
 If the brokers are unreachable, the standby waits: then no process works, and none takes over.
 Tested by: tests/runners/embedded/test_standby.py, tests/cli/test_standby.py

@@ -80,7 +80,7 @@ class WaitingOfShare:
         """See WaitingEvents.release."""
         runs, added = self._ordered.get(number, []), self._added.get(number, [])
         if not runs and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
-            return fresh  # no event waits, so there is nothing to store
+            return fresh  # no event waits, so nothing is stored
         new = [] if fresh is None else [fresh]
         fresh_due, rest = split_due(new, due_ms)
         parts = [part for part in (*(run.due(due_ms) for run in runs), fresh_due) if part is not None]

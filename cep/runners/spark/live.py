@@ -3,10 +3,10 @@
     events ─▶ pack (packed.py) ────────────┐
     control ─▶ once to every key group ────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
 
-Where patterns feed patterns there is a stage for each level, one behind the other in the same micro-batch: a stage
-hands on what reached it, and what its patterns have produced.
+If patterns read the events of other patterns, there is one stage for each level, in the same micro-batch: a stage
+passes on its input and the events that its patterns have produced.
 
-Spark knows of no watermark: it would have one for all partitions, that of the fastest. Ours is in the key groups.
+Spark's own watermark is not used: it would be one for all partitions, that of the fastest. Ours is in the key groups.
 Tested by: tests/runners/spark/test_live.py
 """
 
@@ -74,29 +74,29 @@ SPARK_SETTINGS = {
     # A worker that is silent would hold up the job for good. Half-way it prints where it stands, then it is killed, and
     # its task is tried again. A task of a micro-batch takes seconds.
     "spark.python.worker.tracebackDumpIntervalSeconds": "150",
-    # A process of Python that a busy machine starts slowly has not failed. By itself Spark ends the query after 15 s.
+    # A Python process that a busy machine starts slowly has not failed. By default Spark ends the query after 15 s.
     "spark.python.authenticate.socketTimeout": "120s",
     "spark.python.worker.idleTimeoutSeconds": "300",
     "spark.python.worker.killOnIdleTimeout": "true",
     "spark.task.maxFailures": "2",
 }
-# Of its Java: micro-batches are planned over and over, and little else is done there. The optimising compiler took a
-# third of Java's processor time in the first thousand of them, and the collector that works beside the job a tenth.
+# For Java: micro-batches are planned over and over, and Java does little more. The optimising compiler took a third of
+# Java's processor time in the first thousand of them, and the parallel collector a tenth.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
-_WAITING = "Waiting"  # the start of Spark's message about a query that has planned a micro-batch, and has none to do
+_WAITING = "Waiting"  # the start of Spark's message about a query that has planned a micro-batch without work
 _PAUSE_S, _PAUSE_S_MAX = 1.0, 30.0  # between two starts of a query whose brokers do not answer: doubled after each
 _FILE_COLUMNS = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """The sources of a live job and where it keeps its progress. `initial` are the control records that it begins with.
+    """The sources of a live job and the folder of its progress. `initial` are the control records that it begins with.
 
-    `status` is where it says what becomes of its rules.
+    `status` is the file for the status of its rules.
     """
 
     job: Job
@@ -162,13 +162,13 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
 
 
 def _is_ended_here(settings: LiveSettings) -> bool:
-    """Return True where Spark does not tell a source of ours that the query ends with what is there."""
+    """Return True if Spark does not tell a source of ours that the query ends with the present records."""
     of_ours = [source for source in (settings.events, settings.control) if _plans_itself(source)]
     return settings.available_now and not HAS_ADMISSION and bool(of_ours)
 
 
 def _plans_itself(source: Source | None) -> bool:
-    """Return True for a source of ours (kafka.py), which plans what a micro-batch reads."""
+    """Return True for a source of ours (kafka.py), which plans its own micro-batches."""
     return isinstance(source, TopicSource) and source.connector != JVM
 
 
@@ -202,9 +202,9 @@ def keep_serving(
 
 
 def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, observed: Observed | None = None) -> None:
-    """Wait until the query ends. Once `stop` is set, it ends when the micro-batch that runs has come to its end.
+    """Wait until the query ends. Once `stop` is set, it ends after the running micro-batch.
 
-    Raises: what a sink raised, or what failure_of makes of Spark's reason for which the query failed.
+    Raises: the error of a sink, or the error that failure_of makes of Spark's reason for the failure of the query.
     """
     try:
         while not query.awaitTermination(_POLL_S):
@@ -250,9 +250,11 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 
 
 def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
-    """Let the source begin where the state was made that the job begins with. `ends`: and end with what is there.
+    """Let the source begin at the positions of the state that the job begins with.
 
-    Raises: UsageError if it is another one; SourceError if the topic was created again.
+    `ends`: it ends with the records that are there now.
+
+    Raises: UsageError for another source; SourceError if the topic was created again.
     """
     if isinstance(source, TopicSource):
         source = replace(source, ends=ends)
@@ -271,7 +273,7 @@ def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -
 def _packed_stream(
     spark: SparkSession, source: Source, settings: LiveSettings, tasks: int, paused_file: Path
 ) -> DataFrame:
-    """Return the events, packed. Those of a topic are packed where they are read."""
+    """Return the events, packed. The events of a topic are packed by the task that reads them."""
     job = settings.job
     if isinstance(source, TopicSource) and source.connector == JVM:
         return packed_topic(spark, source, job, is_end=settings.available_now)
@@ -312,7 +314,7 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
     if isinstance(source, TopicSource):
         records = control_records(
             _topic_stream(spark, source, 1, FORMAT)
-            # A heartbeat counts for what comes behind it: what stood before it must be in the same plan at the latest.
+            # A heartbeat counts for later events: earlier ones must be in the same plan at the latest.
             .option("plansLate", "true")
             .load()
         )
@@ -344,12 +346,12 @@ def control_files(whole: DataFrame) -> DataFrame:
 def control_rows(
     records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
 ) -> DataFrame:
-    """Save control records in the job's folder, and bring their place to every key group.
+    """Save control records in the job's folder, and send their place to every key group.
 
-    `read` makes the control records of a file, or of a topic, from what stands in the column `payload`.
+    `read` makes the control records of a file, or of a topic, from the column `payload`.
     """
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
-    # In one task, whatever the files: two would have them in the order of their sizes.
+    # In one task for all files: two tasks would order them by size.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
     bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
     return bundles.select(

@@ -1,19 +1,19 @@
 """Rows of one micro-batch of the live job → sinks, letters, running totals. In the driver, one action a micro-batch.
 
-The commit protocol, of micro-batch N. The numbers are also those of the code and of the crash tests:
+The commit protocol, of micro-batch N. The code and the crash tests use the same numbers:
 
-    1. Spark writes down what N reads                                        CHECKPOINT/query/offsets/N
+    1. Spark writes down the plan of N                                       CHECKPOINT/query/offsets/N
     2. tasks match; each partition of the state store keeps keyed state N    CHECKPOINT/query/state
     3. alerts are sent to the sinks, to all at the same time                 Kafka: into an open transaction, with N
-    4. alerts are committed; those of a sink that gives no answer in time    Kafka: with the transaction; files: renamed
+    4. alerts are committed; if a sink does not answer in time, its alerts   Kafka: with the transaction; files: renamed
        go into a file, and the sink gets them later (sink_queue.py)          CHECKPOINT/waiting
-    5. what was set aside is written: dead records, refused control records, late events
+    5. letters are written: dead records, refused control records, late events
     6. the totals are written                                                CHECKPOINT/progress.json
     7. Spark writes down that N is done                                      CHECKPOINT/query/commits/N
 
 Killed after 1 and before 7, Spark does N again, from keyed state N - 1 and with the same records, so with the same
 rows. Everything then ends in the same place: a Kafka topic knows that it holds N, a file of N is replaced by an equal
-one, the totals know that they count N. Nothing of N is seen before 4, and nothing twice.
+one, the totals know that they count N. Readers see nothing of N before 4, and nothing twice.
 Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_crash.py
 """
 
@@ -62,10 +62,10 @@ _DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batc
 class BatchReport:
     """The outcome of one micro-batch.
 
-    `totals` are those of the job so far, `watermark_ms` is None if it had no records.
+    `totals` are the job's totals so far; `watermark_ms` is None for a micro-batch without records.
 
-    `phases_ms` is how long its parts took that are ours: `matching` (tasks, until their rows are here), `sinks`, and
-    `records` (letters and totals).
+    `phases_ms` are the times of our own phases: `matching` (tasks, until their rows are here), `sinks`, and `records`
+    (letters and totals).
     """
 
     batch_id: int
@@ -82,10 +82,10 @@ class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
 
 
 class LiveOutput:
-    """Takes micro-batches. `directory` keeps the totals, `letters` what was set aside.
+    """The driver's part of each micro-batch. `directory` keeps the totals, `letters` the records that were set aside.
 
-    `audit` gets the lines of the audit once more, before the dead letters that they are among.
-    A job that goes on from another one's state (beginning.py) counts its micro-batches on from that one's.
+    `audit` gets the lines of the audit as a second copy, before the dead letters that contain them. A job that
+    continues from another one's state (beginning.py) also continues its numbers of micro-batches.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class LiveOutput:
         sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext(),
         audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long.
+        """Continue from the files of the directory. `sending` is a context manager around each delivery of alerts.
 
-        `names` are those of the sinks.
+        `names` are the names of the sinks.
         """
         self._patience = patience or Patience(threading.Event())
         self._directory = directory
@@ -154,7 +154,7 @@ class LiveOutput:
         started_s = perf_counter()
         tables: list[pa.Table] = []
         dead_letters: list[bytes] = []
-        refused: list[bytes] = []  # of control records: each says what the rules were when it was judged
+        refused: list[bytes] = []  # of control records: each has the rules of the moment at which it was judged
         counters: Counter[str] = Counter()
         marks: list[Marks] = []
         watermark_ms: int | None = None
@@ -180,7 +180,7 @@ class LiveOutput:
             else:
                 (refused if kind == REFUSED else dead_letters).append(payload)
         alerts = sorted_together(tables)
-        # Before 3: what the rules hold back is recorded, and what the job says of its rules (rule_output.py).
+        # Before 3: record the alerts that the rules hold back, and the status of the rules (rule_output.py).
         if self.rules is not None:
             ended_ms = TIME_MS_MIN if watermark_ms is None else watermark_ms
             runs = open_runs(self.totals + counters)
@@ -195,7 +195,7 @@ class LiveOutput:
             queue.offer(alerts, batch_id)
         take_turns([queue for queue, _ in self._alert_queues.values()])
         sent_s = perf_counter()
-        # 5. What was set aside.
+        # 5. Write the letters.
         if self._audit is not None:
             self._audit.write([line for line in lines if is_audit(line)], batch_id)
         self._line_queue.offer(lines, batch_id)
@@ -280,7 +280,7 @@ class LiveOutput:
         write_progress(self._directory, self.batch_id, self.totals, self.undelivered_count)
 
     def close(self) -> None:
-        """Close the sinks and the letters, except those that still wait for an answer."""
+        """Close the sinks and the letters, except sinks that still wait for an answer."""
         sinks = [
             *((queue, sink) for queue, sink in self._alert_queues.values()),
             (self._line_queue, self._dead_letters),

@@ -2,7 +2,7 @@
 
     events ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance to the last event ──▶ suppress ─▶ alerts
                                         ▲                          │
-                                        └── what patterns produce ─┘ level by level
+                                        └──── produced events ─────┘ level by level
 
 It is the replay of replay.py without its session and its driver: nothing is started, and nothing runs before the user
 requests rows. If a rule suppresses alerts, one task sees all alerts and decides which go out.
@@ -91,7 +91,7 @@ def _alerts(
 def fields_of(
     events: DataFrame, paths: Mapping[str, Sequence[str]], local: Iterable[str] = (), tz: str = "UTC"
 ) -> DataFrame:
-    """Select the column of each field, under its name. The times in `local` have no zone; they are in `tz`."""
+    """Select the column of each field, under its name. The times in `local` are without a zone; they are in `tz`."""
     columns = []
     for field, path in paths.items():
         value = F.col(".".join("`" + name.replace("`", "``") + "`" for name in path))

@@ -75,8 +75,8 @@ class MatchStage:
         self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
         stored: GroupParts,
     ) -> None:  # fmt: skip
-        """`level`: which of the rules (rulebook/levels.py). `begins`: the directory and what the job begins with.
-        `place`: the folder that the driver sees, if this is to be proven. Raises: StoreError.
+        """`level`: the level of the rules (rulebook/levels.py). `begins`: the directory and state that the job begins
+        with. `place`: the folder that the driver sees, if this is to be proven. Raises: StoreError.
         """
         if place is not None:
             place.check()
@@ -133,7 +133,7 @@ class MatchStage:
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[PackedRow]:
-        """Pack what this key group has made of its events."""
+        """Pack the output of this key group."""
         if outcome.events_aside:
             yield group, LATE, 0, NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
@@ -182,7 +182,7 @@ class MatchStage:
 
 
 def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
-    """Pack what is the same in all key groups: refused control records, the rules' status, the watermark."""
+    """Pack the output that is the same in all key groups: refused control records, the rules' status, the watermark."""
     for letter in outcome.refused:
         yield 0, REFUSED, 0, NO_ORDER, letter
     if outcome.rule_counters:

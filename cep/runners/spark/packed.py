@@ -91,7 +91,7 @@ def task_order(turn: int) -> str:
 
 
 def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]:
-    """Sort batches by the order of their packed rows; derived events, which have none, may stand anywhere."""
+    """Sort batches by the order of their packed rows; derived events, which lack an order, may stand anywhere."""
     ordered = sorted(rows, key=itemgetter(0))
     by_id = [batch for order, batch in ordered if order == BY_ID]
     others = [batch for order, batch in ordered if order != BY_ID]

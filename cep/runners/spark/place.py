@@ -1,6 +1,6 @@
 """The folder of a job, as the driver sees it → the proof that a task sees the same folder.
 
-    CHECKPOINT/place    a token that the driver draws anew with each start; every worker reads it before it matches
+    CHECKPOINT/place    a token that the driver draws at each start; every worker reads it before it matches
 
 If an executor has a folder of its own under that path, Spark would write keyed state to that machine's disk without a
 message, and lose it with the machine. The first task there therefore refuses the micro-batch, before any commit.

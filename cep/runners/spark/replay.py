@@ -2,7 +2,7 @@
 
     read ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the last event ─▶ driver ─▶ sinks
                                         ▲                          │
-                                        └── what patterns produce ─┘ level by level (rulebook/levels.py)
+                                        └──── produced events ─────┘ level by level (rulebook/levels.py)
 
 No event of a history is late. The watermark ends at the last event (history_end.py): windows that are open then stay
 open. A replay can also end in a cut, from which a live job continues (warm_start.py): then each task writes the keyed
@@ -127,7 +127,7 @@ def replay(
     job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int,
     ending: Ending | None = None, mapping: FieldMapping = PLAIN,
 ) -> Replayed:  # fmt: skip
-    """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
+    """Match all events, in `partitions` tasks; again for each level of patterns that read the events of others."""
     started = time.monotonic()
     times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one for the whole history
     if values_column == PART_COLUMN:

@@ -31,7 +31,7 @@ from cep.step.programs import Programs
 
 
 def job_of(checkpoint: Path) -> Job:
-    """Read the job of a checkpoint directory. Raises: UsageError if it has no job, or nothing is stored yet."""
+    """Read the job of a checkpoint directory. Raises: UsageError for a directory without a job or without state."""
     job = read_job(checkpoint)
     if job is None:
         raise UsageError(f"{checkpoint} is no checkpoint directory of a live job; give the folder of `--checkpoint`")

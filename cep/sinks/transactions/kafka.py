@@ -1,9 +1,9 @@
 """Records of a micro-batch → a Kafka topic, all of them in one transaction, each micro-batch once.
 
 The transaction also moves an offset that no reader uses: group `cep-JOB`, partition 0 of the topic, offset =
-micro-batch + 1, with a digest of the records. The topic itself knows its last micro-batch. A repeated micro-batch
-finds its own number there and sends nothing. Readers of committed records see each record once. The numbers are those
-of the protocol in runners/spark/live_output.py:
+micro-batch + 1, with a digest of the records. The topic itself knows its last micro-batch. A repeated micro-batch finds
+its own number there and sends nothing. Readers of committed records see each record once. The numbers are those of the
+protocol in runners/spark/live_output.py:
 
     3. begin, send the records, wait until the brokers have them, send the offset
     4. commit
@@ -122,7 +122,7 @@ class Transactions:
         self._is_open = False
 
     def write(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
-        """Write the micro-batch to the topic unless it is there, together with `beside`.
+        """Write the micro-batch and `beside` to the topic unless they are there.
 
         Raises: SinkAwayError if brokers do not answer within `wait_ms_max`: the same may be written again; SinkError.
         """
@@ -322,9 +322,9 @@ class Transactions:
         """Send the micro-batch's number into the transaction.
 
         The client may wait for ever for a coordinator that went away and came back, in spite of its time-out
-        (https://github.com/confluentinc/librdkafka/issues/5456). The call therefore has a thread. An overdue
-        call is given up together with its clients, and new clients end its transaction, unless another process has
-        taken the job over while this one was stopped. Raises: _AgainError then.
+        (https://github.com/confluentinc/librdkafka/issues/5456). The call therefore has a thread. An overdue call is
+        given up together with its clients, and new clients end its transaction, unless another process has taken the
+        job over while this one was stopped. Raises: _AgainError then.
         """
         producer, group = self._producer, self._consumer.consumer_group_metadata()
         wait_s = min(_COORDINATOR_S, seconds_left(deadline_s))
@@ -379,7 +379,7 @@ class Transactions:
 
 
 def _kind(error: Exception) -> type[SinkError]:
-    """Return the kind of error for what brokers did not do at the start of a job."""
+    """Return the kind of error for a failure of brokers at the start of a job."""
     return SinkAwayError if not isinstance(error, KafkaException) or is_away(error) else SinkError
 
 
