@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 
 from cep.api.describe import describe
+from cep.cli.paths import printed
 from cep.columnar.file_form import form_of_flags
 
 HELP = """\
@@ -43,10 +44,10 @@ def run(options: argparse.Namespace) -> int:
     flags = [("--columns", f"{field}={column}") for field, column in drafted.columns.items()]
     flags += [(_FLAGS.get(form, f"--{form.replace('_', '-')}"), value) for form, value in drafted.forms.items()]
     if flags:
-        print(f"# read it with: {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}")
+        printed(f"# read it with: {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}")
     if "time_base" in drafted.forms:
-        print("# the moment of --time-base is a guess, and so may the unit be; change them if you know better")
+        printed("# the moment of --time-base is a guess, and so may the unit be; change them if you know better")
     if drafted.is_day_unclear:
-        print("# day and month may be the other way round: no time in these records says which")
-    print(drafted.text)
+        printed("# day and month may be the other way round: no time in these records says which")
+    printed(drafted.text)
     return 0

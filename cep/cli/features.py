@@ -21,7 +21,9 @@ from cep.api.naming import Naming
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.terminal import Terminal
+from cep.base.visible import visible
 from cep.cli.given_events import add_events_arguments, given_forms
+from cep.cli.paths import printed
 from cep.cli.period import add_period_arguments
 from cep.cli.rejected import tell_rejections
 from cep.sinks.csv_cells import write_csv
@@ -72,8 +74,8 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise SinkError(f"{options.out} cannot be written: {error}; make room or name another file") from error
     if made.skipped_times:
-        print(f"cep: {made.times_line()}", file=sys.stderr)
-    print(f"wrote {options.out}: {made.rows:,} events, {len(expressions)} more columns")
+        print(visible(f"cep: {made.times_line()}"), file=sys.stderr)
+    printed(f"wrote {options.out}: {made.rows:,} events, {len(expressions)} more columns")
     return tell_rejections(made.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
 
 

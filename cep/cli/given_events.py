@@ -14,6 +14,7 @@ from typing import cast
 from cep.api.naming import Forms
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
+from cep.base.visible import visible
 from cep.cli.configured import add_settings
 from cep.cli.rejected import add_rejected_argument
 from cep.columnar.convert import Written
@@ -45,7 +46,7 @@ def given_events(options: argparse.Namespace, schema: Schema) -> Records:
     check_fields(mapping, schema)
     records = Records(given_inputs(options.events), mapping)
     for line in check_records(records, schema):
-        print(f"cep: {line}", file=sys.stderr)
+        print(visible(f"cep: {line}"), file=sys.stderr)
     return records
 
 

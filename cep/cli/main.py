@@ -181,11 +181,11 @@ def _report_bug(error: Exception) -> None:
         traceback.print_exception(error)
         return
     where = traceback.extract_tb(error.__traceback__)[-1]
-    print(
+    text = (
         f"cep: {type(error).__name__} in {Path(where.filename).name}:{where.lineno}: {error}\n"
-        f"this is a bug of cep {__version__}, not a mistake of yours; {_saved_traceback(error)}",
-        file=sys.stderr,
+        f"this is a bug of cep {__version__}, not a mistake of yours; {_saved_traceback(error)}"
     )
+    print(visible(text), file=sys.stderr)
 
 
 def _saved_traceback(error: Exception) -> str:

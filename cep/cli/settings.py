@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cep.cli.paths import printed
 from cep.model.settings import default_file, read_settings
 
 HELP = """\
@@ -33,5 +34,5 @@ def run(options: argparse.Namespace) -> int:
         print(default_file(), end="")
         return 0
     read_settings(options.check, {})
-    print(f"{options.check} can be used")
+    printed(f"{options.check} can be used")
     return 0

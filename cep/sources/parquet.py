@@ -78,7 +78,8 @@ def read_batches(
         if len(set(names)) < len(names):
             raise pa.ArrowInvalid("two of its columns have one name; rename one")
         chunks = _column_chunks(raw)
-        column_names = names if columns is None else [name for name in columns if name in names]
+        known = frozenset(names)
+        column_names = names if columns is None else [name for name in columns if name in known]
         bytes_left = os.fstat(raw.fileno()).st_size
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
             rows, read, chunk_bytes = _plan(file, raw, chunks[group], column_names, rows_max)
@@ -91,8 +92,9 @@ def read_batches(
 
 def _completed(batch: pa.RecordBatch, column_names: Sequence[str], types: pa.Schema) -> pa.RecordBatch:
     """Return the columns in their order; one that was left out is null."""
+    places = {name: place for place, name in enumerate(batch.schema.names)}
     arrays = [
-        batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, types.field(name).type)
+        batch.column(places[name]) if name in places else pa.nulls(batch.num_rows, types.field(name).type)
         for name in column_names
     ]
     return pa.RecordBatch.from_arrays(arrays, list(column_names))
@@ -140,12 +142,12 @@ def _plan(
 
     Raises: ArrowInvalid beyond the limits.
     """
-    schema = file.schema
+    schema, wanted = file.schema, frozenset(column_names)
     bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
         leaf = schema.column(number)
-        top = leaf.path.partition(".")[0] if leaf.path not in column_names else leaf.path
-        if top not in column_names and leaf.path not in column_names:
+        top = leaf.path.partition(".")[0] if leaf.path not in wanted else leaf.path
+        if top not in wanted and leaf.path not in wanted:
             continue
         pages = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += pages.file_bytes

@@ -72,7 +72,8 @@ class TableFile:
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that the file has, or that are computed from its columns."""
-        return [name for name in columns if set(self._sources(name)) <= set(self.names)]
+        known = frozenset(self.names)
+        return [name for name in columns if name in known or known.issuperset(self._sources(name))]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
         """Yield the columns in order, `rows` at a time if given, and only rows that a filter takes.
@@ -84,7 +85,9 @@ class TableFile:
             rows_taken = where(self._schema())
             yield from (Batch(self.made(columns, batch, 0), 0) for batch in self._rows(sources, rows, rows_taken))
             return
-        sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
+        known = frozenset(self.names)
+        sources = [source for name in columns for source in ((name,) if name in known else self._sources(name))]
+        sources = list(dict.fromkeys(sources))
         row = self.rows_before
         for batch, bad in self._read(sources, rows):
             completed = self.made(columns, batch, row)
@@ -96,7 +99,9 @@ class TableFile:
         """Return the requested columns, computed from the columns of the file; `row` is the number of rows before."""
         if not columns:
             return batch.select([])
-        return pa.RecordBatch.from_arrays([self._column(name, batch, row) for name in columns], list(columns))
+        known = frozenset(self.names)
+        arrays = [batch.column(name) if name in known else self._column(name, batch, row) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def rows(self, columns: Sequence[str], count: int) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows, as few at a time as are asked for: a scanner decodes a whole row group for the first."""
@@ -128,8 +133,6 @@ class TableFile:
         return () if name == ROW_NUMBER else joined_columns(name)
 
     def _column(self, name: str, batch: pa.RecordBatch, row: int) -> pa.Array:
-        if name in self.names:
-            return batch.column(name)
         if name == ROW_NUMBER:
             numbers = pa.array(range(row + 1, row + batch.num_rows + 1), pa.int64()).cast(pa.string())
             return pc.binary_join_element_wise(self.row_name, numbers, "")

@@ -13,6 +13,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
+from cep.base.visible import HIDDEN
 from cep.cli import main as cli
 
 RULE = """id = "p"
@@ -75,3 +76,14 @@ def test_a_file_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "a.csv").write_text("id,x\na,1\n", encoding="utf-8")
     assert cli.main(["describe", str(tmp_path / "a.csv")]) == 2
     assert "no column is of times" in capsys.readouterr().err
+
+
+def test_a_name_with_an_escape_sequence_is_printed_as_an_escape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text("\n".join(json.dumps({"note\x1b[31m\u202e": n, "at": "2026-03-01T00:00:00Z"}) for n in range(9)))
+    assert cli.main(["describe", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "note\\u001b[31m\\u202e" in printed
+    assert HIDDEN.search(printed) is None

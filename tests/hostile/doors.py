@@ -64,6 +64,7 @@ from tests.sources.registry.test_registry import AVRO
 _SECRET = "TOP-SECRET-OF-ANOTHER-FOLDER"
 _NOW_MS, _STEP_MS = 1_772_323_200_000, 10_000
 _INPUTS_A_JOB = 300
+_WIDE = 0.02  # of the Parquet files have thousands of columns
 _TEXT_BYTES_MAX = 1 << 25  # of a column, written out in a Parquet file; a dictionary may stand for more
 _RULE = """
 event payment {
@@ -181,6 +182,8 @@ def hostile_parquet(random: Random) -> bytes:
         ))()  # fmt: skip
     if random.random() < 0.2:
         columns[random.choice(("a.b", "", "#1", "card_id.x", "\x1b[2J"))] = pa.nulls(rows)
+    if random.random() < _WIDE:
+        columns |= {f"wide {number}": pa.nulls(rows) for number in range(2_000)}
     sink = io.BytesIO()
     pq.write_table(
         pa.table(columns), sink, compression=random.choice(("zstd", "gzip", "snappy", "none")),
