@@ -102,7 +102,9 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
     with Stopping(partial(tell_end, {}, log, read_undelivered(settings.job.checkpoint))) as stop:
-        return _start(options, settings, log, stop)
+        code = _start(options, settings, log, stop)
+        stop.tell()  # of a job that was stopped before it had its state
+        return code
 
 
 def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stopping) -> int:
@@ -170,7 +172,7 @@ def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stop
         finally:
             output.close()
             spark.stop()
-            _tell_end(output, dead_letters_path, log)
+            stop.tell()
             rejected = rejections.end()
     return 1 if begins_with.problems or deployment.set_aside else rejected
 

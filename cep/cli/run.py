@@ -118,7 +118,9 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
     with Stopping(partial(tell_end, Counter(), log, read_undelivered(settings.job.checkpoint))) as stop:
-        return _start(options, settings, log, stop)
+        code = _start(options, settings, log, stop)
+        stop.tell()  # of a job that was stopped before it had its state
+        return code
 
 
 def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stopping) -> int:
@@ -273,7 +275,8 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
         stop.event.set()  # a delivery that waits for a sink gives up
         engine.close()
         commits.close()
-        tell_end(commits.totals, log, commits.undelivered_count if checkpoint is not None else 0)
+        stop.report = partial(tell_end, commits.totals, log, commits.undelivered_count if checkpoint is not None else 0)
+        stop.tell()
 
 
 def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:

@@ -29,7 +29,7 @@ _AWAY = (SourceAwayError, SinkAwayError, StoreAwayError)
 
 @dataclass(slots=True)
 class Stopping:
-    """The stop request of a job, for as long as the block runs. `report` prints the job's last lines when time is up.
+    """The stop request of a job, for as long as the block runs. `report` prints the job's last lines, once.
 
     Python runs handlers of signals in the main thread, once that is not inside a library: a client of Kafka or
     PostgreSQL may hold it for half a minute. The bytes of `signal.set_wakeup_fd` come at once, to a thread.
@@ -43,6 +43,7 @@ class Stopping:
     _replaced_fd: int = -1
     _is_asked: bool = False
     _is_heard: bool = False  # by the thread that reads numbers of signals
+    _has_reported: bool = False
 
     def __enter__(self) -> Self:
         self._sockets.extend(socket.socketpair())
@@ -57,6 +58,12 @@ class Stopping:
             self._ended.set()
         signal.set_wakeup_fd(self._replaced_fd)
         self._sockets[1].close()  # which ends the thread that reads the other one
+
+    def tell(self) -> None:
+        """Print the last lines of the job, unless they are printed."""
+        if not self._has_reported:
+            self._has_reported = True
+            self.report()
 
     def ends(self, error: CepError) -> bool:
         """Return True if an error only says that another machine is away, and the job is asked to stop anyway."""
@@ -90,7 +97,7 @@ class Stopping:
             if self._ended.is_set():
                 return
             try:
-                self.report()
+                self.tell()
                 sys.stdout.flush()
                 sys.stderr.flush()
             finally:
