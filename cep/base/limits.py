@@ -185,7 +185,7 @@ KAFKA_WAIT_MS_MAX = 30_000
 WATCH_MS = 5_000
 # From the stop request to the end of the process; platforms allow more. In its first part the job waits
 # for its sinks and its checkpoint, as long as they answer.
-STOP_MS_MAX = 4_500
+STOP_MS_MAX = 4_000
 STOP_DELIVERY_MS_MAX = 2_000
 # How long a sink may take for a delivery before the job counts as unhealthy: with WATCH_MS, ten seconds.
 SENDING_MS_MAX = 5_000

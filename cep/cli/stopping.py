@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -24,6 +25,8 @@ from cep.base.limits import STOP_MS_MAX
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EXIT_OF_SIGNAL = 128  # as shells have it
+_REPORT_S = 0.3  # for the last lines that another thread prints
+_PASS_ON_S = 0.2  # while Spark starts, a thread passes on what is printed (runners/spark/session.py)
 _AWAY = (SourceAwayError, SinkAwayError, StoreAwayError)
 
 
@@ -44,6 +47,7 @@ class Stopping:
     _is_asked: bool = False
     _is_heard: bool = False  # by the thread that reads numbers of signals
     _has_reported: bool = False
+    _report_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Self:
         self._sockets.extend(socket.socketpair())
@@ -61,9 +65,14 @@ class Stopping:
 
     def tell(self) -> None:
         """Print the last lines of the job, unless they are printed."""
-        if not self._has_reported:
-            self._has_reported = True
-            self.report()
+        if not self._report_lock.acquire(timeout=_REPORT_S):
+            return  # the other thread waits for something itself
+        try:
+            if not self._has_reported:
+                self.report()
+                self._has_reported = True
+        finally:
+            self._report_lock.release()
 
     def ends(self, error: CepError) -> bool:
         """Return True if an error only says that another machine is away, and the job is asked to stop anyway."""
@@ -100,5 +109,6 @@ class Stopping:
                 self.tell()
                 sys.stdout.flush()
                 sys.stderr.flush()
+                time.sleep(_PASS_ON_S)
             finally:
                 os._exit(0)

@@ -107,8 +107,9 @@ def verify_end(process: subprocess.Popen[bytes], log_path: Path | None = None) -
     """Ask a job to stop; return how many alerts it leaves to the next start. Its lines go to `log_path`."""
     began_s = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=GRACE_S)
+    process.wait(GRACE_S)
     print(f"ended after {time.monotonic() - began_s:.1f} s")
+    _, log = process.communicate(timeout=WAIT_S)  # Spark's Java has the same standard error, and may end later
     assert process.returncode == 0, log.decode()
     if log_path is not None:
         log_path.write_bytes(log)
