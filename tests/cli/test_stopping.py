@@ -139,10 +139,15 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
         processes = {
             "hangs": begun(tmp_path / "hangs", events, [f"http://127.0.0.1:{hook.port}/"]),
             "fails": begun(tmp_path / "fails", events, [url_of(failing.server)]),
-        }
+            "at_once": begun(
+                tmp_path / "at_once", events, [f"http://127.0.0.1:{hook.port}/"],
+                '[embedded]\ndelivery = "at-least-once"',
+            ),
+        }  # fmt: skip
         for process in processes.values():
             stack.callback(process.kill)
-        hook.asked.get(timeout=WAIT_S)
+        for _ in ("hangs", "at_once"):
+            hook.asked.get(timeout=WAIT_S)
         assert failed.wait(WAIT_S)
         counts = {name: verify_end(process) for name, process in processes.items()}
         # These two alone: a start gives up after half a minute without its brokers or its store.
@@ -161,6 +166,7 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
         expected_alerts = sorted(expected(morning(), deployment(), tmp_path))
         # Alerts that wait for a watermark come later; all present alerts are left.
         assert 0 < counts["hangs"] == counts["fails"] <= len(expected_alerts)
+        assert 0 < counts["at_once"] <= len(expected_alerts)
         assert counts["brokers"] == counts["store"] == 0
         failing.judge = lambda _: 204
         again = begun_again(tmp_path / "fails")

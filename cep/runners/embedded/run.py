@@ -109,6 +109,7 @@ class Runner:
         self._behind: dict[str, bool] = {}
         self._clock = clock
         self._stop = _NEVER
+        self.unsent_count = 0  # alerts and dead letters on their way, where they do not wait for commits
         self._look_ms = TIME_MS_MAX  # the clock at which the watermark may move by itself
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
@@ -303,7 +304,9 @@ class Runner:
         if not self._pace.at_once:
             self._commits.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
+            self.unsent_count = stepped.alerts.num_rows + len(stepped.dead_letters)
             self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
+            self.unsent_count = 0
             for outlet in self._outlets.all:
                 if outlet.belongs is None:
                     self._commits.totals[f"alerts_delivered[{outlet.name}]"] += stepped.alerts.num_rows
