@@ -67,6 +67,9 @@ def features(
     An event without a key has no value, and neither has a record that cannot be read. An event that comes again within
     `dedup` ("10 min") counts once, and its rows have the same value. Another event with its id is a rejected record.
 
+    With views, such as `columns={"sent/account": "payer", "received/account": "payee"}`, a row is several events. Each
+    function then has a column for each view, such as `spent_sent` and `spent_received`, and needs `declare`.
+
     Raises: UsageError for what is no such expression, SourceError if no event can be read.
 
     >>> import pyarrow as pa
@@ -109,8 +112,9 @@ def rejecting_features(
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
     period = parted(forms)[1]
-    if any(view_of(name)[0] for name in (*(naming.columns or {}), *naming.fixed)):
-        raise UsageError("a feature has one value a row, and with views a row is several events; leave out the views")
+    views = [view for name in (*(naming.columns or {}), *naming.fixed) if (view := view_of(name)[0])]
+    if views and declare is None:
+        raise UsageError("with views the fields of events are not the columns of the frame; give their declaration")
     whole = open_whole(events, naming.file_form)
     frame, table = whole.frame, whole.table
     declared, naming = _declaration(table, named, declare, naming)
@@ -119,7 +123,7 @@ def rejecting_features(
     schema = load_text(declared).schema
     with counting_skipped() as skipped:
         read = whole.decode(schema, naming)
-    decoded, rows = read.decoded, read.rows
+    decoded, rows, view_numbers = read.decoded, read.rows, read.views
     skipped_times = sum(skipped) + decoded.skipped_times
     poison = [redact(schema, each) for each in decoded.poison]
     if poison and not len(decoded):
@@ -127,8 +131,9 @@ def rejecting_features(
         raise SourceError(f"no event can be read: {summary}; declare the fields as their values are")
     if not period.cuts_nothing:
         is_in = (decoded.time_ms >= period.since_ms) & (decoded.time_ms < period.until_ms)
-        table, decoded = table.take(pa.array(rows[is_in])), decoded.between(period.since_ms, period.until_ms)
-        rows = np.arange(len(decoded))
+        stays, rows = np.unique(rows[is_in], return_inverse=True)
+        table, decoded = table.take(pa.array(stays)), decoded.between(period.since_ms, period.until_ms)
+        view_numbers = view_numbers[is_in]
     by_key: dict[KeyDomain, list[str]] = {}
     for name, pattern in histories.items():
         by_key.setdefault(pattern.key, []).append(name)
@@ -136,17 +141,20 @@ def rejecting_features(
     verdicts, first_row = first_rows(job, decoded)
     reused = decoded.take(np.flatnonzero(verdicts == OTHER))
     rejections = rejections_of_poison(len(decoded), poison, reused_letters(reused))
-    places = np.full(table.num_rows, -1, np.int64)
-    places[rows] = np.where(verdicts == OTHER, -1, (np.cumsum(verdicts == NEW) - 1)[first_row])
+    value_places = np.where(verdicts == OTHER, -1, (np.cumsum(verdicts == NEW) - 1)[first_row])
     decoded = decoded.take(np.flatnonzero(verdicts == NEW))
     columns: dict[str, pa.Array] = {}
     for domain, names in by_key.items():
         columns |= _values(schema, domain, {name: histories[name] for name in names}, decoded)
-    for name in named:
-        if name in frame.names:
-            raise UsageError(f"the frame has a column `{name}` already; give a dict that names the feature otherwise")
-        values = columns[name].take(pa.array(places, mask=places < 0))
-        table = table.append_column(name, values)
+    for number, view in enumerate(dict.fromkeys(views) or ("",)):
+        of_view = np.flatnonzero(view_numbers == number)
+        places = np.full(table.num_rows, -1, np.int64)
+        places[rows[of_view]] = value_places[of_view]
+        for name in named:
+            title = f"{name}_{view}" if view else name
+            if title in frame.names:
+                raise UsageError(f"the frame has a column `{title}` already; name the feature otherwise in a dict")
+            table = table.append_column(title, columns[name].take(pa.array(places, mask=places < 0)))
     return Features(frame.like(table), table.num_rows, rejections, skipped_times)
 
 

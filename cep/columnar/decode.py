@@ -121,10 +121,11 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
     A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
     where the schema has a single one.
     """
-    return _of_views(schema, mapping, partial(_json_rows, schema, values))
+    return _of_views(schema, mapping, partial(json_rows, schema, values))
 
 
-def _json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
+def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
+    """Like `decode_json` for the mapping of one view; return the events with the rows of their records."""
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
     good, broken = parse_json(schema, large, mapping)
     parts = [
@@ -189,16 +190,31 @@ def decode_rows(
 
 
 def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]) -> Decoded:
-    """Decode each view of the records, record by record; an invalid record is set aside once."""
+    return events_of_views(schema, mapping, decode)[0]
+
+
+def events_of_views(
+    schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]
+) -> tuple[Decoded, NDArray[np.int64], NDArray[np.int64]]:
+    """Decode each view of the records, record by record; an invalid record is set aside once.
+
+    Return the events, the rows of their records and the numbers of their views, int64[N] both.
+    """
     if not mapping.has_views:
-        return decode(mapping)[0]
+        decoded, rows = decode(mapping)
+        return decoded, rows, np.zeros(len(rows), np.int64)
     first, *others = (decode(view) for view in mapping.views)
     once = {poison.record for poison in first[0].poison if poison.code == _UNREADABLE}
-    others = [
-        (replace(each, poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in once)), rows)
-        for each, rows in others
+    parts = [
+        first,
+        *(
+            (replace(each, poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in once)), rows)
+            for each, rows in others
+        ),
     ]
-    return in_row_order(schema, [first, *others])[0]
+    views = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])
+    by_row = np.argsort(np.concatenate([rows for _, rows in parts]), kind="stable")
+    return *in_row_order(schema, parts), views[by_row]
 
 
 def _decode_halves(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,11 +24,12 @@ from numpy.typing import NDArray
 
 from cep.base.errors import InputError, UnreadableError
 from cep.base.schema import Schema
-from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, EventRows, concat_decoded, decode_rows, events_of_views, json_rows
 from cep.columnar.file_form import FileForm
 from cep.columnar.mapping import FieldMapping
 from cep.columnar.number_texts import NumberForm, plain_numbers
 from cep.columnar.shown import shown_row
+from cep.columnar.strays import NO_STRAYS
 from cep.sources.csv_form import CsvFile
 from cep.sources.inputs import confining_root, files_of, folder_values, kind_of
 from cep.sources.json_lines import json_values
@@ -50,10 +52,14 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """The decoded records of a table. `rows` has the row of each event: int64[N]."""
+    """The decoded records of a table. `rows` has the row of each event, and `views` the number of its view.
+
+    Both are int64[N]; `views` is 0 where a record is one event.
+    """
 
     decoded: Decoded
     rows: NDArray[np.int64]
+    views: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +93,11 @@ def _lines(file: Path, folder: Path) -> WholeFile:
 
     def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
         fitted = mapping.with_folders(schema, folder_values(file))
-        decoded = decode_json(schema, values, fitted)
-        if not decoded.poison:
-            return DecodedRows(decoded, np.arange(len(decoded)))
-        objects = values.filter(pa.array([is_object(value) for value in values.to_pylist()], pa.bool_()))
-        rows = _good_rows(lambda start, stop: decode_json(schema, objects[start:stop], fitted), len(objects))
-        return DecodedRows(decoded, rows)
+        read = DecodedRows(*events_of_views(schema, fitted, partial(json_rows, schema, values)))
+        if not read.decoded.poison:
+            return read
+        is_row = np.array([is_object(value) for value in values.to_pylist()], bool)  # of the table
+        return replace(read, rows=(np.cumsum(is_row) - 1)[read.rows])
 
     return WholeFile(table, decode)
 
@@ -117,24 +122,12 @@ def _rows(table: TableFile) -> WholeFile:
 
 
 def decoded_rows(schema: Schema, table: pa.Table | pa.RecordBatch, mapping: FieldMapping) -> DecodedRows:
-    """Decode a table, and note the row of each event."""
-    shown: list[int] = []
+    """Decode a table, and note the row and the view of each event."""
 
-    def show(row: int) -> str:
-        shown.append(row)
-        return shown_row(table, row)
+    def decode(view: FieldMapping) -> EventRows:
+        return decode_rows(schema, table, partial(shown_row, table), view, NO_STRAYS)
 
-    decoded = decode_table(schema, table, show, mapping)
-    if len(shown) == len(decoded.poison):
-        is_good = np.ones(table.num_rows, bool)
-        is_good[[row for row, poison in zip(shown, decoded.poison, strict=True) if not poison.bad_values]] = False
-        return DecodedRows(decoded, np.flatnonzero(is_good))
-
-    # A record whose columns are damaged is not shown.
-    def decode(start: int, stop: int) -> Decoded:
-        return decode_table(schema, table.slice(start, stop - start), lambda _: "", mapping)
-
-    return DecodedRows(decoded, _good_rows(decode, table.num_rows))
+    return DecodedRows(*events_of_views(schema, mapping, decode))
 
 
 def joined_rows(schema: Schema, parts: Sequence[tuple[DecodedRows, int]]) -> DecodedRows:
@@ -142,22 +135,9 @@ def joined_rows(schema: Schema, parts: Sequence[tuple[DecodedRows, int]]) -> Dec
     starts = [0, *accumulate(count for _, count in parts)]
     rows = [part.rows + start for (part, _), start in zip(parts, starts, strict=False)]
     decoded = concat_decoded(schema, [part.decoded for part, _ in parts])
-    return DecodedRows(decoded, np.concatenate([np.zeros(0, np.int64), *rows]))
-
-
-def _good_rows(decode: Callable[[int, int], Decoded], count: int) -> NDArray[np.int64]:
-    """Return the rows of good records: halve the rows until each part has good records alone, or none."""
-    good = np.zeros(count, bool)
-    parts = [(0, count)] if count else []
-    while parts:
-        start, stop = parts.pop()
-        decoded_count = len(decode(start, stop))
-        if decoded_count == stop - start:
-            good[start:stop] = True
-        elif decoded_count:
-            half = (start + stop) // 2
-            parts += [(start, half), (half, stop)]
-    return np.flatnonzero(good)
+    nothing = np.zeros(0, np.int64)
+    views = np.concatenate([nothing, *(part.views for part, _ in parts)])
+    return DecodedRows(decoded, np.concatenate([nothing, *rows]), views)
 
 
 def joined_tables(tables: list[pa.Table], path: Path | str) -> pa.Table:

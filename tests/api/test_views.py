@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 import cep
+from cep.cli.main import main as cli
 from tests.api.frames import payments, write_rules
 
 COLUMNS = {"sent/card_id": "from_card", "received/card_id": "to_card"}
@@ -100,3 +104,92 @@ def test_spark_frames_too(spark: SparkSession, rules: cep.Rules, tmp_path: Path)
     alerts: Any = rules.match(frame, columns=COLUMNS, fixed=FIXED)
     alert_ids = [row["alert_id"] for row in alerts.collect()]
     assert sorted(alert_ids) == sorted(expected["alert_id"].to_pylist())
+
+
+DECLARED = """
+event transfer { tx_id id  event_time time  card_id string?  amount decimal(2)  country string? }
+"""
+SPENT = {"spent": "sum(transfer.amount over 7 d)", "pairs": "count(transfer over previous 1 d)"}
+
+
+@pytest.mark.parametrize("suffix", ["frame", ".parquet", ".csv", ".jsonl"])
+def test_a_feature_has_a_column_for_each_view(suffix: str, tmp_path: Path) -> None:
+    """The values equal those of a table with a row for each event; a record without a receiver has none there."""
+    whole = transfers().select(["tx_id", "event_time", "from_card", "to_card", "amount", "country"])
+    events: Any = whole if suffix == "frame" else tmp_path / f"transfers{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(whole, events)
+    elif suffix == ".csv":
+        pcsv.write_csv(whole, events)
+    elif suffix == ".jsonl":
+        rows = [
+            {**row, "event_time": row["event_time"].isoformat(), "amount": str(row["amount"])}
+            for row in whole.to_pylist()
+        ]
+        events.write_text("\n".join(map(json.dumps, rows)))
+    made = cep.features(events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED)
+    assert made.num_rows == whole.num_rows
+    single = cep.features(apart(), SPENT, by="card_id", declare=DECLARED)
+    expected = {row["tx_id"]: (row["spent"], row["pairs"]) for row in single.to_pylist()}
+    for view in ("sent", "received"):
+        wanted = [expected.get(f"{tx_id}#{view}", (None, None)) for tx_id in whole["tx_id"].to_pylist()]
+        got = zip(made[f"spent_{view}"].to_pylist(), made[f"pairs_{view}"].to_pylist(), strict=True)
+        assert list(got) == wanted, view
+    assert sum(value is None for value in made["spent_received"].to_pylist()) == 24
+    later = cep.features(
+        events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED, since="2026-03-01T12:00:00Z"
+    )
+    assert 0 < later.num_rows < made.num_rows
+    if suffix != "frame":
+        flags = [text for name, source in COLUMNS.items() for text in ("--columns", f"{name}={source}")]
+        (tmp_path / "t.cep").write_text(DECLARED)
+        out = tmp_path / "out.parquet"
+        asked = ["--events", str(events), "--declare", str(tmp_path / "t.cep"), "--by", "card_id", "--out", str(out)]
+        assert cli(["features", *asked, *flags, "--fixed", "received/country=ZZ", f"spent={SPENT['spent']}"]) == 0
+        assert pq.read_table(out)["spent_sent"].to_pylist() == made["spent_sent"].to_pylist()
+
+
+def test_features_of_views_need_a_declaration() -> None:
+    with pytest.raises(cep.CepError, match=r"with views .* give their declaration"):
+        cep.features(transfers(), SPENT, by="card_id", columns=COLUMNS)
+    clash = transfers().append_column("spent_sent", transfers()["amount"])
+    with pytest.raises(cep.CepError, match="has a column `spent_sent` already"):
+        cep.features(clash, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS)
+
+
+PASSED = """
+event transfer { tx_id id  event_time time  account string  amount decimal(2)  side enum(in, out) }
+pattern passed by account {
+  seq    a -> b  within 1 h
+  where  a: transfer side == in
+         b: transfer side == out
+}
+"""
+
+
+@pytest.mark.parametrize("first", ["payee", "payer"])
+def test_the_names_of_views_do_not_change_the_alerts(first: str) -> None:
+    """Transfers of one time: the order of their events is not that of the names of views, of any length."""
+    draw = random.Random(5)
+    names = [f"a{draw.randrange(6)}" for _ in range(400)]
+    table = pa.table({
+        "tx_id": [str(number) for number in range(90, 290)],
+        "event_time": pa.array([60_000 * (number // 4) for number in range(200)], pa.timestamp("ms", "UTC")),
+        "payer": names[:200], "payee": names[200:], "amount": [10.0] * 200,
+    })  # fmt: skip
+    passed = (
+        PASSED.replace("(in, out)", "(inward, outward)").replace("== in", "== inward").replace("== out", "== outward")
+    )
+    found = []
+    for sent, received in (("sent", "received"), ("s", "r"), ("a", "zzzzzz"), ("z", "a")):
+        views = [(f"{received}/account", "payee"), (f"{sent}/account", "payer")]
+        columns = dict(views if first == "payee" else views[::-1])
+        fixed = {f"{received}/side": "inward", f"{sent}/side": "outward"}
+        alerts = cep.parse(passed).match(table, columns=columns, fixed=fixed, cores=2)
+        bound = [
+            tuple(event["event_id"].partition("#")[0] for event in events)
+            for events in alerts.table["events"].to_pylist()
+        ]
+        found.append(sorted(bound))
+    assert len(found[0]) > 50
+    assert found[1:] == found[:1] * 3
