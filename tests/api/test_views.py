@@ -137,7 +137,7 @@ def test_a_feature_has_a_column_for_each_view(suffix: str, tmp_path: Path) -> No
         assert list(got) == wanted, view
     assert sum(value is None for value in made["spent_received"].to_pylist()) == 24
     later = cep.features(
-        events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED, since="2026-03-01T12:00:00Z"
+        events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED, since="2026-03-01T00:30:00Z"
     )
     assert 0 < later.num_rows < made.num_rows
     if suffix != "frame":
