@@ -21,7 +21,7 @@ from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.one_rule import OneRule, one_rule_of
 from cep.analysis.split import parts_of_time
-from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, left_out_fields, suggest
+from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Tuned, tune
@@ -271,7 +271,7 @@ class Rules:
         labelled = _labels(source, labels, schema, terms)
         search = replace(search, label_fields=labelled.fields)
         left_out = left_out_fields(schema, key, search)
-        fields = [name for name in fields_of(schema) if name not in left_out]
+        fields = [*key_fields(key, fields_of(schema)), *(f for f in fields_of(schema) if f not in left_out)]
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))

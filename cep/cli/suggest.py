@@ -213,5 +213,11 @@ def _print(outcome: Suggested, precision: float, console: Console) -> None:
         table.add_column(title, justify="left" if title == "in these days" else "right", no_wrap=True)
     for each in outcome.suggestions:
         shares = (show_ratio(share) for share in (each.precision, each.recall))
-        table.add_row(each.name, f"{each.alerts:,}", *shares, str(each.new), show_ratio(each.chosen_for))
+        table.add_row(
+            each.name,
+            f"{each.alerts:,}",
+            *shares,
+            "–" if each.new is None else f"{each.new:,}",
+            show_ratio(each.chosen_for),
+        )
     console.print(table)

@@ -91,9 +91,13 @@ def test_features_without_a_record_that_can_be_read() -> None:
         cep.features(frame(rows), {"n": "count(tx over 1 h by card)"}, declare=EVENT)
 
 
-def test_views_have_no_features() -> None:
-    with pytest.raises(cep.CepError, match="leave out the views"):
-        cep.features(frame(), {"n": "count(tx over 1 h by card)"}, declare=EVENT, columns={"a/card": "card"})
+def test_features_of_views_are_null_for_a_rejected_record() -> None:
+    rows = [{**ROWS[0], "to": None}, {**ROWS[1], "i": None, "to": "d"}, {**ROWS[2], "to": "d"}]
+    columns = {"a/card": "card", "b/card": "to"}
+    with pytest.warns(cep.RejectedRecordsWarning, match="field `i` is missing"):
+        found = cep.features(frame(rows), {"n": "count(tx over 1 h by card)"}, declare=EVENT, columns=columns)
+    assert found["n_a"].to_pylist() == [1, None, 2]
+    assert found["n_b"].to_pylist() == [None, None, 1]
 
 
 @pytest.mark.parametrize("form", ["text", "naive", "file"])
