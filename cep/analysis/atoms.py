@@ -115,14 +115,17 @@ def time_atoms(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.boo
                 if sums[start] >= _MORE_FREQUENT:
                     stretch = [(start + step) % count + first for step in range(length)]
                     holds = of_type & np.isin(values + first, stretch)
-                    left = f'{name}(event_time, "{zone}")'
-                    yield Atom(event_type.name, name, "in", str(stretch), "int", holds, left)
+                    call_text = f'{name}(event_time, "{zone}")'
+                    yield Atom(event_type.name, name, "in", str(stretch), "int", holds, call_text)
 
 
 def _of_field(
-    events: Events, rows: NDArray[np.int64], of: tuple[EventType, NDArray[np.bool_], NDArray[np.bool_]], field: Field
+    events: Events,
+    rows: NDArray[np.int64],
+    type_and_masks: tuple[EventType, NDArray[np.bool_], NDArray[np.bool_]],
+    field: Field,
 ) -> Iterator[Atom]:
-    event_type, of_type, is_fraud = of
+    event_type, of_type, is_fraud = type_and_masks
     kind = str(field.type.as_nullable(False))
     if field.type.is_number:
         values, has_value = numbers(events, rows, of_type, field)
@@ -144,18 +147,18 @@ def numbers(
 
 
 def quantiles(
-    values: NDArray[np.float64], of: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    values: NDArray[np.float64], masks: tuple[NDArray[np.bool_], NDArray[np.bool_]],
     shares: tuple[Sequence[float], Sequence[float]], field: Field,
 ) -> Iterator[tuple[float, str]]:  # fmt: skip
     """Yield values at shares of the events that have one, and at shares of the frauds among them, in their order.
 
-    `of` is which have one, and which are frauds. Each value comes with how a pattern writes it.
+    `masks` say which events have one, and which are frauds. Each value comes with how a pattern writes it.
     """
-    has_value, is_fraud = of
+    has_value, is_fraud = masks
     chosen: set[float] = set()
-    for some, wanted in zip((has_value, has_value & is_fraud), shares, strict=True):
+    for some, mask_shares in zip((has_value, has_value & is_fraud), shares, strict=True):
         if some.any():
-            chosen |= set(np.quantile(values[some], wanted, method="nearest").tolist())
+            chosen |= set(np.quantile(values[some], mask_shares, method="nearest").tolist())
     for value in sorted(chosen):
         yield value, show_value(value if field.type.is_float else int(value), field.type)
 

@@ -95,7 +95,7 @@ def numeric_axes(pattern: PatternIR, present: Mapping[str, ParamValue]) -> tuple
         around = _times_around(param, number_of(value)) if is_time else _around(param, value)
         values: dict[float, ParamValue] = {number_of(each): each for each in around if number_of(each) > 0}
         values[number_of(value)] = value  # as the rule's file writes it
-        axes.append(_axis(param.name, [values[at] for at in sorted(values)], _sense(pattern, param.name)))
+        axes.append(_axis(param.name, [values[number] for number in sorted(values)], _sense(pattern, param.name)))
     return tuple(axes)
 
 

@@ -222,9 +222,9 @@ def detections(history: History) -> Detections:
     bound_alert, bound_row = history.bound(alerts)
     suppression = suppress_alerts(alerts, Policies.of(book), {})
     reason = np.full(alerts.num_rows, "", object)
-    at = rows_among(alerts["alert_id"].combine_chunks().cast(TEXT),
+    reason_index = rows_among(alerts["alert_id"].combine_chunks().cast(TEXT),
                     suppression.suppressed["alert_id"].combine_chunks().cast(TEXT))  # fmt: skip
-    reason[at >= 0] = np.array([*suppression.reasons, ""], object)[at[at >= 0]]
+    reason[reason_index >= 0] = np.array([*suppression.reasons, ""], object)[reason_index[reason_index >= 0]]
     score = np.asarray(alerts["score"].combine_chunks(), np.int64)
     return Detections(
         names, rule, key, domain * (int(code.max(initial=0)) + 1) + code, score, bound_alert, bound_row, reason
@@ -232,30 +232,31 @@ def detections(history: History) -> Detections:
 
 
 def judge(
-    history: History, marks: Marks, found: Detections | None = None, *, is_sent_only: bool = False
+    history: History, marks: Marks, all_alerts: Detections | None = None, *, is_sent_only: bool = False
 ) -> Judged:  # fmt: skip
     """Say of each alert up to the date whether it is right. Cost: columns, no Python object an alert."""
-    found = detections(history) if found is None else found
+    all_alerts = detections(history) if all_alerts is None else all_alerts
     at_ms = alert_times_ms(history, marks)
     mask = at_ms <= marks.as_of_ms
     if is_sent_only:
-        mask &= found.is_sent
-    stays = mask[found.bound_alert]
-    bound_alert, rows = (np.cumsum(mask) - 1)[found.bound_alert[stays]], found.bound_row[stays]
-    rule, detected_ms, count = found.rule[mask], at_ms[mask], int(mask.sum())
+        mask &= all_alerts.is_sent
+    stays = mask[all_alerts.bound_alert]
+    bound_alert, rows = (np.cumsum(mask) - 1)[all_alerts.bound_alert[stays]], all_alerts.bound_row[stays]
+    rule, detected_ms, count = all_alerts.rule[mask], at_ms[mask], int(mask.sum())
     is_right, is_immature = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     is_right[bound_alert[marks.fraud[rows] >= 0]] = True
     is_immature[bound_alert[~marks.is_mature[rows]]] = True
-    first_ms = np.full((len(found.names), marks.frauds_count), NEVER, np.int64)
+    first_ms = np.full((len(all_alerts.names), marks.frauds_count), NEVER, np.int64)
     hits = np.flatnonzero(marks.fraud[rows] >= 0)
     np.minimum.at(first_ms, (rule[bound_alert[hits]], marks.fraud[rows[hits]]), detected_ms[bound_alert[hits]])
     return Judged(
-        found.names, np.flatnonzero(mask), rule, found.key.filter(pa.array(mask)), found.key_number[mask], detected_ms,
-        found.score[mask], is_right & ~is_immature, is_immature, bound_alert, rows, first_ms,
+        all_alerts.names, np.flatnonzero(mask), rule, all_alerts.key.filter(pa.array(mask)),
+        all_alerts.key_number[mask], detected_ms, all_alerts.score[mask], is_right & ~is_immature, is_immature,
+        bound_alert, rows, first_ms,
     )  # fmt: skip
 
 
-def backtest(history: History, marks: Marks, found: Detections, judged: Judged, matched: Judged) -> Backtest:
+def backtest(history: History, marks: Marks, all_alerts: Detections, judged: Judged, matched: Judged) -> Backtest:
     """Return the figures of each rule and of all together: of the alerts sent (`judged`), and of all (`matched`)."""
     everything = np.arange(len(judged.names))
     period = days_count(history.events, marks)
@@ -265,12 +266,12 @@ def backtest(history: History, marks: Marks, found: Detections, judged: Judged, 
     def figures_of(some: Judged) -> Matches:
         return Matches(
             _figures(history, marks, some, (everything, ALL), scale),
-            tuple(_figures(history, marks, some, (np.array([at]), some.names[at]), scale) for at in everything),
+            tuple(_figures(history, marks, some, (np.array([rule]), some.names[rule]), scale) for rule in everything),
         )
 
     sent = figures_of(judged)
     return Backtest(
-        _about(history, marks, period, found),
+        _about(history, marks, period, all_alerts),
         sent.together,
         sent.rules,
         sent if matched is judged else figures_of(matched),
@@ -279,15 +280,15 @@ def backtest(history: History, marks: Marks, found: Detections, judged: Judged, 
     )
 
 
-def _about(history: History, marks: Marks, period: int, found: Detections) -> dict[str, Any]:
+def _about(history: History, marks: Marks, period: int, all_alerts: Detections) -> dict[str, Any]:
     events = history.events
-    seen = _seen(events, marks)
-    bad, count = marks.records_count(marks.fraud >= 0), marks.records_count(seen)
-    reasons, suppressed = np.unique(found.reason[~found.is_sent].astype(str), return_counts=True)
+    has_arrived = _seen(events, marks)
+    bad, count = marks.records_count(marks.fraud >= 0), marks.records_count(has_arrived)
+    reasons, suppressed = np.unique(all_alerts.reason[~all_alerts.is_sent].astype(str), return_counts=True)
     times = (int(events.time_ms.min()), int(events.time_ms.max())) if len(events) else None
     counters = history.replayed.counters
     return {
-        "events": int(seen.sum()),
+        "events": int(has_arrived.sum()),
         "from": None if times is None else utc_text(times[0]),
         "to": None if times is None else utc_text(min(times[1], marks.as_of_ms)),
         "days": period,
@@ -376,9 +377,9 @@ def _key_recall(
     if not set(domain) <= events.columns.keys():
         return None
     decoded = events.taken(np.flatnonzero(marks.fraud >= 0))
-    wanted = different_texts(route(decoded, domain, events.schema.columns())[0].key)
+    fraud_keys = different_texts(route(decoded, domain, events.schema.columns())[0].key)
     right = different_texts(judged.key.filter(pa.array(mask & judged.is_right)))
-    return ratio(int((rows_among(right, wanted) >= 0).sum()), len(wanted))
+    return ratio(int((rows_among(right, fraud_keys) >= 0).sum()), len(fraud_keys))
 
 
 def _median_s(values_ms: NDArray[np.int64]) -> float | None:
@@ -405,8 +406,8 @@ def _group_precision(judged: Judged, mask: NDArray[np.bool_], group: NDArray[np.
 
 def _seen(events: Events, marks: Marks) -> NDArray[np.bool_]:
     """Say of each event whether it came by the date."""
-    seen: NDArray[np.bool_] = events.time_ms <= marks.as_of_ms
-    return seen
+    has_arrived: NDArray[np.bool_] = events.time_ms <= marks.as_of_ms
+    return has_arrived
 
 
 def days_count(events: Events, marks: Marks) -> int:
@@ -428,7 +429,7 @@ def _overlap(judged: Judged) -> tuple[dict[str, Any], ...]:
     """Return for each set of rules how many frauds exactly these find, the largest first."""
     sets, counts = np.unique(judged.has_detected.T, axis=0, return_counts=True)
     rows: list[dict[str, Any]] = [
-        {"rules": [judged.names[at] for at in np.flatnonzero(members)], "frauds": int(count)}
+        {"rules": [judged.names[rule] for rule in np.flatnonzero(members)], "frauds": int(count)}
         for members, count in zip(sets, counts, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: (-row["frauds"], row["rules"]))[:_COMBINATIONS_MAX])
@@ -446,4 +447,4 @@ def _by_day(judged: Judged) -> tuple[dict[str, Any], ...]:
             {"day": utc_text(day * DAY_MS)[:10], "rule": judged.names[rule], "right": 0, "wrong": 0, "immature": 0},
         )
         row[("right", "wrong", "immature")[which]] = count
-    return tuple(days[at] for at in sorted(days))
+    return tuple(days[day_and_rule] for day_and_rule in sorted(days))

@@ -36,21 +36,21 @@ def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0)
     place = places_of_day(judged)
     rows: list[dict[str, Any]] = []
     for budget in BUDGETS:
-        taken = place < budget
-        bound = judged.bound_row[taken[judged.bound_alert]]
+        is_within = place < budget
+        bound = judged.bound_row[is_within[judged.bound_alert]]
         frauds = np.unique(marks.fraud[bound][marks.fraud[bound] >= 0])
-        alerts, right = int(taken.sum()), int(judged.is_right[taken].sum())
+        alerts, right = int(is_within.sum()), int(judged.is_right[is_within].sum())
         money = float(marks.amount[frauds].sum())
         rows.append({
             "alerts_a_day": budget,
             "alerts": alerts,
             "mean_alerts_a_day": alerts / days if days else 0.0,
-            "precision": ratio(right, alerts - int(judged.is_immature[taken].sum())),
+            "precision": ratio(right, alerts - int(judged.is_immature[is_within].sum())),
             "fraud_recall": ratio(len(frauds), marks.frauds_count),
             "money_found": money,
             "money_less_reviews": money - review_cost * alerts,
         })  # fmt: skip
-        if alerts == len(taken):
+        if alerts == len(is_within):
             break
     return tuple(rows)
 
@@ -62,23 +62,23 @@ def by_week(
 
     With `span` each row is of so many weeks, named by the first. Cost: one pass over events, one over alerts.
     """
-    seen = np.flatnonzero(events.time_ms <= marks.as_of_ms)
-    origin = int(events.time_ms[seen].min(initial=marks.as_of_ms))
-    numbers, week = np.unique(week_numbers(events.time_ms[seen], span, origin), return_inverse=True)
+    arrived_rows = np.flatnonzero(events.time_ms <= marks.as_of_ms)
+    origin = int(events.time_ms[arrived_rows].min(initial=marks.as_of_ms))
+    numbers, week = np.unique(week_numbers(events.time_ms[arrived_rows], span, origin), return_inverse=True)
     counts = np.bincount(week, minlength=len(numbers))
-    bad = np.bincount(week[marks.fraud[seen] >= 0], minlength=len(numbers))
-    money = None if amount is None else _money(events.numbers(amount)[seen], week, len(numbers))
+    bad = np.bincount(week[marks.fraud[arrived_rows] >= 0], minlength=len(numbers))
+    money = None if amount is None else _money(events.numbers(amount)[arrived_rows], week, len(numbers))
     alerts, right, mature = _alerts_by_week(judged, numbers, week_numbers(judged.detected_ms, span, origin))
     rows: list[dict[str, Any]] = []
-    for at, number in enumerate(numbers.tolist()):
-        row: dict[str, Any] = {"week": week_text(number), "events": int(counts[at]), "fraud_events": int(bad[at])}
+    for index, number in enumerate(numbers.tolist()):
+        row: dict[str, Any] = {"week": week_text(number), "events": int(counts[index]), "fraud_events": int(bad[index])}
         if money is not None:
-            row["amount"] = money[at]
+            row["amount"] = money[index]
         row["rules"] = [
             {
                 "rule": name,
-                "alerts": int(alerts[at, rule]),
-                "precision": ratio(int(right[at, rule]), int(mature[at, rule])).value,
+                "alerts": int(alerts[index, rule]),
+                "precision": ratio(int(right[index, rule]), int(mature[index, rule])).value,
             }
             for rule, name in enumerate(judged.names)
         ]

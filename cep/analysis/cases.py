@@ -71,18 +71,18 @@ class Funnel:
 
 def sampled(count: int, most: int) -> list[int]:
     """Return at most so many numbers below `count`, evenly over them."""
-    return sorted({int(at) for at in np.linspace(0, count - 1, min(count, most))}) if count else []
+    return sorted({int(number) for number in np.linspace(0, count - 1, min(count, most))}) if count else []
 
 
 def key_batches(
     pieces_of: Callable[[Schema], Pieces], schema: Schema, keys: Mapping[KeyDomain, Iterable[str]]
 ) -> dict[KeyDomain, EventBatch]:
     """Read all events of the keys, by key domain. Cost: the history is decoded once more."""
-    wanted = {domain: pa.array(sorted(set(of_domain)), pa.large_string()) for domain, of_domain in keys.items()}
-    parts: dict[KeyDomain, list[EventBatch]] = {domain: [empty_batch(schema)] for domain in wanted}
+    key_arrays = {domain: pa.array(sorted(set(of_domain)), pa.large_string()) for domain, of_domain in keys.items()}
+    parts: dict[KeyDomain, list[EventBatch]] = {domain: [empty_batch(schema)] for domain in key_arrays}
     for piece in pieces_of(schema).pieces:
         decoded = piece.decode()
-        for domain, of_domain in wanted.items():
+        for domain, of_domain in key_arrays.items():
             batch, _ = route(decoded, domain, schema.columns())
             rows = rows_among(batch.key, of_domain) >= 0
             if rows.any():
@@ -119,18 +119,18 @@ def walk_frauds(
     frauds = sampled(measured.marks.frauds_count, REPORT_FRAUDS_WALKED_MAX)
     first = first_events(measured)[frauds]
     keys = {rule.pattern.key: keys_of_events(measured, first, rule.pattern.key) for rule in rules}
-    wanted = {domain: [key for key in of_domain if key is not None] for domain, of_domain in keys.items()}
-    batches = key_batches(pieces_of, deployment.schema, wanted)
+    keys_by_domain = {domain: [key for key in of_domain if key is not None] for domain, of_domain in keys.items()}
+    batches = key_batches(pieces_of, deployment.schema, keys_by_domain)
     funnels, endings = [], []
     for number, rule in enumerate(rules):
         progress("walking frauds", number, len(rules))
         domain = rule.pattern.key
         chosen, batch, large_count = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
         of_keys: dict[str, list[int]] = {}
-        for at in chosen:
-            key = keys[domain][at]
+        for index in chosen:
+            key = keys[domain][index]
             if key is not None:
-                of_keys.setdefault(key, []).append(frauds[at])
+                of_keys.setdefault(key, []).append(frauds[index])
         funnel, ends = _walk(measured, rule, batch, of_keys)
         funnel.skipped += large_count
         funnels.append(funnel)
@@ -146,16 +146,16 @@ def _affordable(
     Return them with the events of their keys, and the number of frauds whose key alone has too many events.
     """
     counts = {each["values"]: each["counts"] for each in pc.value_counts(batch.key).to_pylist()}
-    small = [at for at, key in enumerate(keys) if counts.get(key, 0) <= events_max]
+    small = [index for index, key in enumerate(keys) if counts.get(key, 0) <= events_max]
     number = len(small)
     while True:
-        chosen = [small[at] for at in sampled(len(small), number)]
-        wanted = {key for at in chosen if (key := keys[at]) is not None}
-        events = sum(counts.get(key, 0) for key in wanted)
+        chosen = [small[index] for index in sampled(len(small), number)]
+        chosen_keys = {key for index in chosen if (key := keys[index]) is not None}
+        events = sum(counts.get(key, 0) for key in chosen_keys)
         if events <= events_max:
             break
         number = max(1, min(number - 1, number * events_max // events))
-    rows = np.asarray(pc.is_in(batch.key, value_set=pa.array(sorted(wanted), batch.key.type)))
+    rows = np.asarray(pc.is_in(batch.key, value_set=pa.array(sorted(chosen_keys), batch.key.type)))
     return chosen, batch if rows.all() else batch.take(rows), len(keys) - len(small)
 
 
@@ -210,8 +210,8 @@ def _ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
     if _is_match(trace, run):
         return Ending(fraud, rule_id, MATCH, len(positions) + 1, "", ())
     story = Explainer(trace, show_time).story(run)
-    wanted = [run.misses[index] for index in run.opened if index in run.misses]
-    nearest = min(wanted, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
+    run_misses = [run.misses[index] for index in run.opened if index in run.misses]
+    nearest = min(run_misses, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
     stopped = _stopped(trace, run, nearest) or _closed(run)
     name = positions[run.position].variable
     return Ending(fraud, rule_id, name, run.position + 1, stopped, (story.reached, *story.reasons))

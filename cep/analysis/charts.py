@@ -92,5 +92,5 @@ def day_axis(field: str) -> dict[str, Any]:
 
 def colors(field: str, order: Sequence[str]) -> dict[str, Any]:
     """Return one colour for each name, in this order."""
-    scale = {"domain": list(order), "range": [COLORS[at % len(COLORS)] for at in range(len(order))]}
+    scale = {"domain": list(order), "range": [COLORS[index % len(COLORS)] for index in range(len(order))]}
     return {"field": field, "type": "nominal", "sort": list(order), "scale": scale}

@@ -82,13 +82,15 @@ class Pair:
     cells: tuple[Cell, ...]
 
 
-def pairs(bench: Bench, given: Sequence[Curve]) -> tuple[Pair, ...]:
+def pairs(bench: Bench, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
     """Replay some values of each two parameters together: the values that change the alerts most.
 
     Raises: UsageError if there are too many alerts with two of the values.
     """
-    spread = {curve.param: -int(np.ptp([point.alerts for point in curve.points])) for curve in given if curve.points}
-    chosen = sorted((curve for curve in given if spread.get(curve.param)), key=lambda curve: spread[curve.param])
+    spread = {
+        curve.param: -int(np.ptp([point.alerts for point in curve.points])) for curve in all_curves if curve.points
+    }
+    chosen = sorted((curve for curve in all_curves if spread.get(curve.param)), key=lambda curve: spread[curve.param])
     return tuple(_pair(bench, one, other) for one, other in combinations(chosen[:_PAIRED_MAX], 2))
 
 
@@ -98,9 +100,9 @@ def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
     settings: list[Setting] = [{name: _as_given(bench, name, value) for name, value in zip(names, values, strict=True)}
                                for values in both]  # fmt: skip
     side = len(_some_values(other))
-    corners = [settings[at] for at in (0, side - 1, -side, -1)]
+    corners = [settings[index] for index in (0, side - 1, -side, -1)]
     (scores,) = replayed_scores(bench, settings, settings_at_once(bench, corners))
-    points = [_point(0.0, scores, at, bench, 1) for at in range(len(both))]
+    points = [_point(0.0, scores, index, bench, 1) for index in range(len(both))]
     front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
     return Pair(
         bench.record.id,
@@ -153,19 +155,19 @@ def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
             f"{TUNE_REPLAYED_MAX}; compare some of them with: cep tune {rule} --try PARAM=VALUES"
         )
     aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
-    made = []
+    result = []
     for axis in axes:
         of_axis = [number for number, setting in enumerate(settings) if axis.name in setting]
         replayed = [settings[number] for number in of_axis if number not in aside]
         unit, size = unit_of(bench.record.params[axis.name])
         (scores,) = replayed_scores(bench, replayed, settings_at_once(bench, [*replayed[:1], *replayed[-1:]]))
-        points = [_point(number_of(setting[axis.name]) / size, scores, at, bench, days)
-                  for at, setting in enumerate(replayed)]  # fmt: skip
+        points = [_point(number_of(setting[axis.name]) / size, scores, index, bench, days)
+                  for index, setting in enumerate(replayed)]  # fmt: skip
         points.sort(key=lambda point: point.value)
         left_out = sorted(number_of(settings[number][axis.name]) / size for number in of_axis if number in aside)
         present = number_of(bench.record.params[axis.name]) / size
-        made.append(Curve(rule, axis.name, unit, present, tuple(points), tuple(left_out)))
-    return tuple(made)
+        result.append(Curve(rule, axis.name, unit, present, tuple(points), tuple(left_out)))
+    return tuple(result)
 
 
 def settings_at_once(bench: Bench, ends: Sequence[Setting]) -> int:
@@ -179,13 +181,13 @@ def settings_at_once(bench: Bench, ends: Sequence[Setting]) -> int:
     return max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, most)))
 
 
-def _point(value: float, scores: Scores, at: int, bench: Bench, days: int) -> Point:
-    alerts = int(scores.alerts[at])
+def _point(value: float, scores: Scores, index: int, bench: Bench, days: int) -> Point:
+    alerts = int(scores.alerts[index])
     return Point(
         value,
         alerts,
         alerts / days if days else 0.0,
-        ratio(int(scores.right[at]), alerts - int(scores.immature[at])),
-        ratio(int(scores.frauds[at]), bench.marks.frauds_count),
-        float(scores.money[at]),
+        ratio(int(scores.right[index]), alerts - int(scores.immature[index])),
+        ratio(int(scores.frauds[index]), bench.marks.frauds_count),
+        float(scores.money[index]),
     )

@@ -91,8 +91,8 @@ def _spread(
     code = np.asarray(numbered.indices.fill_null(-1)).astype(np.int64)
     texts = [_shown(text, type_) for text in numbered.dictionary.to_pylist()]
     counts = np.bincount(code[code >= 0], minlength=len(texts))
-    top = sorted(range(len(texts)), key=lambda at: (-int(counts[at]), texts[at]))[:_VALUES]
-    return tuple(texts[at] for at in top), tuple(_shares(code, top, weeks))
+    top = sorted(range(len(texts)), key=lambda number: (-int(counts[number]), texts[number]))[:_VALUES]
+    return tuple(texts[number] for number in top), tuple(_shares(code, top, weeks))
 
 
 def _shown(text: str, type_: Type) -> str:
@@ -118,7 +118,7 @@ def _shares(code: NDArray[np.int64], top: Sequence[int], weeks: NDArray[np.int64
         present = some[some >= 0]
         row: dict[str, Any] = {"week": week, "events": len(some), "missing": len(some) - len(present)}
         row["distinct"] = len(np.unique(present))
-        row["shares"] = [int((present == at).sum()) / len(present) for at in top] if len(present) else None
+        row["shares"] = [int((present == number).sum()) / len(present) for number in top] if len(present) else None
         rows.append(row)
     return rows
 

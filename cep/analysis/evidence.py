@@ -38,10 +38,10 @@ def objective_values(
     objective: Objective, sums: tuple[NDArray[np.float64], ...], frauds: NDArray[np.float64], review_cost: float
 ) -> NDArray[np.float64]:
     """Return the figure that is to be large. `sums`: alerts, mature alerts, right alerts, found frauds, their money."""
-    alerts, mature, right, found, money = sums
+    alerts, mature, right, found_frauds, money = sums
     if objective == "money":
         return money - review_cost * alerts
-    recall = found / np.maximum(frauds, 1e-300)
+    recall = found_frauds / np.maximum(frauds, 1e-300)
     if objective == "recall":
         return recall
     precision = right / np.maximum(mature, 1e-300)
@@ -57,13 +57,14 @@ def compare(
     draws = [_values(counts[None, :].astype(np.float64), units, objective, review_cost)]
     random = np.random.default_rng(_SEED)
     step = max(1, _AT_ONCE // max(1, len(units)))
-    for at in range(0, _DRAWS, step):
-        weights = random.poisson(counts, (min(step, _DRAWS - at), len(counts))).astype(np.float64)
+    for drawn_count in range(0, _DRAWS, step):
+        weights = random.poisson(counts, (min(step, _DRAWS - drawn_count), len(counts))).astype(np.float64)
         draws.append(_values(weights, units, objective, review_cost))
     values = np.concatenate(draws, axis=0)
     columns = (values[:, 0], values[:, 1], values[:, 1] - values[:, 0])
     first, second, difference = (
-        Interval(float(each[0]), *(float(np.quantile(each[1:], at)) for at in _QUANTILES)) for each in columns
+        Interval(float(each[0]), *(float(np.quantile(each[1:], quantile)) for quantile in _QUANTILES))
+        for each in columns
     )
     return first, second, difference
 
@@ -74,8 +75,8 @@ def _values(
     """Return the figures of both settings for each draw. Shapes: weights [D, U], units [U, 11]; result [D, 2]."""
     sums = weights @ units
     return np.stack([
-        objective_values(objective, tuple(sums[:, 1 + 5 * at + n] for n in range(5)), sums[:, 0], review_cost)
-        for at in (0, 1)
+        objective_values(objective, tuple(sums[:, 1 + 5 * setting + n] for n in range(5)), sums[:, 0], review_cost)
+        for setting in (0, 1)
     ], axis=1)  # fmt: skip
 
 
@@ -95,12 +96,12 @@ def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
     unit[judged.bound_alert[right_hits][::-1]] = number[fraud[right_hits]][::-1]
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
     rows[: len(frauds), 0] = 1
-    for at in (0, 1):
-        mine = counts_here & (judged.rule == at)
+    for setting in (0, 1):
+        mine = counts_here & (judged.rule == setting)
         columns = (mine, mine & ~judged.is_immature, mine & judged.is_right)
         for n, chosen in enumerate(columns):
-            rows[:, 1 + 5 * at + n] = np.bincount(unit[chosen], minlength=len(rows))
-        found = np.unique(number[fraud[hits[judged.rule[judged.bound_alert[hits]] == at]]])
-        rows[found, 1 + 5 * at + 3] = 1
-        rows[found, 1 + 5 * at + 4] = marks.amount[frauds[found]]
+            rows[:, 1 + 5 * setting + n] = np.bincount(unit[chosen], minlength=len(rows))
+        found_frauds = np.unique(number[fraud[hits[judged.rule[judged.bound_alert[hits]] == setting]]])
+        rows[found_frauds, 1 + 5 * setting + 3] = 1
+        rows[found_frauds, 1 + 5 * setting + 4] = marks.amount[frauds[found_frauds]]
     return rows[rows.any(axis=1)]

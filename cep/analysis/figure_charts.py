@@ -129,11 +129,11 @@ def budget_curve(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return [Chart("Precision and recall by budget", text, points, drawing)]
 
 
-def threshold_curves(given: Sequence[Curve]) -> list[Chart]:
+def threshold_curves(curves: Sequence[Curve]) -> list[Chart]:
     """Draw precision and recall of a rule against the values of each parameter, and which value is the present one."""
     charts = []
     names = ("precision", "recall of frauds")
-    for curve in given:
+    for curve in curves:
         rows = [
             {"at": point.value, "figure": name, "value": share.value}
             for point in curve.points
@@ -167,10 +167,10 @@ def threshold_curves(given: Sequence[Curve]) -> list[Chart]:
     return charts
 
 
-def threshold_pairs(given: Sequence[Pair]) -> list[Chart]:
+def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
     """Draw for two parameters the F1 of each setting, which settings are on the front, and the present one."""
     charts = []
-    for pair in given:
+    for pair in pairs:
         rows = [
             {"x": cell.values[0], "y": cell.values[1], "f1": _f1(cell), "front": cell.is_on_front,
              "present": cell.values == pair.present}
@@ -197,10 +197,10 @@ def threshold_pairs(given: Sequence[Pair]) -> list[Chart]:
     return charts
 
 
-def near_lines(given: Sequence[Line]) -> list[Chart]:
+def near_lines(lines: Sequence[Line]) -> list[Chart]:
     """Draw for each threshold how many alerts have a deciding value between two values, by verdict, and the line."""
     charts = []
-    for line in given:
+    for line in lines:
         rows = []
         for interval in line.intervals:
             low, high = sorted((interval.looser, interval.tighter))
@@ -242,19 +242,19 @@ def _f1(cell: Cell) -> float:
 
 def _ends_and_present(curve: Curve) -> list[Point]:
     last = len(curve.points) - 1
-    return [point for at, point in enumerate(curve.points) if at in (0, last) or point.value == curve.present]
+    return [point for index, point in enumerate(curve.points) if index in (0, last) or point.value == curve.present]
 
 
-def funnels(given: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
+def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
     """Draw for each rule how many frauds came as far as each step, or further."""
     charts = []
-    for funnel in given:
+    for funnel in rule_funnels:
         if funnel.rule not in names or not funnel.walked:
             continue
         steps = list(funnel.steps)
-        reached = {step: sum(funnel.steps[later] for later in steps[at:]) for at, step in enumerate(steps)}
-        rows = [{"step": "frauds looked at" if at == 0 else step, "frauds": reached[step]}
-                for at, step in enumerate(steps)]  # fmt: skip
+        reached = {step: sum(funnel.steps[later] for later in steps[index:]) for index, step in enumerate(steps)}
+        rows = [{"step": "frauds looked at" if index == 0 else step, "frauds": reached[step]}
+                for index, step in enumerate(steps)]  # fmt: skip
         text = f"Frauds that came so far in {funnel.rule}: " + "; ".join(
             f"{row['step']} {row['frauds']}" for row in rows
         ) + "."  # fmt: skip
@@ -269,23 +269,24 @@ def funnels(given: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
     return charts
 
 
-def weeks(given: Sequence[Mapping[str, Any]], names: Sequence[str], span: int = 1) -> list[Chart]:
+def weeks(by_week: Sequence[Mapping[str, Any]], names: Sequence[str], span: int = 1) -> list[Chart]:
     """Draw by week the rate of alerts and the precision of each rule, the share of fraud, and the money of events.
 
     With `span` each row is of so many weeks.
     """
     rate = [
         {"day": week["week"], "rule": of_rule["rule"], "value": 1_000 * of_rule["alerts"] / week["events"]}
-        for week in given for of_rule in week["rules"] if of_rule["rule"] in names and week["events"]
+        for week in by_week for of_rule in week["rules"] if of_rule["rule"] in names and week["events"]
     ]  # fmt: skip
     precision = [
         {"day": week["week"], "rule": of_rule["rule"], "value": of_rule["precision"]}
-        for week in given for of_rule in week["rules"] if of_rule["rule"] in names and of_rule["precision"] is not None
+        for week in by_week for of_rule in week["rules"]
+        if of_rule["rule"] in names and of_rule["precision"] is not None
     ]  # fmt: skip
-    fraud = [{"day": week["week"], "value": 1_000 * week["fraud_events"] / week["events"]} for week in given]
+    fraud = [{"day": week["week"], "value": 1_000 * week["fraud_events"] / week["events"]} for week in by_week]
     money = [
-        {"day": week["week"], "quantile": name, "value": week["amount"][at]}
-        for week in given if week.get("amount") for at, name in enumerate(("median", "95 of 100 below"))
+        {"day": week["week"], "quantile": name, "value": week["amount"][index]}
+        for week in by_week if week.get("amount") for index, name in enumerate(("median", "95 of 100 below"))
     ]  # fmt: skip
     by = _by(span)
     charts = [
@@ -297,10 +298,10 @@ def weeks(given: Sequence[Mapping[str, Any]], names: Sequence[str], span: int = 
     return [chart for chart in charts if chart.rows]
 
 
-def field_weeks(given: Sequence[FieldDrift], span: int = 1) -> list[Chart]:
+def field_weeks(drifts: Sequence[FieldDrift], span: int = 1) -> list[Chart]:
     """Draw the values of each field by week: quantiles of a number, shares of the most frequent values of a text."""
     charts = []
-    for drift in given:
+    for drift in drifts:
         names, key = (drift.values, "shares") if drift.values else (_QUANTILE_NAMES, "quantiles")
         rows = [
             {"day": week["week"], "line": fitting(name, _NAME_CHARS), "value": value}

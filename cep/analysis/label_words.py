@@ -60,13 +60,13 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
     coded = encoded(labels.cast(TEXT))
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     texts = coded.dictionary.slice(0, _WORDS_MAX + 1).to_pylist()
-    said = [_verdict(text, words) for text in texts]
-    unknown = [code for code, verdict in enumerate(said) if verdict is None]
+    label_values = [_verdict(text, words) for text in texts]
+    unknown = [code for code, verdict in enumerate(label_values) if verdict is None]
     if unknown or len(coded.dictionary) > _WORDS_MAX:
         counts = np.bincount(codes[codes >= 0], minlength=len(coded.dictionary))
         raise UsageError(_question(name, [(texts[code], int(counts[code])) for code in unknown]))
-    is_fraud = np.array([*map(bool, said), False], np.bool_)
-    is_kind = np.array([*(bool(v) and not _is_plain(text) for text, v in zip(texts, said, strict=True)), False])
+    is_fraud = np.array([*map(bool, label_values), False], np.bool_)
+    is_kind = np.array([*(bool(v) and not _is_plain(text) for text, v in zip(texts, label_values, strict=True)), False])
     return is_fraud[codes], is_kind[codes]
 
 

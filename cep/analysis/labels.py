@@ -69,13 +69,13 @@ class Labels:
     fields: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
 
-    def taken(self, at: np.ndarray) -> Labels:
+    def taken(self, row_numbers: np.ndarray) -> Labels:
         """Take the labels at these rows."""
-        rows = pa.array(at)
+        rows = pa.array(row_numbers)
         return replace(
-            self, keys=self.keys.take(rows), from_ms=self.from_ms[at], to_ms=self.to_ms[at], kind=self.kind.take(rows),
-            is_fraud=self.is_fraud[at], episode=self.episode.take(rows), amount=self.amount[at],
-            reported_ms=self.reported_ms[at],
+            self, keys=self.keys.take(rows), from_ms=self.from_ms[row_numbers], to_ms=self.to_ms[row_numbers],
+            kind=self.kind.take(rows), is_fraud=self.is_fraud[row_numbers], episode=self.episode.take(rows),
+            amount=self.amount[row_numbers], reported_ms=self.reported_ms[row_numbers],
         )  # fmt: skip
 
     @property
@@ -88,20 +88,20 @@ def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapp
 
     Raises: UsageError, SourceError.
     """
-    given = Records.of(events)
-    views = given.mapping.view_names
+    records = Records.of(events)
+    views = records.mapping.view_names
     if Path(source).is_file():
         return replace(labels_of_table(_read_table(Path(source)), schema, source, words), views=views)
     tables = [
         table
-        for view in given.mapping.views
-        for path in given.paths
+        for view in records.mapping.views
+        for path in records.paths
         for table in _columns_of_events(path, schema, source, view)
     ]
     fields = tuple(
         name
         for name in schema.columns()
-        if any(name not in view.constants and view.path(name)[0] == source for view in given.mapping.views)
+        if any(name not in view.constants and view.path(name)[0] == source for view in records.mapping.views)
     )
     return replace(labels_of_column(tables, source, schema, words), fields=fields, views=views)
 
@@ -113,13 +113,13 @@ def labels_of_column(
     id_names = _id_names(schema)
     ids, values = [pa.array([], TEXT)], [pa.array([], TEXT)]
     for table in tables:
-        given = [name for name in id_names if name in table.column_names]
-        if column not in table.column_names or not given:
+        id_columns = [name for name in id_names if name in table.column_names]
+        if column not in table.column_names or not id_columns:
             raise UsageError(
                 f"the events have no column {column}, or none of the ids {', '.join(id_names)}; give a column of "
                 "theirs, or a file of labels that is there"
             )
-        id_ = pc.coalesce(*(_as_texts(table[name], name) for name in given))
+        id_ = pc.coalesce(*(_as_texts(table[name], name) for name in id_columns))
         has_label = pc.and_(pc.is_valid(id_), pc.is_valid(table[column]))
         ids.append(id_.filter(has_label).combine_chunks())
         values.append(_as_texts(table[column].filter(has_label), column).combine_chunks())
@@ -253,33 +253,35 @@ def _read_lines(path: Path) -> pa.Table:
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
     """Read the ids and one more column of the events. Raises: SourceError, UsageError."""
     kind = kind_of(path)
-    wanted = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
+    column_names = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
     tables = []
     for file in files_of(path):
         try:
             tables.append(
-                read_json_table(file) if kind == "json" else _columns_of_table(file, path, kind, list(wanted), mapping)
+                read_json_table(file)
+                if kind == "json"
+                else _columns_of_table(file, path, kind, list(column_names), mapping)
             )
         except (OSError, pa.ArrowException) as error:
             raise UsageError(f"{file}: the column {column} cannot be read: {error}") from error
     return [ids_and_column(table, schema, column, mapping) for table in tables]
 
 
-def _columns_of_table(file: Path, folder: Path, kind: str, wanted: list[str], mapping: FieldMapping) -> pa.Table:
+def _columns_of_table(file: Path, folder: Path, kind: str, column_names: list[str], mapping: FieldMapping) -> pa.Table:
     """Read columns of a file. In CSV the last of them, the labels, is of the type that its texts have."""
     table = open_table(file, folder, kind, mapping.file)
-    names = table.present(wanted)
+    names = table.present(column_names)
     batches = [each.batch for each in table.batches(names)]
     columns = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})
-    if table.csv is None or wanted[-1] not in names:
+    if table.csv is None or column_names[-1] not in names:
         return columns
-    place = names.index(wanted[-1])
-    return columns.set_column(place, wanted[-1], typed(columns[wanted[-1]], None))
+    place = names.index(column_names[-1])
+    return columns.set_column(place, column_names[-1], typed(columns[column_names[-1]], None))
 
 
 def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldMapping) -> pa.Table:
     """Return the ids of events under the names of their fields, and the column."""
-    given = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
-    ids = mapping.arrays(schema, given, table.num_rows)
+    columns = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
+    ids = mapping.arrays(schema, columns, table.num_rows)
     chosen = {name: mapping.event_ids(_as_texts(ids[name], name)) for name in _id_names(schema) if name in ids}
-    return pa.table({**chosen, **({column: given[column]} if column in given else {})})
+    return pa.table({**chosen, **({column: columns[column]} if column in columns else {})})

@@ -100,8 +100,8 @@ def _limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int
     return None
 
 
-def _word(column: pa.Array, is_fraud: NDArray[np.bool_], of: tuple[str, int], events: Events) -> str:
-    name, frauds = of
+def _word(column: pa.Array, is_fraud: NDArray[np.bool_], name_and_frauds: tuple[str, int], events: Events) -> str:
+    name, frauds = name_and_frauds
     type_ = events.schema.columns()[name]
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     coded = encoded(column) if is_text else pc.dictionary_encode(column)

@@ -128,9 +128,9 @@ def mark_events(
     np.minimum.at(first_ms, fraud[rows], events.time_ms[rows])
     np.maximum.at(last_fraud_ms, fraud[rows], events.time_ms[rows])
     return Marks(
-        fraud, is_mature, tuple(kinds[at] for at in with_events), sums.astype(np.float64), first_ms, last_fraud_ms,
-        as_of_ms, maturity_ms, unmatched_count, int((labels.reported_ms > as_of_ms).sum()), immature_count, money,
-        record,
+        fraud, is_mature, tuple(kinds[index] for index in with_events), sums.astype(np.float64), first_ms,
+        last_fraud_ms, as_of_ms, maturity_ms, unmatched_count, int((labels.reported_ms > as_of_ms).sum()),
+        immature_count, money, record,
     )  # fmt: skip
 
 
@@ -153,11 +153,11 @@ def _pairs(
     if field is None and labels.views:
         first_rows = np.unique(record, return_index=True)[1]
         record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)
-        wanted = rows_among(_record_ids(labels.keys, labels.views), record_ids)
+        label_records = rows_among(_record_ids(labels.keys, labels.views), record_ids)
         order = np.argsort(record, kind="stable")
-        low = np.searchsorted(record[order], wanted)
-        high = np.searchsorted(record[order], wanted, side="right")
-        counts = np.where(wanted >= 0, high - low, 0)
+        low = np.searchsorted(record[order], label_records)
+        high = np.searchsorted(record[order], label_records, side="right")
+        counts = np.where(label_records >= 0, high - low, 0)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(np.arange(len(counts)), counts), order[np.repeat(low, counts) + within]
     if field is None:
@@ -174,7 +174,9 @@ def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
         return [keys]
     variants = [tokens_of_key(events.schema, (field,), (key,)) for key in keys.to_pylist()]
     count = max((len(variant) for variant in variants), default=0)
-    return [pa.array([variant[min(at, len(variant) - 1)][0] for variant in variants], TEXT) for at in range(count)]
+    return [
+        pa.array([variant[min(index, len(variant) - 1)][0] for variant in variants], TEXT) for index in range(count)
+    ]
 
 
 def _pairs_of_keys(
@@ -182,15 +184,17 @@ def _pairs_of_keys(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     column = encoded(events.columns[field].cast(TEXT))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
-    wanted = rows_among(keys.cast(TEXT), column.dictionary)
+    key_codes = rows_among(keys.cast(TEXT), column.dictionary)
     first_ms = int(events.time_ms.min(initial=TIME_MS_MAX)) if len(events) else 0
     span = int(events.time_ms.max(initial=TIME_MS_MIN)) - first_ms + 2 if len(events) else 2
     place = (code + 1) * span + (events.time_ms - first_ms)  # keys one after the other, each by time
     order = np.argsort(place, kind="stable")
-    from_ms, to_ms = (np.clip(at, first_ms, first_ms + span - 1) - first_ms for at in (labels.from_ms, labels.to_ms))
-    low = np.searchsorted(place[order], (wanted + 1) * span + from_ms)
-    high = np.searchsorted(place[order], (wanted + 1) * span + to_ms, side="right")
-    reaches = (wanted >= 0) & (labels.to_ms >= first_ms)
+    from_ms, to_ms = (
+        np.clip(time_ms, first_ms, first_ms + span - 1) - first_ms for time_ms in (labels.from_ms, labels.to_ms)
+    )
+    low = np.searchsorted(place[order], (key_codes + 1) * span + from_ms)
+    high = np.searchsorted(place[order], (key_codes + 1) * span + to_ms, side="right")
+    reaches = (key_codes >= 0) & (labels.to_ms >= first_ms)
     counts = np.where(reaches, np.maximum(high - low, 0), 0)
     label_of = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -238,20 +242,20 @@ def _episodes_by_key(
 
 
 def _amounts(
-    events: Events, labels: Labels, amount: str | None, at: tuple[np.ndarray, np.ndarray, np.ndarray],
+    events: Events, labels: Labels, amount: str | None, pairs_and_frauds: tuple[np.ndarray, np.ndarray, np.ndarray],
     record: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
     """Return the money of each event of a fraud, float64[N]: its own, or its share of the labels' amount.
 
     A record counts once. Without an amount it is 0.
     """
-    label_of, numbers, fraud = at
+    label_of, numbers, fraud = pairs_and_frauds
     count = int(numbers.max(initial=-1)) + 1
-    said = np.zeros(count)
+    label_money = np.zeros(count)
     chosen = np.unique(label_of)
     number_of = np.zeros(len(labels.keys), np.int64)
     number_of[label_of] = numbers
-    np.add.at(said, number_of[chosen], np.nan_to_num(labels.amount[chosen]))
+    np.add.at(label_money, number_of[chosen], np.nan_to_num(labels.amount[chosen]))
     has_said = np.zeros(count, np.bool_)
     has_said[number_of[chosen[~np.isnan(labels.amount[chosen])]]] = True
     money = np.zeros(len(events))
@@ -261,7 +265,12 @@ def _amounts(
         money[rows] = np.nan_to_num(events.numbers(amount)[rows])
     summed = np.bincount(fraud[rows], weights=money[rows], minlength=count)
     counts = np.bincount(fraud[rows], minlength=count)
-    of = fraud[rows]
-    even, share = said[of] / counts[of], money[rows] / np.where(summed[of] == 0, 1, summed[of])
-    money[rows] = np.where(has_said[of], np.where(summed[of] == 0, even, said[of] * share), money[rows])
+    row_frauds = fraud[rows]
+    even, share = (
+        label_money[row_frauds] / counts[row_frauds],
+        money[rows] / np.where(summed[row_frauds] == 0, 1, summed[row_frauds]),
+    )
+    money[rows] = np.where(
+        has_said[row_frauds], np.where(summed[row_frauds] == 0, even, label_money[row_frauds] * share), money[rows]
+    )
     return money

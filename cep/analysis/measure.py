@@ -72,8 +72,8 @@ def measure_files(
 ) -> Measured:
     """Measure the rules on files. `labels` is a file or a column of the events. Raises: UsageError, SourceError."""
     read = read_labels(labels, events, deployment.schema, terms.label_words)
-    given = Records.of(events)
-    return measure(deployment, terms.period.reader(given), read, terms, console)
+    records = Records.of(events)
+    return measure(deployment, terms.period.reader(records), read, terms, console)
 
 
 def measure(
@@ -91,29 +91,29 @@ def measure(
         check_unread(deployment, labels)
     amount, field = amount_field(schema, terms.amount), key_field(labels, domains)
     in_conditions = fields_read(deployment)
-    wanted = [*more, *in_conditions, *(name for domain in domains for name in domain)] + [
+    fields = [*more, *in_conditions, *(name for domain in domains for name in domain)] + [
         name for name in (amount, field, terms.episode_key) if name is not None
     ]
     if terms.episode_key is not None and terms.episode_key not in schema.columns():
         raise UsageError(f"--episodes {terms.episode_key}: the rules' events have these fields: "
                          f"{', '.join(schema.columns())}")  # fmt: skip
-    history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
+    history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(fields)), terms.cores, console)
     if labels.is_column and not terms.period.cuts_nothing:
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     episodes = _episodes(labels, domains, terms)
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
     for warning in warnings_of(history.events, marks, [*more, *in_conditions], labels):
         console.print(f"warning: {warning}", markup=False)
-    found = detections(history)
-    judged = judge(history, marks, found, is_sent_only=True)
-    matched = judged if found.is_sent.all() else judge(history, marks, found)
+    all_alerts = detections(history)
+    judged = judge(history, marks, all_alerts, is_sent_only=True)
+    matched = judged if all_alerts.is_sent.all() else judge(history, marks, all_alerts)
 
     def marks_at(time_ms: int) -> Marks:
         if time_ms >= marks.as_of_ms or not (labels.has_reports or marks.maturity_ms):
             return marks
         return mark_events(history.events, labels, field, amount, time_ms, marks.maturity_ms, episodes)
 
-    figures = backtest(history, marks, found, judged, matched)
+    figures = backtest(history, marks, all_alerts, judged, matched)
     figures = replace(figures, about={**figures.about, "episodes": None if episodes is None else episodes.text})
     return Measured(amount, history, marks, judged, figures, marks_at)
 
@@ -139,12 +139,12 @@ def episodes_of(name: str, text: str) -> tuple[str | None, int]:
 def state_bytes(measured: Measured) -> dict[str, int]:
     """Return the state of each rule for a key with a hundred events in its window, as `cep plan` estimates it."""
     deployment = measured.history.deployment
-    made = {}
+    bytes_by_rule = {}
     for rule in deployment.rulebook.deployed():
         planned = plan([rule.pattern], deployment.schema, {}).patterns
         if planned:
-            made[rule.rule_id] = planned[0].state_bytes
-    return made
+            bytes_by_rule[rule.rule_id] = planned[0].state_bytes
+    return bytes_by_rule
 
 
 def amount_field(schema: Schema, name: str | None) -> str | None:

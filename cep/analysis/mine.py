@@ -112,13 +112,13 @@ class Ground:
             order = np.argsort(group, kind="stable")
             begin = np.searchsorted(group[order], group[order])
             self._orders[name] = order, np.where(group[order] >= 0, begin, len(group))
-        plain = [at for at, atom in enumerate(self.atoms) if not atom.past_ms and atom.op in ("", "==")]
+        plain = [number for number, atom in enumerate(self.atoms) if not atom.past_ms and atom.op in ("", "==")]
         self.links = [Link(same=name) for name in self.same] + [Link(near=name) for name in self.near]
         self.links += [Link(absent=number) for number in plain[:_ABSENT_MAX]]
 
     def holds(self, step: Step) -> NDArray[np.bool_]:
         """bool[N]: the events that meet all conditions of a step."""
-        mask: NDArray[np.bool_] = np.logical_and.reduce([self.atoms[at].holds for at in step if at >= 0])
+        mask: NDArray[np.bool_] = np.logical_and.reduce([self.atoms[number].holds for number in step if number >= 0])
         return mask
 
     def before(self, step: Step, same: str = "") -> NDArray[np.int32]:
@@ -126,7 +126,7 @@ class Ground:
 
         With `same` only earlier events with an equal value of that field count.
         """
-        conditions = tuple(at for at in step if at >= 0)
+        conditions = tuple(number for number in step if number >= 0)
         earlier = self._before.get((conditions, same))
         if earlier is None:
             earlier = np.empty(len(self.time_ms), np.int32)
@@ -147,7 +147,7 @@ class Ground:
 
         They begin with `later`, whose links add conditions between the two.
         """
-        links = [self.links[~at] for at in later if at < 0]
+        links = [self.links[~number] for number in later if number < 0]
         earlier = self.before(step, next((link.same for link in links if link.same), ""))
         absent = [self.before((link.absent,)) for link in links if link.absent >= 0]
         latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NOTHING
@@ -221,12 +221,12 @@ def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> It
 
     The best sequence after another condition or link need not be the best before, so several of each are refined.
     """
-    plain = [at for at, atom in enumerate(ground.atoms) if not atom.past_ms]
+    plain = [number for number, atom in enumerate(ground.atoms) if not atom.past_ms]
     for numbers in (plain, list(range(len(ground.atoms)))):
         last = _last(ground, numbers)
         by_window = [_by_length(ground, window, steps_max, last) for window in windows_ms]
-        for at in range(max(len(each) for each in by_window)):
-            of_length = [each for of_window in by_window if len(of_window) > at for each in of_window[at]]
+        for index in range(max(len(each) for each in by_window)):
+            of_length = [each for of_window in by_window if len(of_window) > index for each in of_window[index]]
             first_steps: dict[Step, Mined] = {}
             for each in sorted(of_length, key=lambda each: -each.score):
                 first_steps.setdefault(each.steps[0], each)
@@ -276,7 +276,7 @@ def _with_absence(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Ste
 
 def _earlier_steps(ground: Ground) -> Iterator[tuple[int, Step]]:
     """Yield each condition that a step may begin with, alone, and the broad ones bound by equal values, too."""
-    same = [~at for at, link in enumerate(ground.links) if link.same or link.near]
+    same = [~number for number, link in enumerate(ground.links) if link.same or link.near]
     for number, atom in enumerate(ground.atoms):
         if not atom.past_ms:
             yield number, ()
@@ -290,8 +290,8 @@ def _widest(beam: list[_Grown], size: int) -> list[_Grown]:
 
 def _last_steps(ground: Ground, numbers: Sequence[int]) -> Iterator[Step]:
     """Yield single conditions, then pairs of the best of them."""
-    singles = sorted(numbers, key=lambda at: (-ground.score(ground.chain(((at,),), 0)), at))
-    yield from ((at,) for at in singles)
+    singles = sorted(numbers, key=lambda number: (-ground.score(ground.chain(((number,),), 0)), number))
+    yield from ((number,) for number in singles)
     few = singles[:_BEAM]
     for first in few:
         for second in few:
@@ -301,15 +301,19 @@ def _last_steps(ground: Ground, numbers: Sequence[int]) -> Iterator[Step]:
 
 def _go_together(atoms: Sequence[Atom], step: Step) -> bool:
     """Return True for conditions on the same event type, each about another side of a field."""
-    of = [atoms[at] for at in step if at >= 0]
-    sides = {(atom.field, atom.op) for atom in of}
-    is_one_type = len({atom.event_type for atom in of}) == 1
-    return is_one_type and len(sides) == len(of) and (len(of) == 1 or all(atom.field for atom in of))
+    step_atoms = [atoms[number] for number in step if number >= 0]
+    sides = {(atom.field, atom.op) for atom in step_atoms}
+    is_one_type = len({atom.event_type for atom in step_atoms}) == 1
+    return (
+        is_one_type
+        and len(sides) == len(step_atoms)
+        and (len(step_atoms) == 1 or all(atom.field for atom in step_atoms))
+    )
 
 
-def _refined(ground: Ground, given: Mined) -> Mined:
+def _refined(ground: Ground, mined: Mined) -> Mined:
     """Change one condition of one step at a time, as long as the score grows."""
-    best = given
+    best = mined
     for _ in range(_ROUNDS_MAX):
         chains = ground.chain(best.steps, best.window_ms)
         changed = max(
@@ -354,22 +358,22 @@ def _simpler(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ..
             yield (*steps[:place], rest, *steps[place + 1 :])
 
 
-def _narrowed(ground: Ground, of: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:
-    """Return the chains of a sequence. If only its last step is stricter than that of `of`, its chains are filtered."""
-    wide, chains = of
+def _narrowed(ground: Ground, wide_and_chains: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:
+    """Return the chains of a sequence. Filters the wide one's chains if only the last step is stricter."""
+    wide, chains = wide_and_chains
     more = {*steps[-1]} - {*wide.steps[-1]}
-    if steps[:-1] != wide.steps[:-1] or {*wide.steps[-1]} - {*steps[-1]} or any(at < 0 for at in more):
+    if steps[:-1] != wide.steps[:-1] or {*wide.steps[-1]} - {*steps[-1]} or any(number < 0 for number in more):
         return ground.chain(steps, wide.window_ms)
-    return chains[:, np.logical_and.reduce([ground.atoms[at].holds[chains[-1]] for at in more])]
+    return chains[:, np.logical_and.reduce([ground.atoms[number].holds[chains[-1]] for number in more])]
 
 
 def _neighbours(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
     """Yield the sequences with one condition or link more, one less, or another condition of the same field."""
     atoms = ground.atoms
     for place, step in enumerate(steps):
-        conditions = [at for at in step if at >= 0]
+        conditions = [number for number in step if number >= 0]
         changes: list[Step] = [
-            tuple(at for at in step if at != out) for out in step if out < 0 or len(conditions) > 1
+            tuple(number for number in step if number != out) for out in step if out < 0 or len(conditions) > 1
         ]  # fmt: skip
         if place and len(step) == len(conditions):
             changes += [(*step, ~number) for number in range(len(ground.links))]

@@ -38,14 +38,16 @@ class OneRule:
     pattern: PatternIR
     bound: PatternIR
 
-    def measure(self, given: Records, labels: str, terms: Terms, errors: Console) -> Measured:
+    def measure(self, records: Records, labels: str, terms: Terms, errors: Console) -> Measured:
         """Measure the rule as it is. Raises: UsageError, SourceError."""
-        read = read_labels(labels, given, self.deployment.schema, terms.label_words)
-        return measure(self.deployment, terms.period.reader(given), read, terms, errors)
+        read = read_labels(labels, records, self.deployment.schema, terms.label_words)
+        return measure(self.deployment, terms.period.reader(records), read, terms, errors)
 
-    def bench(self, given: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console) -> Bench:
+    def bench(
+        self, records: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console
+    ) -> Bench:
         """Return the inputs of replays with other settings."""
-        pieces_of = terms.period.reader(given)
+        pieces_of = terms.period.reader(records)
         return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
 
     @property
@@ -73,12 +75,12 @@ def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListReco
         raise UsageError(f"{folder} is not a folder of rules")
     records, problems = read_rules(folder)
     store = ListStore()
-    given, _ = read_lists(folder, store)
+    list_records, _ = read_lists(folder, store)
     record = next((each for each in records if each.id == rule_id), None)
     if record is None:
         reasons = [problem for problem in problems if rule_id in problem]
         raise UsageError(reasons[0] if reasons else f"{folder} has no rule {rule_id}")
-    return record, (given, store)
+    return record, (list_records, store)
 
 
 def _patterns(record: UpsertRecord, deployment: Deployment) -> tuple[PatternIR, PatternIR]:

@@ -75,15 +75,16 @@ def table(
     """
     prose, every = {*texts}, list(rows)
     width = min(len(heads), max(detail.columns, _COLUMNS_MIN))
-    mark = [' class="text"' if at in prose else "" for at in range(width)]
+    mark = [' class="text"' if column in prose else "" for column in range(width)]
     head = "".join(
-        f'<th scope="col"{mark[at]}>{escape(fitting(name, detail.chars))}</th>' for at, name in enumerate(heads[:width])
+        f'<th scope="col"{mark[column]}>{escape(fitting(name, detail.chars))}</th>'
+        for column, name in enumerate(heads[:width])
     )
     lines = []
     for number, row in enumerate(every[: detail.rows]):
         cells = "".join(
-            f"<td{mark[at]}>{escape('–' if cell is None else fitting(cell, detail.chars))}</td>"
-            for at, cell in enumerate(row[:width])
+            f"<td{mark[column]}>{escape('–' if cell is None else fitting(cell, detail.chars))}</td>"
+            for column, cell in enumerate(row[:width])
         )
         class_ = f' class="{classes[number]}"' if classes and classes[number] else ""
         lines.append(f"<tr{class_}>{cells}</tr>")
@@ -98,10 +99,10 @@ def table(
     return f'<div class="scroll" tabindex="0"><table>{inner}</table></div>{note}'
 
 
-def charts(given: Iterable[Chart], detail: Detail = FULL) -> str:
+def charts(page_charts: Iterable[Chart], detail: Detail = FULL) -> str:
     """Return charts side by side, as many as the screen has room for."""
     figures = []
-    for chart in given:
+    for chart in page_charts:
         address, whole = image(chart)
         text = escape(fitting(whole, _CAPTION_TIMES * detail.chars))
         figures.append(f'<figure><img src="{address}" alt="{text}"><figcaption>{text}</figcaption></figure>')

@@ -82,22 +82,22 @@ def prune(
     reachable = int(finds[within].any(axis=0).sum())
     needed = max(0, ceil(reachable - tolerance * marks.frauds_count - 1e-9))
     stay = [
-        within[at]
-        for at in _spared(finds[within], wrong[within], _greedy(finds[within], wrong[within], needed), needed)
+        within[rule]
+        for rule in _spared(finds[within], wrong[within], _greedy(finds[within], wrong[within], needed), needed)
     ]
     if alert_cost is None:
         alert_cost = _COST_SHARE * before / max(1.0, float(alerts.sum()) if alerts_max is None else alerts_max)
     stay = _worth(finds, alerts, stay, alert_cost)
     covered = finds[stay].any(axis=0) if stay else np.zeros(marks.frauds_count, np.bool_)
-    others = [at for at in range(count) if at not in stay]
+    others = [rule for rule in range(count) if rule not in stay]
     return Pruned(
-        tuple(judged.names[at] for at in stay),
+        tuple(judged.names[rule] for rule in stay),
         tuple(
             Removed(
-                judged.names[at], int(finds[at].sum()), int((finds[at] & ~covered).sum()),
-                float(marks.amount[finds[at] & ~covered].sum()), int(alerts[at]), int(wrong[at]),
+                judged.names[rule], int(finds[rule].sum()), int((finds[rule] & ~covered).sum()),
+                float(marks.amount[finds[rule] & ~covered].sum()), int(alerts[rule]), int(wrong[rule]),
             )
-            for at in others
+            for rule in others
         ),
         marks.frauds_count, before, int(covered.sum()),
         int(alerts.sum()), int(alerts[stay].sum()), int(wrong.sum()), int(wrong[stay].sum()),
@@ -107,19 +107,21 @@ def prune(
 
 def _within(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
     """Return rules with at most so many alerts together that find many frauds."""
-    missing, left = np.ones(finds.shape[1], np.bool_), alerts_max
+    missing, alerts_left = np.ones(finds.shape[1], np.bool_), alerts_max
     chosen: list[int] = []
     while True:
         gains = (finds & missing).sum(axis=1)
-        affordable = [at for at in range(len(finds)) if at not in chosen and gains[at] and alerts[at] <= left]
+        affordable = [
+            rule for rule in range(len(finds)) if rule not in chosen and gains[rule] and alerts[rule] <= alerts_left
+        ]
         if not affordable:
             break
-        best = min(affordable, key=lambda at: (-gains[at] / max(1, int(alerts[at])), int(alerts[at]), at))
+        best = min(affordable, key=lambda rule: (-gains[rule] / max(1, int(alerts[rule])), int(alerts[rule]), rule))
         chosen.append(best)
         missing &= ~finds[best]
-        left -= float(alerts[best])
-    singles = [at for at in range(len(finds)) if alerts[at] <= alerts_max]
-    most = max(singles, key=lambda at: int(finds[at].sum()), default=None)
+        alerts_left -= float(alerts[best])
+    singles = [rule for rule in range(len(finds)) if alerts[rule] <= alerts_max]
+    most = max(singles, key=lambda rule: int(finds[rule].sum()), default=None)
     return [most] if most is not None and finds[most].sum() > (~missing).sum() else chosen
 
 
@@ -128,7 +130,7 @@ def _greedy(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> 
     chosen: list[int] = []
     while finds.shape[1] - int(missing.sum()) < needed:
         gains = (finds & missing).sum(axis=1)
-        best = min(range(len(finds)), key=lambda at: (-int(gains[at]), int(wrong[at]), at))
+        best = min(range(len(finds)), key=lambda rule: (-int(gains[rule]), int(wrong[rule]), rule))
         chosen.append(best)
         missing &= ~finds[best]
     return chosen
@@ -137,8 +139,8 @@ def _greedy(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> 
 def _spared(finds: NDArray[np.bool_], wrong: NDArray[np.int64], chosen: Sequence[int], needed: int) -> list[int]:
     """Leave out each rule without which the others find enough, those with the most wrong alerts first."""
     stay = list(chosen)
-    for at in sorted(chosen, key=lambda at: (-int(wrong[at]), at)):
-        rest = [other for other in stay if other != at]
+    for rule in sorted(chosen, key=lambda rule: (-int(wrong[rule]), rule)):
+        rest = [other for other in stay if other != rule]
         if int(finds[rest].any(axis=0).sum()) >= needed:
             stay = rest
     return stay
@@ -149,8 +151,8 @@ def _worth(finds: NDArray[np.bool_], alerts: NDArray[np.int64], chosen: Sequence
     stay = list(chosen)
     while stay:
         times = finds[stay].sum(axis=0)
-        losses = {at: cost * int(alerts[at]) - int((finds[at] & (times == 1)).sum()) for at in stay}
-        worst = max(stay, key=lambda at: losses[at])
+        losses = {rule: cost * int(alerts[rule]) - int((finds[rule] & (times == 1)).sum()) for rule in stay}
+        worst = max(stay, key=lambda rule: losses[rule])
         if losses[worst] <= 0:
             break
         stay.remove(worst)

@@ -128,10 +128,10 @@ def _page(parts: Parts, level: int) -> str:
     if parts.against is not None:
         sections.insert(3, ("against", "Beside the other rules", of.against(parts, parts.against)))
     if parts.thresholds != NOTHING:
-        at = next(number for number, section in enumerate(sections) if section[0] == "overlap")
-        sections.insert(at, ("thresholds", "Thresholds", of.thresholds(parts)))
+        index = next(number for number, section in enumerate(sections) if section[0] == "overlap")
+        sections.insert(index, ("thresholds", "Thresholds", of.thresholds(parts)))
         if parts.thresholds.curves:
-            sections.insert(at + 1, ("near", "Just above and just below the line", of.near(parts)))
+            sections.insert(index + 1, ("near", "Just above and just below the line", of.near(parts)))
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)
 

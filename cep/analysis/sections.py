@@ -76,7 +76,10 @@ def matched(parts: Parts) -> str:
     others = [] if parts.against is None else [("The other rules", parts.against.figures.about)]
     return (
         table(("of the history", ""), facts, detail=parts.detail)
-        + "".join(f"<h3>{title}</h3>" + _in_force(of, parts) for title, of in [("Rules in force", about), *others])
+        + "".join(
+            f"<h3>{title}</h3>" + _in_force(rule_figures, parts)
+            for title, rule_figures in [("Rules in force", about), *others]
+        )
         + ("<h3>Kinds of fraud</h3>" + shown if len(kinds) > 1 else "")
     )
 
@@ -361,11 +364,11 @@ def against(parts: Parts, other: Measured) -> str:
     return paragraph(text) + table(heads, rows, detail=parts.detail)
 
 
-def timelines(given: Sequence[Timeline], parts: Parts) -> str:
+def timelines(lines: Sequence[Timeline], parts: Parts) -> str:
     """Return alerts or misses with the events of their key."""
     blocks = []
     heads = ("time (UTC)", "event", "type", "bound as", "fraud", "fields")
-    for timeline in given[: parts.detail.examples]:
+    for timeline in lines[: parts.detail.examples]:
         rows = [(line.time, line.event_id, line.event_type, line.variable or None, "yes" if line.is_fraud else None,
                  line.fields) for line in timeline.lines]  # fmt: skip
         classes = [" ".join(("fraud",) * line.is_fraud + ("bound",) * bool(line.variable)) for line in timeline.lines]
@@ -373,5 +376,5 @@ def timelines(given: Sequence[Timeline], parts: Parts) -> str:
         notes = "".join(f"<p class='note'>{escape(fitting(note, chars))}</p>" for note in timeline.notes)
         shown = table(heads, rows, (5,), classes, parts.detail)
         blocks.append(details(fitting(timeline.title, chars), notes + shown))
-    none = "Left out: the page would be too large." if given else "There are none."
+    none = "Left out: the page would be too large." if lines else "There are none."
     return "".join(blocks) if blocks else paragraph(none)

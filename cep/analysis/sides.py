@@ -45,25 +45,25 @@ def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
     key_type = types[fields[0]].as_nullable(False)
     if any(types[name].as_nullable(False) != key_type for name in fields):
         raise UsageError(f"--key {JOIN.join(fields)}: the fields have different types, so no value is in both")
-    taken = set(types)
-    key, id_ = (f"{name}_" if name in taken else name for name in (_PARTY, _ID))
-    made: list[EventType] = []
+    used_names = set(types)
+    key, id_ = (f"{name}_" if name in used_names else name for name in (_PARTY, _ID))
+    side_types: list[EventType] = []
     rows, codes, parts, texts, producers = [], [], list[pa.Array](), list[str](), list[str]()
     for code, event_type in enumerate(events.schema.event_types):
         for name in fields:
             if event_type.derived or name not in event_type.types:
                 continue
             values = [field for field in event_type.fields if field.name in events.columns]
-            own = (Field(id_, Type(Kind.ID)), Field(TIME_FIELD, Type(Kind.TIME)), Field(key, key_type), *values)
-            side = EventType(f"{event_type.name}_{name}", own)
+            side_fields = (Field(id_, Type(Kind.ID)), Field(TIME_FIELD, Type(Kind.TIME)), Field(key, key_type), *values)
+            side = EventType(f"{event_type.name}_{name}", side_fields)
             of_side = np.flatnonzero((events.event_type == code) & np.asarray(events.columns[name].is_valid()))
             rows.append(of_side)
-            codes.append(np.full(len(of_side), len(made), np.int16))
+            codes.append(np.full(len(of_side), len(side_types), np.int16))
             parts.append(events.columns[name].take(pa.array(of_side)))
             producers.append(f"side_{event_type.name}_{name}")
             texts.append(_producer(producers[-1], event_type, side, (key, name)))
-            made.append(side)
-    row, schema = np.concatenate(rows), Schema(tuple(made))
+            side_types.append(side)
+    row, schema = np.concatenate(rows), Schema(tuple(side_types))
     columns = {name: column.take(pa.array(row)) for name, column in events.columns.items()}
     ids = events.event_id.take(pa.array(row)).cast(TEXT)
     mined = Events(schema, ids, np.concatenate(codes), events.time_ms[row], {**columns, key: pa.concat_arrays(parts)})
@@ -71,9 +71,9 @@ def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
     return Sides(mined, marked, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
 
 
-def _producer(name: str, event_type: EventType, side: EventType, of: tuple[str, str]) -> str:
+def _producer(name: str, event_type: EventType, side: EventType, key_and_field: tuple[str, str]) -> str:
     """Return the pattern that makes an event of one side."""
-    key, field = of
+    key, field = key_and_field
     values = [f"{each.name} = t.{each.name}" for each in side.fields[3:]]
     emitted = (",\n" + " " * 11).join([f"{key} = t.{field}", *values])
     return "\n".join([

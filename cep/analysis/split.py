@@ -48,7 +48,7 @@ class Part:
     @property
     def title(self) -> str:
         """The name with its dates and the number of its frauds."""
-        first, last = (utc_text(at)[:10] for at in (self.from_ms, self.until_ms))
+        first, last = (utc_text(time_ms)[:10] for time_ms in (self.from_ms, self.until_ms))
         return f"{self.name} ({first} to {last}, n = {int(self.frauds.sum())} frauds)"
 
 
@@ -64,10 +64,10 @@ def parts_of_time(
     known_at = marks_at or (lambda _: marks)
     edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]
     parts = []
-    for at, (name, (low, high)) in enumerate(zip(NAMES, pairwise(edges), strict=True)):
-        begin = low + (gap_ms if at else 0)
-        known = marks if name == NAMES[-1] else known_at(high - 1)
-        parts.append(_part((name, begin, max(begin, high)), times, known))
+    for index, (name, (low, high)) in enumerate(zip(NAMES, pairwise(edges), strict=True)):
+        begin = low + (gap_ms if index else 0)
+        part_marks = marks if name == NAMES[-1] else known_at(high - 1)
+        parts.append(_part((name, begin, max(begin, high)), times, part_marks))
     return tuple(parts)
 
 

@@ -50,8 +50,10 @@ def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
     atoms = ground.atoms
     params, wheres, sequence = list[str](), [], []
     for place, step in enumerate(mined.steps, start=1):
-        conditions = [_condition(place, atoms[at], params) for at in step if at >= 0 and atoms[at].field]
-        for link in (ground.links[~at] for at in step if at < 0):
+        conditions = [
+            _condition(place, atoms[number], params) for number in step if number >= 0 and atoms[number].field
+        ]
+        for link in (ground.links[~number] for number in step if number < 0):
             if link.same:
                 conditions.append(f"{link.same} == s{place - 1}.{link.same}")
             elif link.near:
@@ -61,7 +63,7 @@ def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
                 absent = atoms[link.absent]
                 sequence.append(f"!n{place}")
                 wheres.append(f"n{place}: {absent.event_type}  {absent.text(absent.limit)}".rstrip())
-        first = next(atoms[at] for at in step if at >= 0)
+        first = next(atoms[number] for number in step if number >= 0)
         sequence.append(f"s{place}")
         wheres.append(f"s{place}: {first.event_type}  {' and '.join(conditions)}".rstrip())
     window = f"  within {show_duration(mined.window_ms)}" if len(mined.steps) > 1 else ""
@@ -93,7 +95,7 @@ def key_label(type_: Type) -> str:
 
 
 def tests_text(
-    name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, key: str
+    name: str, text: str, search_result: tuple[Mined, Ground, NDArray[np.int64]], events: Events, key: str
 ) -> str:  # fmt: skip
     """Return three tests: a mined fraud fires; an honest event does not; a changed fraud does not.
 
@@ -102,31 +104,33 @@ def tests_text(
     without the rest of the key's past, a few events may give another result. "" for a kind without any.
     """
     label = key_label(events.schema.columns()[key])
-    kinds = _candidates(of, events, label)
-    mined, ground, _ = of
+    kinds = _candidates(search_result, events, label)
+    mined, ground, _ = search_result
     start = _starts([ground.atoms[number] for step in mined.steps for number in step if number >= 0])
     blocks = [
-        _test((name, label, start), f"{at} {number}", given, expected)
-        for at, kind in enumerate(kinds) for number, (_, given, expected) in enumerate(kind)
+        _test((name, label, start), f"{index} {number}", test_events, expected)
+        for index, kind in enumerate(kinds) for number, (_, test_events, expected) in enumerate(kind)
     ]  # fmt: skip
     suite = run_checked(load_text("\n".join([text, *blocks]), "suggested"))
     passed = {each.test.name for each in suite.tested if each.outcome is Outcome.PASSED}
     chosen = []
-    for at, kind in enumerate(kinds):
-        stays = next((each for number, each in enumerate(kind) if f"{at} {number}" in passed), None)
+    for index, kind in enumerate(kinds):
+        stays = next((each for number, each in enumerate(kind) if f"{index} {number}" in passed), None)
         if stays is None:
             return ""
         chosen.append(_test((name, label, start), *stays))
     return "\n".join(chosen)
 
 
-def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, label: str) -> list[list[_Candidate]]:
+def _candidates(
+    search_result: tuple[Mined, Ground, NDArray[np.int64]], events: Events, label: str
+) -> list[list[_Candidate]]:
     """Return frauds, honest events, and near misses: some of each, as title, events and expectation."""
-    mined, ground, rows = of
+    mined, ground, rows = search_result
     chains = ground.chain(mined.steps, mined.window_ms)
     ends = chains[-1]
-    atoms = [ground.atoms[at] for step in mined.steps for at in step if at >= 0]
-    absent = [ground.links[~at] for step in mined.steps for at in step if at < 0]
+    atoms = [ground.atoms[number] for step in mined.steps for number in step if number >= 0]
+    absent = [ground.links[~number] for step in mined.steps for number in step if number < 0]
     fields = {field for atom in atoms for field in atom.fields}
     fields |= {name for link in absent for name in (link.same, link.near) if name}
     fields |= {field for link in absent if link.absent >= 0 for field in ground.atoms[link.absent].fields}
@@ -137,8 +141,8 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, lab
     start = _starts(atoms)
     fires, misses = list[_Candidate](), list[_Candidate]()
     for chain, past in _frauds(ground, chains, max(atom.past_ms for atom in atoms)):
-        at = show_duration(int(ground.time_ms[chain[-1]]) - start(int(ground.time_ms[past[0]])))
-        fires.append(("a fraud of the data", written(past), f"expect match on {label} at {at}"))
+        match_time = show_duration(int(ground.time_ms[chain[-1]]) - start(int(ground.time_ms[past[0]])))
+        fires.append(("a fraud of the data", written(past), f"expect match on {label} at {match_time}"))
         if len(chain) > 1:
             last = written(chain)[-1]
             late = [*written(chain)[:-1], (last[0] + mined.window_ms, *last[1:])]
@@ -165,14 +169,14 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, lab
 def _frauds(ground: Ground, chains: Chains, past_ms: int) -> list[tuple[list[int], list[int]]]:
     """Return the rows of some frauds, each with all that its key did from where its past begins; the shortest first."""
     is_fraud = (ground.frauds_of(chains) >= 0).any(axis=0)
-    made = []
+    frauds = []
     for chain in chains[:, is_fraud][:, :_FRAUDS_LOOKED_AT].T.tolist():
         start = int(ground.key_start[chain[-1]])
         times = ground.time_ms[start : chain[-1]]
         begin = int(np.searchsorted(times, ground.time_ms[chain[-1]] - past_ms, side="right")) + start
-        made.append((chain, list(range(min(chain[0], begin), chain[-1] + 1)) if past_ms else chain))
-    made.sort(key=lambda each: (len(each[1]), each[1]))
-    return made[:_FRAUDS_TRIED]
+        frauds.append((chain, list(range(min(chain[0], begin), chain[-1] + 1)) if past_ms else chain))
+    frauds.sort(key=lambda each: (len(each[1]), each[1]))
+    return frauds[:_FRAUDS_TRIED]
 
 
 def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
@@ -228,12 +232,14 @@ def _other_value(type_: Type, value: str) -> str:
     return ("false" if value == "true" else "true") if type_.kind is Kind.BOOL else '"another"'
 
 
-def _test(of: tuple[str, str, Callable[[int], int]], title: str, given: Sequence[TestEvent], expected: str) -> str:
+def _test(
+    name_label_start: tuple[str, str, Callable[[int], int]], title: str, test_events: Sequence[TestEvent], expected: str
+) -> str:
     """Write a test of a pattern whose events are all of one key, with this label; `_starts` says when it begins."""
-    name, label, start = of
-    first_ms = start(given[0][0])
+    name, label, start = name_label_start
+    first_ms = start(test_events[0][0])
     lines = []
-    for at_ms, event_type, values in given:
+    for at_ms, event_type, values in test_events:
         fields = " ".join(f"{field}={value}" for field, value in values.items())
         lines.append(f"  {label}: {show_duration(at_ms - first_ms)}  {event_type} {fields}".rstrip())
     return "\n".join([f'test "{title}" of {name} {{', *lines, f"  {expected}", "}"])

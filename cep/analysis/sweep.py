@@ -88,18 +88,18 @@ class Bench:
 
     def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
         """Replay the settings, and judge the alerts that are sent by all that is known."""
-        history, found = self.replayed(settings)
-        return history, judge(history, self.marks, found, is_sent_only=True)
+        history, all_alerts = self.replayed(settings)
+        return history, judge(history, self.marks, all_alerts, is_sent_only=True)
 
 
 def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TUNE_RULES_AT_ONCE) -> tuple[Scores, ...]:
     """Return the scores of each part, for settings that are replayed together."""
     blocks = []
-    for at in range(0, len(settings), at_once):
-        some = settings[at : at + at_once]
-        history, found = bench.replayed(some)
+    for first in range(0, len(settings), at_once):
+        some = settings[first : first + at_once]
+        history, all_alerts = bench.replayed(some)
         blocks.append([
-            _counted(judge(history, part.marks, found, is_sent_only=True), part, len(some)) for part in bench.parts
+            _counted(judge(history, part.marks, all_alerts, is_sent_only=True), part, len(some)) for part in bench.parts
         ])  # fmt: skip
     return joined_scores(blocks)
 
@@ -121,7 +121,7 @@ def _counted(judged: Judged, part: Part, count: int) -> Scores:
 
 def joined_scores(blocks: Sequence[Sequence[Scores]]) -> tuple[Scores, ...]:
     """Join blocks of settings, each with the scores of every part."""
-    return tuple(_joined([block[at] for block in blocks]) for at in range(len(blocks[0]))) if blocks else ()
+    return tuple(_joined([block[part] for block in blocks]) for part in range(len(blocks[0]))) if blocks else ()
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:
@@ -141,7 +141,7 @@ class _Levels:
     level: NDArray[np.int64]
     detected_ms: NDArray[np.int64]
     history: History
-    found: Detections
+    all_alerts: Detections
 
 
 def every_setting(axes: Sequence[Axis]) -> list[Setting]:
@@ -174,8 +174,8 @@ def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, .
 def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
     """Replay each value of each threshold. Return the levels, or None if they are not nested."""
     base = {**fixed, **loosest(axes)}
-    first_history, found = bench.replayed([base])
-    judged = judge(first_history, bench.marks, found)
+    first_history, all_alerts = bench.replayed([base])
+    judged = judge(first_history, bench.marks, all_alerts)
     total = len(judged.detected_ms)
     if total > TUNE_ALERTS_MAX:
         raise UsageError(
@@ -188,22 +188,24 @@ def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels
     if width == 0 and total:
         return None, 1
     level = np.ones((total, len(axes)), np.int64)
-    asked = [(at, {**base, axis.name: value}) for at, axis in enumerate(axes) for value in axis.values[1:]]
+    settings = [
+        (axis_number, {**base, axis.name: value}) for axis_number, axis in enumerate(axes) for value in axis.values[1:]
+    ]
     step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
-    previous: dict[int, NDArray[np.bool_]] = {at: np.ones(total, np.bool_) for at in range(len(axes))}
-    for first in range(0, len(asked), step):
-        some = asked[first : first + step]
+    previous: dict[int, NDArray[np.bool_]] = {axis_number: np.ones(total, np.bool_) for axis_number in range(len(axes))}
+    for first in range(0, len(settings), step):
+        some = settings[first : first + step]
         history, variants = bench.judged([setting for _, setting in some])
         if _has_dropped(history):
-            return None, 1 + len(asked)
+            return None, 1 + len(settings)
         rows, _ = _identities(variants, width)
-        for number, (at, _) in enumerate(some):
+        for number, (axis_number, _) in enumerate(some):
             passes = _has_rows(names, rows[variants.rule == number])
-            if passes is None or (passes & ~previous[at]).any():
-                return None, 1 + len(asked)
-            level[:, at] += passes
-            previous[at] = passes
-    return _Levels(level, judged.detected_ms, first_history, found), 1 + len(asked)
+            if passes is None or (passes & ~previous[axis_number]).any():
+                return None, 1 + len(settings)
+            level[:, axis_number] += passes
+            previous[axis_number] = passes
+    return _Levels(level, judged.detected_ms, first_history, all_alerts), 1 + len(settings)
 
 
 def _has_dropped(history: History) -> bool:
@@ -234,7 +236,7 @@ def _has_rows(all_rows: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[n
 def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
     """Count for every combination the alerts that reach it: sums over all equally or more tight ones, axis by axis."""
     shape = tuple(len(axis.values) for axis in axes)
-    judged = judge(levels.history, part.marks, levels.found)
+    judged = judge(levels.history, part.marks, levels.all_alerts)
     level = levels.level[levels.detected_ms <= part.marks.as_of_ms]
     assert len(level) == len(judged.detected_ms), "a part has the alerts up to its end"
     inside = part.has(judged.detected_ms)
@@ -243,8 +245,8 @@ def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
     def reaching(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
         np.add.at(counts, tuple(axis[chosen] for axis in place), 1)
-        for at in range(len(shape)):
-            counts = np.flip(np.cumsum(np.flip(counts, at), at), at)
+        for dimension in range(len(shape)):
+            counts = np.flip(np.cumsum(np.flip(counts, dimension), dimension), dimension)
         return counts.reshape(-1)
 
     fraud = part.marks.fraud[judged.bound_row].astype(np.int64)
@@ -262,13 +264,13 @@ def _frauds_reaching(
 
     For each combination of all axes but the last, the highest level of a fraud on the last axis decides.
     """
-    frauds, at = np.unique(fraud, return_inverse=True)
+    frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)
     for number, least in enumerate(np.ndindex(*shape[:-1])):
         passes = (level[:, :-1] > np.array(least, np.int64)).all(axis=1)
         highest = np.zeros(len(frauds), np.int64)
-        np.maximum.at(highest, at[passes], level[passes, -1])
+        np.maximum.at(highest, fraud_index[passes], level[passes, -1])
         by_level = np.bincount(highest, minlength=shape[-1] + 1)[1:]
         counts[number] = np.flip(np.cumsum(np.flip(by_level)))
         by_money = np.bincount(highest, weights=amount[frauds], minlength=shape[-1] + 1)[1:]

@@ -57,12 +57,12 @@ def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> D
     Raises: UsageError for a rule that is missing, that cannot be replayed alone, or without numbers to draw.
     """
     if names is not None:
-        made = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
+        drawings = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
                 for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip
         return Drawn(
-            tuple(each for one in made for each in one.curves),
-            tuple(each for one in made for each in one.pairs),
-            tuple(each for one in made for each in one.lines),
+            tuple(each for one in drawings for each in one.curves),
+            tuple(each for one in drawings for each in one.pairs),
+            tuple(each for one in drawings for each in one.lines),
         )
     events = figures.about["events"]
     if events > REPORT_REPLAYED_EVENTS_MAX:
@@ -78,9 +78,9 @@ def _by_default(replays: Replays, figures: Backtest) -> Drawn:
             rule = replays.rule_of(each.rule)
             axes = numeric_axes(rule.pattern, rule.record.params)
             if axes and sum(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:
-                made = _drawn(replays, rule, axes)
+                drawing = _drawn(replays, rule, axes)
                 note = f"No rule was named, so this is the one with the most alerts that has numbers: {each.rule}."
-                return Drawn(made.curves, made.pairs, made.lines, note)
+                return Drawn(drawing.curves, drawing.pairs, drawing.lines, note)
         except UsageError:  # it cannot be replayed by itself, or has too many alerts with some value
             continue
     return Drawn(note="No rule has a parameter that is a number and can be replayed by itself.")

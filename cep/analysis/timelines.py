@@ -89,38 +89,40 @@ def missed_timelines(
     chosen = sorted(walked, key=lambda fraud: (-marks.amount[fraud], fraud))[:_SHOWN]
     rows = first_events(measured)[chosen] if chosen else np.empty(0, np.int64)
     domain_of = {rule.rule_id: rule.pattern.key for rule in measured.history.deployment.rulebook.deployed()}
-    asked = []
+    domain_keys = []
     for fraud, row in zip(chosen, rows, strict=True):
         domain = domain_of[furthest[fraud].rule]
         (key,) = keys_of_events(measured, np.array([row]), domain)
-        asked.append((domain, key or ""))
-    batches = _batches(measured, pieces_of, asked)
+        domain_keys.append((domain, key or ""))
+    batches = _batches(measured, pieces_of, domain_keys)
     frauds = _fraud_ids(measured)
     lines = []
-    for fraud, at in zip(chosen, asked, strict=True):
+    for fraud, domain_key in zip(chosen, domain_keys, strict=True):
         ending = furthest[fraud]
         kind = marks.kind[fraud]
-        shown = shown_key(at[1], at[0], measured.history.events.schema)
+        shown = shown_key(domain_key[1], domain_key[0], measured.history.events.schema)
         money = f", {marks.amount[fraud]:,.2f}" if marks.amount[fraud] else ""
         title = f"missed: {shown} at {show_time(int(marks.first_ms[fraud]))}{money}{f', {kind}' if kind else ''}"
         head = f"{ending.rule} came furthest" if ending.depth else f"{ending.rule} began no run"
         notes = (head, *(hide_tokens(line) for line in ending.story))
-        lines.append(Timeline(title, notes, _lines(measured, batches[at], {}, frauds, int(marks.first_ms[fraud]))))
+        lines.append(
+            Timeline(title, notes, _lines(measured, batches[domain_key], {}, frauds, int(marks.first_ms[fraud])))
+        )
     return lines
 
 
 def _batches(
-    measured: Measured, pieces_of: Callable[[Schema], Pieces], asked: Sequence[tuple[KeyDomain, str]]
+    measured: Measured, pieces_of: Callable[[Schema], Pieces], domain_keys: Sequence[tuple[KeyDomain, str]]
 ) -> dict[tuple[KeyDomain, str], EventBatch]:
     by_domain: dict[KeyDomain, list[str]] = {}
-    for domain, key in asked:
+    for domain, key in domain_keys:
         by_domain.setdefault(domain, []).append(key)
-    if not asked:
+    if not domain_keys:
         return {}
     read = key_batches(pieces_of, measured.history.deployment.schema, by_domain)
     return {
         (domain, key): read[domain].take(np.array([k == key for k in read[domain].key.to_pylist()], np.bool_))
-        for domain, key in asked
+        for domain, key in domain_keys
     }
 
 

@@ -123,7 +123,7 @@ def tune(
         settings, scores = [present, *settings], joined_scores([replayed_scores(bench, [present]), scores])
         replays += 1
     here = settings.index(present)
-    train, validation = (_values(scores[at], bench, at, aim) for at in (0, 1))
+    train, validation = (_values(scores[part_number], bench, part_number, aim) for part_number in (0, 1))
     order = np.lexsort((scores[0].alerts, -train))
     better = order[(train[order] > -np.inf) & (train[order] > train[here] + _TIE)][:_FINALISTS]
     if train[here] == -np.inf and not len(better):
@@ -132,9 +132,9 @@ def tune(
     if train[here] > -np.inf and validation[best] <= validation[here] + _TIE:
         best = here
     candidate = settings[best]
-    history, found = bench.replayed([present, candidate])
+    history, all_alerts = bench.replayed([present, candidate])
     part = bench.parts[-1]
-    judged = judge(history, part.marks, found, is_sent_only=True)
+    judged = judge(history, part.marks, all_alerts, is_sent_only=True)
     *figures, difference = compare(judged, part, aim.objective, aim.review_cost)
     shown = replayed_scores(bench, [present, candidate])
     outcome: Outcome = "better" if difference.low > _TIE else "not better"
@@ -142,7 +142,10 @@ def tune(
         outcome = "the present setting is the best"
     elif train[here] == -np.inf:
         outcome = "within the budget"
-    rows = [tuple(_row(shown[at], bench, at, number, aim) for at in range(len(bench.parts))) for number in (0, 1)]
+    rows = [
+        tuple(_row(shown[part_number], bench, part_number, number, aim) for part_number in range(len(bench.parts)))
+        for number in (0, 1)
+    ]
     return Tuned(
         outcome, way, len(settings), replays, tuple(map(_span, bench.parts)), present, candidate,
         candidate if outcome in ("better", "within the budget") else present,
@@ -158,14 +161,14 @@ def _span(part: Part) -> Span:
 def _tried(settings: Sequence[Setting], scores: Sequence[Scores], bench: Bench, aim: Aim) -> dict[str, list[Any]]:
     """Return the values of each setting and its figures on train and validation, as columns."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
-    for at in (0, 1):
-        name, (precision, recall) = bench.parts[at].name, _shares(scores[at], bench, at)
-        values = _values(scores[at], bench, at, aim)
+    for part_number in (0, 1):
+        name, (precision, recall) = bench.parts[part_number].name, _shares(scores[part_number], bench, part_number)
+        values = _values(scores[part_number], bench, part_number, aim)
         columns |= {
-            f"{name}_alerts": scores[at].alerts.tolist(),
+            f"{name}_alerts": scores[part_number].alerts.tolist(),
             f"{name}_precision": precision.tolist(),
             f"{name}_recall": recall.tolist(),
-            f"{name}_money": scores[at].money.tolist(),
+            f"{name}_money": scores[part_number].money.tolist(),
             f"{name}_value": [None if value == -np.inf else value for value in values.tolist()],
         }
     return columns
@@ -231,27 +234,27 @@ def _rank(train: Scores, bench: Bench, aim: Aim) -> list[tuple[float, int]]:
     ]
 
 
-def _values(scores: Scores, bench: Bench, at: int, aim: Aim) -> NDArray[np.float64]:
+def _values(scores: Scores, bench: Bench, part_number: int, aim: Aim) -> NDArray[np.float64]:
     """Return the figure that is to be large, of each setting; minus infinity over the budget."""
     numbers = (scores.alerts, scores.alerts - scores.immature, scores.right, scores.frauds, scores.money)
     sums = tuple(each.astype(np.float64) for each in numbers)
-    frauds = np.full(len(scores.alerts), float(bench.parts[at].frauds.sum()))
+    frauds = np.full(len(scores.alerts), float(bench.parts[part_number].frauds.sum()))
     values = objective_values(aim.objective, sums, frauds, aim.review_cost)
     if aim.budget is not None:
-        values = np.where(scores.alerts <= aim.budget * bench.parts[at].days, values, -np.inf)
+        values = np.where(scores.alerts <= aim.budget * bench.parts[part_number].days, values, -np.inf)
     return values
 
 
-def _shares(scores: Scores, bench: Bench, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _shares(scores: Scores, bench: Bench, part_number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return precision and recall of each setting, 0 if undefined."""
     mature = scores.alerts - scores.immature
-    return scores.right / np.maximum(mature, 1), scores.frauds / max(1, int(bench.parts[at].frauds.sum()))
+    return scores.right / np.maximum(mature, 1), scores.frauds / max(1, int(bench.parts[part_number].frauds.sum()))
 
 
-def _row(scores: Scores, bench: Bench, at: int, number: int, aim: Aim) -> Row:
-    part, alerts = bench.parts[at], int(scores.alerts[number])
-    precision, recall = (float(share[number]) for share in _shares(scores, bench, at))
-    value = float(_values(scores, bench, at, aim)[number])
+def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) -> Row:
+    part, alerts = bench.parts[part_number], int(scores.alerts[number])
+    precision, recall = (float(share[number]) for share in _shares(scores, bench, part_number))
+    value = float(_values(scores, bench, part_number, aim)[number])
     return Row(
         part.name,
         alerts,

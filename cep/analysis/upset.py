@@ -31,19 +31,19 @@ def upset(figures: Backtest) -> list[Chart]:
     names = sorted(inside, key=lambda rule: (-totals[rule], rule))[:_RULES_MAX]
     if not sets or not names:
         return []
-    said = "; ".join(f"{' and '.join(row['rules']) or 'no rule'}: {row['frauds']:,}" for row in sets)
-    text = f"Frauds that exactly these rules find. {said}."
+    summary = "; ".join(f"{' and '.join(row['rules']) or 'no rule'}: {row['frauds']:,}" for row in sets)
+    text = f"Frauds that exactly these rules find. {summary}."
     if len(inside) > len(names):
         text += f" {len(inside) - len(names)} rules with fewer frauds have no row."
     labels = {rule: f"{rule} ({totals[rule]:,})" for rule in names}
     rows = [
-        {"set": at, "frauds": row["frauds"] if number == 0 else None, "rule": labels[rule],
+        {"set": index, "frauds": row["frauds"] if number == 0 else None, "rule": labels[rule],
          "member": rule in row["rules"]}
-        for at, row in enumerate(sets) for number, rule in enumerate(names)
+        for index, row in enumerate(sets) for number, rule in enumerate(names)
     ]  # fmt: skip
     joined = [
-        {"set": at, "first": labels[members[0]], "last": labels[members[-1]]}
-        for at, row in enumerate(sets) if len(members := [rule for rule in names if rule in row["rules"]]) > 1
+        {"set": index, "first": labels[members[0]], "last": labels[members[-1]]}
+        for index, row in enumerate(sets) if len(members := [rule for rule in names if rule in row["rules"]]) > 1
     ]  # fmt: skip
     title = "Frauds by the rules that find them"
     return [Chart(title, text, rows, {"vconcat": [_bars(), _matrix([labels[rule] for rule in names], joined)],
