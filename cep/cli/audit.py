@@ -211,7 +211,7 @@ def _people(values: Mapping[str, Any]) -> str:
 
 def _what(values: Mapping[str, Any]) -> str:
     """Return the subject of a line: the kind of its record, or the name of another event of the job."""
-    what, kind = str(values.get("what", "")), values.get("kind")
+    subject, kind = str(values.get("what", "")), values.get("kind")
     if kind is None:
-        return what
-    return f"{what} {kind}" if what == FIRST else str(kind)
+        return subject
+    return f"{subject} {kind}" if subject == FIRST else str(kind)

@@ -86,8 +86,8 @@ def run(paths: list[str], as_json: bool, color: bool) -> int:
     return 0 if ok else 1
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:

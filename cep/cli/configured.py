@@ -79,8 +79,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
     Raises: UsageError with every problem.
     """
     flags: dict[str, dict[str, Any]] = {}
-    for at, value in vars(options).items():
-        section, separator, name = at.partition(_SEPARATOR)
+    for option, value in vars(options).items():
+        section, separator, name = option.partition(_SEPARATOR)
         if separator and value is not None:
             flags.setdefault(section, {})[name] = value
     settings = read_settings(options.conf, flags)

@@ -69,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
     warm_up()  # Without this, the first replay would pay for everything that is compiled or loaded once.
     records = [given_events(options, each.schema) for each in deployments]
     measured: list[Measured] = []
-    readers = [period.reader(given) for given in records]
+    readers = [period.reader(events) for events in records]
     if options.label is not None:
         words = label_words(options.label_words)
         terms = Terms(cores=options.cores, period=period, label_words=words, allow_label=options.allow_label)
         measured = [
-            measure_files(each, given, options.label, terms, errors)
-            for each, given in zip(deployments, records, strict=True)
+            measure_files(each, events, options.label, terms, errors)
+            for each, events in zip(deployments, records, strict=True)
         ]
         replays = [each.history.replayed for each in measured]
     else:
@@ -107,9 +107,13 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     of_rules = [{each.rule: each for each in one.figures.all_matches.rules} for one in measured]
     names = sorted({name for rules in of_rules for name in rules})
     for name in names if len(names) > 1 else ():
-        given = [rules.get(name) for rules in of_rules]
-        table.add_row(f"  precision of {name}", *("–" if one is None else show_ratio(one.precision) for one in given))
-        table.add_row(f"  recall of {name}", *("–" if one is None else show_ratio(one.event_recall) for one in given))
+        rule_figures = [rules.get(name) for rules in of_rules]
+        table.add_row(
+            f"  precision of {name}", *("–" if one is None else show_ratio(one.precision) for one in rule_figures)
+        )
+        table.add_row(
+            f"  recall of {name}", *("–" if one is None else show_ratio(one.event_recall) for one in rule_figures)
+        )
     table.add_row("µs an event", *(_cost(each) for each in replays))
     for name in ("run_steps", "runs_started"):
         table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(each, name) for each in replays))
@@ -136,6 +140,6 @@ def print_changes(comparison: Comparison, examples_count: int, console: Console)
         for rule_id, of_rule in sorted(by_rule.items()):
             console.print(Text(f"{title} {len(of_rule):,} of {rule_id}", style=style))
             for alert in of_rule[:examples_count]:
-                at = str(alert["detected_at"])[:19]
+                detected_at = str(alert["detected_at"])[:19]
                 events = ", ".join(event["event_id"] for event in alert["events"])
-                console.print(f"  {at}  {alert['key']}  {alert['message']}  [{events}]", markup=False)
+                console.print(f"  {detected_at}  {alert['key']}  {alert['message']}  [{events}]", markup=False)

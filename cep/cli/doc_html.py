@@ -37,8 +37,8 @@ def write_html(folder: Path) -> int:
 
     Leaves other files of the folder unchanged.
     """
-    with tempfile.TemporaryDirectory() as made:
-        source = Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch)
         assemble(source)
         names = pages_in_order()
         titles = {name: page_title(name) for name in names}

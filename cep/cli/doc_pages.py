@@ -48,22 +48,22 @@ def pages_in_order() -> list[str]:
     return list(dict.fromkeys([INDEX, *(name for name in linked if name), *page_paths()]))
 
 
-def page_named(wanted: str) -> str:
+def page_named(page_name: str) -> str:
     """Return the page of this name, or the only page that has it as its last part. Links of pages are names, too.
 
     If a guide and a package have the same name, the guide is returned.
     Raises: UsageError with the nearest name if the page does not exist.
     """
-    name = wanted.split("#", maxsplit=1)[0].replace("../", "").strip("/").removesuffix(".md")
+    name = page_name.split("#", maxsplit=1)[0].replace("../", "").strip("/").removesuffix(".md")
     matches = [page for page in page_paths() if page == name or page.endswith(f"/{name}")]
     matches = [page for page in matches if not page.startswith(ROOMS)] or matches
     if name in matches or len(matches) == 1:
         return name if name in matches else matches[0]
     if matches:
-        raise UsageError(f"`{wanted}` may be {' or '.join(matches)}")
+        raise UsageError(f"`{page_name}` may be {' or '.join(matches)}")
     last = {page.rsplit("/", 1)[-1]: page for page in page_paths()}
     hint = did_you_mean(name, [*page_paths(), *last])
-    raise UsageError(f"there is no page `{wanted}`; {hint or '`cep docs` lists all pages'}")
+    raise UsageError(f"there is no page `{page_name}`; {hint or '`cep docs` lists all pages'}")
 
 
 def page_title(name: str) -> str:

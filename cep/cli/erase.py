@@ -76,9 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a key, with the value of each of its fields; may be given several times",
     )
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="a file of keys, a line each, as with --key")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder of a stopped `cep run`")
-    what.add_argument("--savepoint", type=Path, metavar="FOLDER", help="folder of a portable savepoint")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder of a stopped `cep run`")
+    group.add_argument("--savepoint", type=Path, metavar="FOLDER", help="folder of a portable savepoint")
     parser.add_argument(
         "--audit",
         type=Path,
@@ -110,8 +110,8 @@ def run(options: argparse.Namespace) -> int:
     Raises: UsageError, StateError, SinkError.
     """
     use_secrets_file(options.secrets)
-    given = [*options.key, *_lines(options.keys_file)]
-    if not given:
+    key_texts = [*options.key, *_lines(options.keys_file)]
+    if not key_texts:
         raise UsageError("give --key FIELD=VALUE, or --keys-file")
     folder: Path = options.checkpoint or options.savepoint
     if not folder.is_dir():
@@ -123,23 +123,23 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
             "key there, and restore it into a new folder: `cep erase --help` has the commands"
         )
-    asked = _Asked(tuple(given), options.request, options.sign_with)
-    if asked.sign_with is not None:
-        return _sign_request(folder, asked, is_job=options.checkpoint is not None)
+    erasure = _Asked(tuple(key_texts), options.request, options.sign_with)
+    if erasure.sign_with is not None:
+        return _sign_request(folder, erasure, is_job=options.checkpoint is not None)
     topic = _audit_topic(options)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
         erased, searched, unwritten = (
-            _erase_job(folder, Path(scratch), asked, has_topic=topic is not None)
+            _erase_job(folder, Path(scratch), erasure, has_topic=topic is not None)
             if options.checkpoint
-            else _erase_saved(folder, Path(scratch), asked, options.audit)
+            else _erase_saved(folder, Path(scratch), erasure, options.audit)
         )
-    left, unsearched = _files_with(folder, searched)
-    unsearched += [f"{count:,} entries of {what}" for what, count in sorted(erased.unsearched.items())]
-    _print(folder, erased, left, unsearched)
+    files_left, unsearched = _files_with(folder, searched)
+    unsearched += [f"{count:,} entries of {kind}" for kind, count in sorted(erased.unsearched.items())]
+    _print(folder, erased, files_left, unsearched)
     unsent = _unsent(topic, unwritten) if topic is not None else ()
     _print_audit(unwritten if topic is None else unsent)
     _print_unreached(is_job=options.checkpoint is not None)
-    return 1 if erased.left or left or unsearched or unsent else 0
+    return 1 if erased.remaining or files_left or unsearched or unsent else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class _Asked:
         return sorted(request.digests)
 
 
-def _sign_request(folder: Path, asked: _Asked, *, is_job: bool) -> int:
+def _sign_request(folder: Path, erasure: _Asked, *, is_job: bool) -> int:
     """Sign the request as its author, or as the approver of one that is there. Return 0. Raises: UsageError."""
     if is_job:
         job = read_job(folder)
@@ -172,12 +172,12 @@ def _sign_request(folder: Path, asked: _Asked, *, is_job: bool) -> int:
         with tempfile.TemporaryDirectory() as scratch:
             saved = open_savepoint(Target(str(folder.resolve())), Path(scratch) / "payload")
             job = Job.from_json(payload_in(saved).job)
-    if job is None or job.trust is None or asked.request is None:
+    if job is None or job.trust is None or erasure.request is None:
         raise UsageError("--sign-with needs --request FILE, and a job that takes signed changes")
-    texts = {text for of in _keys(job, asked.keys).values() for text in of}
-    is_whole = write_request(asked.request, texts, job.trust, private_key(asked.sign_with))
+    texts = {text for domain_texts in _keys(job, erasure.keys).values() for text in domain_texts}
+    is_whole = write_request(erasure.request, texts, job.trust, private_key(erasure.sign_with))
     step = "run it without --sign-with to erase" if is_whole else "another person runs the same command"
-    printed(f"signed: {asked.request}; {step}")
+    printed(f"signed: {erasure.request}; {step}")
     return 0
 
 
@@ -215,10 +215,10 @@ def _lines(path: Path | None) -> list[str]:
         raise UsageError(f"the file of keys {path} cannot be read: it is not UTF-8") from None
 
 
-def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
+def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
     """Return the keys by domain, as events have them. Raises: UsageError without quoting a value."""
     keys: dict[KeyDomain, set[str]] = {}
-    for number, text in enumerate(given, 1):
+    for number, text in enumerate(key_texts, 1):
         parts = dict(part.partition("=")[::2] for part in text.split(","))
         domain = next((domain for domain in job.domains if set(domain) == set(parts)), None)
         if domain is None or not all(parts.values()):
@@ -230,16 +230,16 @@ def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
 
 
 def _erase_job(
-    folder: Path, scratch: Path, asked: _Asked, *, has_topic: bool
+    folder: Path, scratch: Path, erasure: _Asked, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Return the erased items, the searched texts, and the audit lines that a topic must still get."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
-    keys = _keys(job, asked.keys)
-    digests = asked.digests(job, {text for of in keys.values() for text in of})
+    keys = _keys(job, erasure.keys)
+    digests = erasure.digests(job, {text for domain_texts in keys.values() for text in domain_texts})
     embedded.save([folder], Target(str(scratch / "before")))
-    texts = {text for of in keys.values() for text in of}
+    texts = {text for domain_texts in keys.values() for text in domain_texts}
     copied = _copy_dead_letters(folder, scratch / "letters", texts)
     source = Target(str(scratch / "before"))
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
@@ -265,15 +265,15 @@ def _erase_job(
 
 
 def _erase_saved(
-    folder: Path, scratch: Path, asked: _Asked, audit: Path | None
+    folder: Path, scratch: Path, erasure: _Asked, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Return the same as `_erase_job`; a savepoint has no place for audit lines."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)
-    keys = _keys(job, asked.keys)
-    texts = {text for of in keys.values() for text in of}
-    digests = asked.digests(job, texts)
+    keys = _keys(job, erasure.keys)
+    texts = {text for domain_texts in keys.values() for text in domain_texts}
+    digests = erasure.digests(job, texts)
     copied = _Copied() if audit is None else _copy_dead_letters(audit, scratch / "letters", texts)
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
     folder.rename(scratch / "gone")
@@ -370,7 +370,7 @@ def _is_first(lines: Sequence[bytes]) -> bool:
 
 def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], list[str]]:
     """Return the files that have a key's bytes, and the files that cannot be searched, each with the reason."""
-    left: list[Path] = []
+    files_left: list[Path] = []
     unsearched: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         try:
@@ -379,28 +379,28 @@ def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], li
             unsearched.append(f"{path}: {error.strerror}")
             continue
         if has_any_in_file(data, searched):
-            left.append(path)
+            files_left.append(path)
         if path.suffix == ".jsonl" and has_other_tokens(data, searched):
             unsearched.append(str(path))
-    return left, unsearched
+    return files_left, unsearched
 
 
-def _print(folder: Path, erased: Erased, left: Sequence[Path], unsearched: Sequence[str]) -> None:
+def _print(folder: Path, erased: Erased, files_left: Sequence[Path], unsearched: Sequence[str]) -> None:
     """Print the removed items and the remaining ones. No line quotes a key."""
-    for what, count in sorted((+Counter(erased.removed)).items()):
-        printed(f"removed: {count:,} {what}")
+    for kind, count in sorted((+Counter(erased.removed)).items()):
+        printed(f"removed: {count:,} {kind}")
     if not +erased.removed:
         printed("removed: nothing; the state has no such key")
-    for what, count in sorted(erased.left.items()):
-        printed(f"LEFT: {count:,} entries of {what} have its text; erase the keys that have it among their events too")
-    for path in left:
+    for kind, count in sorted(erased.remaining.items()):
+        printed(f"LEFT: {count:,} entries of {kind} have its text; erase the keys that have it among their events too")
+    for path in files_left:
         printed(f"LEFT: {path}")
     for where in unsearched:
         printed(f"NOT SEARCHED: {where}")
     if unsearched:
         printed("a token there is of a key that you did not give, so it may stand for the same value; give the number,")
         printed("and all keys that the job has ever had, with --secrets")
-    if not erased.left and not left and not unsearched:
+    if not erased.remaining and not files_left and not unsearched:
         printed(f"searched: no file and no entry of {folder} has a key's text")
 
 

@@ -136,9 +136,9 @@ def deployed_folder(folder: Path, errors: Console, *, needs_rules: bool = True) 
         raise UsageError(f"{folder} is neither a folder of rules nor a pattern file (*.cep)")
     records, problems = read_rules(folder)
     lists = ListStore()
-    given, more = read_lists(folder, lists)
+    list_records, more = read_lists(folder, lists)
     problems += more
-    deployment = deploy([*given, *records], lists)
+    deployment = deploy([*list_records, *records], lists)
     problems += [f"{folder}: {rule.rule_id} is set aside: {rule.reason}" for rule in deployment.set_aside]
     for problem in problems:
         errors.print(problem, markup=False)

@@ -65,8 +65,8 @@ _FIRST, _LATE = HELP.split("\n\n", maxsplit=1)[0], "late"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    again = what.add_parser("replay", help="say which alerts would have been", description=_FIRST)
+    subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    again = subparsers.add_parser("replay", help="say which alerts would have been", description=_FIRST)
     again.add_argument("letters", type=Path, metavar="LETTERS", help="folder or file of dead letters")
     again.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
     again.add_argument("--repaired", type=Path, action="append", metavar="PATH", help="repaired records, as --events")
@@ -75,8 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_events_arguments(again)
     add_dedup_argument(again)
     where = "folder or file of dead letters, or kafka:TOPIC"
-    shown = what.add_parser("list", help="show refused alerts", description="Show alerts that receivers have refused.")
-    sent = what.add_parser(
+    shown = subparsers.add_parser(
+        "list", help="show refused alerts", description="Show alerts that receivers have refused."
+    )
+    sent = subparsers.add_parser(
         "send",
         help="send refused alerts again",
         description="Send refused alerts again to the receivers of the settings. Delivered alerts are removed "
@@ -85,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for parser_of_refused in (shown, sent):
         parser_of_refused.add_argument("letters", type=Path, metavar="LETTERS", help=where)
         add_setting_arguments(parser_of_refused, "kafka")
-    old = what.add_parser(
+    old = subparsers.add_parser(
         "remove",
         help="delete letters that are older",
         description="Delete files of letters that are older than a time. Lines of the audit stay.",

@@ -70,8 +70,8 @@ def _findings(checked: Checked, files: list[Path]) -> list[Diagnostic]:
 def _fix(checked: Checked, files: list[Path]) -> bool:
     """Apply all fixes to the named files; says whether there were any."""
     by_name = {file_name(path): path for path in files}
-    wanted = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
-    changed = {name: text for name, text in fixed(wanted, checked.sources).items() if name in by_name}
+    diagnostics = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
+    changed = {name: text for name, text in fixed(diagnostics, checked.sources).items() if name in by_name}
     for name, text in changed.items():
         replace_text(by_name[name], text)
         printed(f"fixed {by_name[name]}")

@@ -62,12 +62,12 @@ _PIPE_WIDTH = 240  # A pipe has no width. Lines stay whole, so that they can be 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    show = what.add_parser("show", help="entries of lists", description=HELP.split("\n\n", maxsplit=1)[0])
+    subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    show = subparsers.add_parser("show", help="entries of lists", description=HELP.split("\n\n", maxsplit=1)[0])
     show.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
     add_topic_arguments(show)
     for name, line in (("add", "entries more"), ("remove", "entries less"), ("replace", "all entries")):
-        changes = what.add_parser(name, help=line, description=HELP.split("\n\n", maxsplit=1)[0])
+        changes = subparsers.add_parser(name, help=line, description=HELP.split("\n\n", maxsplit=1)[0])
         changes.add_argument("list", metavar="LIST", help="the list's name")
         changes.add_argument("entries", nargs="*", metavar="ENTRY", help="entries; or entries of a file, with --from")
         changes.add_argument("--from", dest="file", type=Path, metavar="FILE", help="an entry a line, or a .csv file")
@@ -103,13 +103,13 @@ def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) 
 def _show(options: argparse.Namespace, console: Console) -> int:
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
-    given, problems = declared_lists(options.rules)
+    declarations, problems = declared_lists(options.rules)
     table = _table("list", "of", "entries", "twice", "hash")
-    for declared in given:
+    for declared in declarations:
         count = f"{len(declared.content):,}"
         digest = declared.content.digest[:_SHORT]
         table.add_row(declared.name, declared.kind, count, f"{declared.repeated_count:,}", digest)
-    console.print(f"{options.rules} declares {len(given)} list(s) with entries", markup=False)
+    console.print(f"{options.rules} declares {len(declarations)} list(s) with entries", markup=False)
     console.print(table)
     for problem in problems:
         console.print(problem, markup=False, style="red")
@@ -131,8 +131,8 @@ def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] 
         )
     console.print("\nthe job holds" if status is not None else "\nthe control topic holds", markup=False)
     console.print(table)
-    for name, of in (status or {}).get("lists_missing", ()):
-        console.print(f"rules ask the list {name} of {of}, which nobody has given", markup=False, style="yellow")
+    for name, kind in (status or {}).get("lists_missing", ()):
+        console.print(f"rules ask the list {name} of {kind}, which nobody has given", markup=False, style="yellow")
 
 
 def _table(*titles: str) -> Table:
@@ -150,17 +150,17 @@ def _change(options: argparse.Namespace, console: Console) -> int:
     there = published(topics)
     status = last_status(topics)
     running = running_lists(status, there)
-    of = _kind(options, running)
+    kind = _kind(options, running)
     entries = _entries(options)
-    _, wrong = keys_of(entries, of)
+    _, wrong = keys_of(entries, kind)
     for entry in wrong:
         console.print(f"{entry.code} {entry.message}", markup=False, style="red")
     if wrong:
         console.print("nothing is sent", markup=False)
         return 1
-    version = next_version(running.get((options.list, of)))
+    version = next_version(running.get((options.list, kind)))
     starts, chains = effective_at(options, topics.settings), taken_so_far(topics, there)
-    records = replacing(options.list, of, version, entries, starts, options.what)
+    records = replacing(options.list, kind, version, entries, starts, options.what)
     records = [written_against(record, chains, options) for record in records]
     rules = [*there, *rules_of_folder(topics)]
     for reason in filter(None, (values_in(record, rules) for record in records)):
@@ -171,22 +171,22 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         return 0
     changes = [record for record in signed if isinstance(record, ListRecord)]
     send_lists(topics, changes, console)
-    code, said = await_answer(options, topics, changes, console)
-    if said is not None:
-        console.print(f"the job is at epoch {said['epoch']}", markup=False)
+    code, answer = await_answer(options, topics, changes, console)
+    if answer is not None:
+        console.print(f"the job is at epoch {answer['epoch']}", markup=False)
     return code
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:
     """Return the kind of the list's entries. Raises: UsageError if nothing says it."""
-    kinds = sorted(of for name, of in running if name == options.list)
+    kinds = sorted(kind for name, kind in running if name == options.list)
     if options.of is not None and not is_kind(options.of):
         raise UsageError(f"--of {options.of}: a list is of string, int, decimal(2), prefix or cidr")
     if options.of is None and len(kinds) != 1:
-        what = (
+        problem = (
             f"there are lists {options.list} of {' and '.join(kinds)}" if kinds else f"no list {options.list} is known"
         )
-        raise UsageError(f"{what}; say with --of which is meant")
+        raise UsageError(f"{problem}; say with --of which is meant")
     return options.of or kinds[0]
 
 

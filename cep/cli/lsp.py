@@ -418,5 +418,5 @@ def _is_free(checked: Checked, named: Named, new_name: str) -> bool:
     """Return whether the new name is allowed: not a word of the language, and not used for the same kind of thing."""
     if _NAME.fullmatch(new_name) is None or new_name in RESERVED:
         return False
-    taken: Iterable[Place] = places(checked.files, checked.resolved)
-    return not any(p.named == Named(named.kind, new_name, named.owner) for p in taken)
+    named_places: Iterable[Place] = places(checked.files, checked.resolved)
+    return not any(p.named == Named(named.kind, new_name, named.owner) for p in named_places)

@@ -85,11 +85,11 @@ class EditorProtocol(LanguageServerProtocol):
         if not hasattr(message, "jsonrpc"):
             return
         if self._workspace is None and isinstance(method, str) and method not in _BEFORE_INITIALIZE:
-            asked = {"id": message.id} if hasattr(message, "id") else {"method": method}
-            self._refuse(asked, JsonRpcServerNotInitialized("send `initialize` first"))
+            request = {"id": message.id} if hasattr(message, "id") else {"method": method}
+            self._refuse(request, JsonRpcServerNotInitialized("send `initialize` first"))
         elif not _has_address(message):
-            asked = {"id": message.id, "method": method} if hasattr(message, "id") else {"method": method}
-            self._refuse(asked, JsonRpcInvalidParams("the document's URI is none"))
+            request = {"id": message.id, "method": method} if hasattr(message, "id") else {"method": method}
+            self._refuse(request, JsonRpcInvalidParams("the document's URI is none"))
         elif method == types.TEXT_DOCUMENT_DID_CHANGE and not self._is_open(message.params.text_document.uri):
             _LOG.warning("a change of a document that is not open is left out")
         else:
@@ -109,10 +109,10 @@ class EditorProtocol(LanguageServerProtocol):
 
     def _refuse(self, data: dict[str, Any], error: JsonRpcException) -> None:
         """Answer a request. A notification has no answer and is skipped. An invalid id becomes null."""
-        asked = data.get("id")
+        raw_id = data.get("id")
         _LOG.warning("%s", error)
         if "method" not in data or "id" in data:
-            request_id = asked if isinstance(asked, int | str) else None
+            request_id = raw_id if isinstance(raw_id, int | str) else None
             # A dictionary, because the library omits an `id` that is null.
             self._send_data({"jsonrpc": self.VERSION, "id": request_id, "error": error.to_response_error()})
 

@@ -72,6 +72,6 @@ def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -
         return 0
     code, status = answer
     if status is not None:
-        what = "paused" if options.rule in status["paused"] else "not paused"
-        console.print(f"{options.rule} is {what}; the job is at epoch {status['epoch']}", markup=False)
+        status_text = "paused" if options.rule in status["paused"] else "not paused"
+        console.print(f"{options.rule} is {status_text}; the job is at epoch {status['epoch']}", markup=False)
     return code

@@ -54,15 +54,15 @@ def run(options: argparse.Namespace, color: bool) -> int:
             render_text([d for d in checked.diagnostics if d.is_error], checked.sources, color=color), is_styled=True
         )
         return 1
-    wanted = checked.patterns
+    patterns = checked.patterns
     if options.pattern is not None:
-        if options.pattern not in wanted:
-            hint = did_you_mean(options.pattern, wanted, "patterns")
+        if options.pattern not in patterns:
+            hint = did_you_mean(options.pattern, patterns, "patterns")
             raise UsageError(f"there is no pattern `{options.pattern}`; {hint}")
-        wanted = {options.pattern: wanted[options.pattern]}
+        patterns = {options.pattern: patterns[options.pattern]}
     if options.events < 1:
         raise UsageError(f"--events is {options.events}, it must be at least 1")
-    planned = plan(wanted.values(), checked.schema, _arguments(options.set), options.events)
+    planned = plan(patterns.values(), checked.schema, _arguments(options.set), options.events)
     if options.svg is not None:
         if len(planned.patterns) != 1:
             raise UsageError(f"--svg draws one pattern, here are {len(planned.patterns)}; name it with --pattern")
@@ -71,10 +71,10 @@ def run(options: argparse.Namespace, color: bool) -> int:
     return int(bool(planned.refused))
 
 
-def _arguments(given: list[str]) -> dict[str, object]:
+def _arguments(items: list[str]) -> dict[str, object]:
     """Read `tries=5` as a rule file would have it: whole numbers and truth values as such, the rest as text."""
     arguments: dict[str, object] = {}
-    for item in given:
+    for item in items:
         name, sign, text = item.partition("=")
         if not sign:
             raise UsageError(f"--set {item}: write NAME=VALUE")

@@ -110,16 +110,16 @@ def run(options: argparse.Namespace) -> int:
         current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
     starts = effective_at(options, topics.settings)
     steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
-    said = last_status(topics)
-    current_lists = running_lists(said, there)
+    status = last_status(topics)
+    current_lists = running_lists(status, there)
     list_steps = plan_lists(_declared(options.rules, records), current_lists, starts)
-    _print_plan([*list_steps, *steps], source, _Before(options.rules, there, current, said), console)
+    _print_plan([*list_steps, *steps], source, _Before(options.rules, there, current, status), console)
     chains = taken_so_far(topics, there)
     changes = [step.record for step in steps if step.record is not None]
     list_changes = [record for step in list_steps for record in step.records]
     refused = [step for step in steps if step.kind == "refused"]
     refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
-    levels_count = _check_levels(changes, said, console)
+    levels_count = _check_levels(changes, status, console)
     # A job that has matched nothing determines its levels again for rules that start at once.
     refused_count += 0 if options.at_once else levels_count
     if trust_of(topics.settings.control) is None:
@@ -148,8 +148,8 @@ def _send_changes(options: argparse.Namespace, topics: Topics, console: Console)
     for record in passed:
         last = chains.last(chain_of(record))
         assert last is not None, "it is behind something"
-        what = f"{name_of_change(record)} is older than {last.text}, which holds; nothing is sent"
-        console.print(what, markup=False, style="red")
+        refusal = f"{name_of_change(record)} is older than {last.text}, which holds; nothing is sent"
+        console.print(refusal, markup=False, style="red")
     if passed:
         return 1
     return _send(options, topics, changes, console)
@@ -209,8 +209,8 @@ def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord
 
 def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenList]:
     """Return the declared lists that these rules ask."""
-    asked = asked_lists(rule.pattern for rule in deploy(records).rulebook.deployed())
-    return [given for given in declared_lists(directory)[0] if (given.name, given.kind) in asked]
+    names_and_kinds = asked_lists(rule.pattern for rule in deploy(records).rulebook.deployed())
+    return [declared for declared in declared_lists(directory)[0] if (declared.name, declared.kind) in names_and_kinds]
 
 
 def _check_changes(
@@ -281,8 +281,8 @@ class _Before:
         """Return the parts of a changed rule that differ from the running version."""
         if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
             return []
-        at, version = step.rule_id, self.running[step.rule_id].version
-        before = on_topic(self.there, at, version) or in_git(self.directory, at, version)
+        rule_id, version = step.rule_id, self.running[step.rule_id].version
+        before = on_topic(self.there, rule_id, version) or in_git(self.directory, rule_id, version)
         if before is None:
             return [f"version {version} is neither on the control topic nor in git: what it was cannot be shown"]
         lines = difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))

@@ -163,10 +163,10 @@ def run(options: argparse.Namespace) -> int:
     check_writable(options.out)
     _check_numbers(options)
     keys = tuple(tuple(field.strip() for field in text.split(",")) for text in options.key)
-    given = GivenRules.read(
+    rules = GivenRules.read(
         options.rules, options.control, options.levels, keys, given_trust(options.signers, options.root_key)
     )
-    problems, deployment = given.problems, given.deployment
+    problems, deployment = rules.problems, rules.deployment
     errors = Terminal(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
@@ -179,7 +179,7 @@ def run(options: argparse.Namespace) -> int:
     refused = refusal_dead_letters(deployment.refused)
     if ending is not None:  # the job that goes on begins with all that was taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.accepted.trust)
-    job = _job(options, deployment, given.levels_count if ending else 1)
+    job = _job(options, deployment, rules.levels_count if ending else 1)
     records = given_events(options, deployment.schema)
     replayed = _replay(options, job, deployment.rulebook, records, ending, errors)
     outcome = finish(deployment.rulebook, replayed, refused)

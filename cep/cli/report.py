@@ -86,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
         one_rule(options.rules, name)  # refuse before the work
     records = [given_events(options, each.schema) for each in deployments]
     measured = [
-        measure_files(each, given, options.labels, terms, errors)
-        for each, given in zip(deployments, records, strict=True)
+        measure_files(each, events, options.labels, terms, errors)
+        for each, events in zip(deployments, records, strict=True)
     ]
     pieces_of = terms.period.reader(records[0])
     replays = Replays(
@@ -100,9 +100,9 @@ def run(options: argparse.Namespace) -> int:
     other = measured[1] if len(measured) > 1 else None
     curves = drawn(replays, measured[0].figures, names)
     with shown_progress(errors, "walking frauds", None) as progress:
-        made = report(measured[0], pieces_of, other, options.review_cost, curves, progress)
+        history_report = report(measured[0], pieces_of, other, options.review_cost, curves, progress)
     console = Terminal(highlight=False, soft_wrap=True)
-    for path in write_report(made, options.out):
+    for path in write_report(history_report, options.out):
         console.print(f"wrote {path}", markup=False)
     return judged(options, errors, 0, *(each.history.replayed for each in measured))
 
@@ -117,9 +117,9 @@ def _named(options: argparse.Namespace) -> list[str] | None:
     return []
 
 
-def write_report(made: Report, path: Path) -> tuple[Path, Path]:
+def write_report(history_report: Report, path: Path) -> tuple[Path, Path]:
     """Write the page, and the file of its numbers. Return both paths. Raises: SinkError."""
     numbers = path.with_suffix(".json")
-    write_bytes(made.numbers, numbers)
-    write_bytes(made.html.encode(), path)
+    write_bytes(history_report.numbers, numbers)
+    write_bytes(history_report.html.encode(), path)
     return path, numbers

@@ -163,12 +163,12 @@ def _history(options: argparse.Namespace, console: Console) -> int:
     for title in ("version", "status", "meaning", "commit", "when, who, why"):
         table.add_column(title)
     for line in lines:
-        commit, what = line.split(" ", 1)
+        commit, subject = line.split(" ", 1)
         record = at_commit(options.rules, commit, options.rule)
         cells = ("", "unsound or gone", "") if record is None else (
             str(record.version), record.status, content_hash(record)[:_SHORT],
         )  # fmt: skip
-        table.add_row(*cells, commit[:_SHORT], Text(what))
+        table.add_row(*cells, commit[:_SHORT], Text(subject))
     console.print(table)
     return 0
 

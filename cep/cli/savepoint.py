@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep restore`."""
     parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="where savepoints are")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder to make; new or empty")
-    what.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder to make; new or empty")
+    group.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
     parser.add_argument("--name", metavar="NAME", help="name of the savepoint (default: the latest)")
     parser.add_argument("--groups", metavar="RANGE", help="key groups of this process of `cep run`, such as 0-15")
     parser.add_argument(
@@ -90,8 +90,11 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make a savepoint. Raises: UsageError, StateError."""
     if is_embedded(options.checkpoint[0]):
-        made = embedded.save(options.checkpoint, Target(options.to))
-        printed(f"{options.to}: key groups {made.groups.start}-{made.groups.stop - 1}, {made.files_count:,} files")
+        savepoint = embedded.save(options.checkpoint, Target(options.to))
+        printed(
+            f"{options.to}: key groups {savepoint.groups.start}-{savepoint.groups.stop - 1}, "
+            f"{savepoint.files_count:,} files"
+        )
         return 0
     if len(options.checkpoint) > 1:
         raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")

@@ -152,8 +152,8 @@ def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str
     since = "earliest" if from_ms <= EVENT_TIME_MS_MIN else utc_text(from_ms - AHEAD_MS_DEFAULT)
     begins, ends = offsets_of(kafka, [topic], since, "earliest")[topic], latest_offsets(kafka, [topic])[topic]
     for partition, end in sorted(ends.items()):
-        wanted = OffsetRange(topic, partition, begins.get(partition, 0), end)
-        for batch in read_range(kafka, wanted) if wanted.start < end else ():
+        offset_range = OffsetRange(topic, partition, begins.get(partition, 0), end)
+        for batch in read_range(kafka, offset_range) if offset_range.start < end else ():
             yield from (orjson.loads(value) for value in batch["value"].to_pylist() if value is not None)
 
 

@@ -41,9 +41,9 @@ def stand_for(
     assert signers is not None, "trust comes from it"
     is_waiting = trust.needed(records[0].kind) > 1 and options.effective_at is None
     signed: list[Signable] = []
-    for given in records:
+    for signable in records:
         # Its approval takes a while: a start soon after now would be in the past.
-        record = given.model_copy(update={"effective_at": None}) if is_waiting else given
+        record = signable.model_copy(update={"effective_at": None}) if is_waiting else signable
         changes = [other for other in there if not isinstance(other, HeartbeatRecord)]
         past = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
         signed.append(sign(record, key, trust.rule_set, past))
@@ -78,8 +78,8 @@ def signed_rules(
         stored = _signed_rule(directory, record)
         refusal = reason_against(stored or record, trust)
         if refusal is not None:
-            what = "" if isinstance(record, UpsertRecord) else " --retire"
-            text = f"{record.id} version {record.version}: {refusal.reason} (`cep sign {record.id}{what}` begins)"
+            flag = "" if isinstance(record, UpsertRecord) else " --retire"
+            text = f"{record.id} version {record.version}: {refusal.reason} (`cep sign {record.id}{flag}` begins)"
             console.print(text, markup=False, style="red")
             missing_count += 1
         signed.append(stored or record)

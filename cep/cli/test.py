@@ -175,7 +175,7 @@ def _print_coverage(coverage: list[Coverage], console: Console) -> None:
     console.print(table)
     for one in coverage:
         shares = (("state", one.states), ("transition", one.transitions), ("outcome", one.outcomes))
-        missing = [f"{what} {name}" for what, share in shares for name in share.missing()]
+        missing = [f"{kind} {name}" for kind, share in shares for name in share.missing()]
         for line in missing[:_MISSING_SHOWN_MAX]:
             console.print(Text(f"  {one.pattern} never: {line}"))
         if len(missing) > _MISSING_SHOWN_MAX:

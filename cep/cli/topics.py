@@ -136,8 +136,8 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
     rules = running_of_records(counting(status, records)[0])
     if status is None:
         return rules, f"the control topic {topics.control.name}; no job has spoken"
-    said = running_of_status(status)
-    for rule_id, rule in said.items():
+    running_rules = running_of_status(status)
+    for rule_id, rule in running_rules.items():
         if rule_id not in rules or rules[rule_id].version <= rule.version:
             rules[rule_id] = rule
     return rules, f"the job at epoch {status['epoch']}"

@@ -91,11 +91,11 @@ def run(options: argparse.Namespace) -> int:
     rule = one_rule(options.rules, options.rule)
     axes = axes_of(rule.pattern, rule.record.params, tries)
     gap_ms = rule.gap_ms if options.gap is None else _gap_ms(options.gap)
-    given = given_events(options, rule.deployment.schema)
-    measured = rule.measure(given, options.labels, terms, errors)
+    records = given_events(options, rule.deployment.schema)
+    measured = rule.measure(records, options.labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
     skipped = skipped_params(rule.pattern, rule.record.params, axes, tries)
-    tuned = tune(rule.bench(given, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim, skipped)
+    tuned = tune(rule.bench(records, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim, skipped)
     console = Terminal(highlight=False, soft_wrap=True)
     _print(tuned, gap_ms, aim, console)
     if options.json is not None:
@@ -108,9 +108,9 @@ def _aim(options: argparse.Namespace) -> Aim:
     return Aim(options.objective, budget, options.review_cost)
 
 
-def _tries(given: list[str]) -> dict[str, str]:
+def _tries(texts: list[str]) -> dict[str, str]:
     tries = {}
-    for text in given:
+    for text in texts:
         name, equals, values = text.partition("=")
         if not equals:
             raise UsageError(f"--try {text}: write it like large=100,200,500")
@@ -167,16 +167,16 @@ def _print_tried(tuned: Tuned, console: Console) -> None:
     """Print the settings, the best on train first, and the present one."""
     columns = tuned.tried
     names = [name for name in columns if name in tuned.present]
-    order = sorted(range(tuned.settings_count), key=lambda at: _rank(columns["train_value"][at]), reverse=True)
-    (unchanged,) = (at for at in order if all(columns[name][at] == tuned.present[name] for name in names))
+    order = sorted(range(tuned.settings_count), key=lambda row: _rank(columns["train_value"][row]), reverse=True)
+    (unchanged,) = (row for row in order if all(columns[name][row] == tuned.present[name] for name in names))
     shown = order[:_SHOWN] if unchanged in order[:_SHOWN] else [*order[: _SHOWN - 1], unchanged]
     table = _table("", *names, "train: alerts", "aim", "validation: alerts", "aim")
-    for at in shown:
+    for row in shown:
         figures = (
-            f"{columns[f'{part}_{name}'][at]:,}" if name == "alerts" else _value(columns[f"{part}_{name}"][at])
+            f"{columns[f'{part}_{name}'][row]:,}" if name == "alerts" else _value(columns[f"{part}_{name}"][row])
             for part in ("train", "validation") for name in ("alerts", "value")
         )  # fmt: skip
-        table.add_row("present" if at == unchanged else "", *(str(columns[name][at]) for name in names), *figures)
+        table.add_row("present" if row == unchanged else "", *(str(columns[name][row]) for name in names), *figures)
     console.print(table)
     if len(order) > len(shown):
         console.print(f"and {len(order) - len(shown):,} others, which --json has", markup=False)

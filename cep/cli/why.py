@@ -130,10 +130,10 @@ def _rules(options: argparse.Namespace) -> GivenRules:
 
 def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
     period = given_period(options)
-    given = given_events(options, rules.deployment.schema)
+    records = given_events(options, rules.deployment.schema)
     return Past(
-        lambda schema, domain, key: period.cut_key(read_key(given.paths, schema, domain, key, given.mapping)),
-        period.reader(given),
+        lambda schema, domain, key: period.cut_key(read_key(records.paths, schema, domain, key, records.mapping)),
+        period.reader(records),
         period.dedup_ms,
     )
 
@@ -145,8 +145,8 @@ def _alert(path: Path, alert_id: str) -> dict[str, Any]:
     except (OSError, UnreadableError, ValueError) as error:
         raise SourceError(f"{path} cannot be read as alerts: {error}; name a file that a job wrote") from error
     if len(rows) != 1:
-        what = f"{len(rows)} alerts whose id begins with" if rows else "no alert"
-        raise UsageError(f"{path} has {what} {alert_id}; give the whole id of one")
+        count_text = f"{len(rows)} alerts whose id begins with" if rows else "no alert"
+        raise UsageError(f"{path} has {count_text} {alert_id}; give the whole id of one")
     return rows[0]
 
 
@@ -203,8 +203,8 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
             dead_letters = _objects(line for line in read_lines(file) if b'"late"' in line)
         except (UnreadableError, ValueError) as error:
             raise SourceError(f"{file} cannot be read as dead letters: {error}") from error
-        asked = {"code": "late", "key_domain": ",".join(domain), "key": key}
-        late_ids |= {str(letter.get("event_id")) for letter in dead_letters if asked.items() <= letter.items()}
+        expected = {"code": "late", "key_domain": ",".join(domain), "key": key}
+        late_ids |= {str(letter.get("event_id")) for letter in dead_letters if expected.items() <= letter.items()}
     return frozenset(late_ids)
 
 

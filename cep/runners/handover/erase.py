@@ -64,7 +64,7 @@ class Erased:
     """
 
     removed: Counter[str] = field(default_factory=Counter)
-    left: Counter[str] = field(default_factory=Counter)
+    remaining: Counter[str] = field(default_factory=Counter)
     unsearched: Counter[str] = field(default_factory=Counter)
     audit: list[bytes] = field(default_factory=list)
 
@@ -148,8 +148,8 @@ def has_other_tokens(data: bytes, searched: Iterable[bytes]) -> bool:
 
     A token of a replaced secret may stand for the same value, and only that secret can show it.
     """
-    known = {match[1] for text in searched for match in _TOKEN.finditer(text)}
-    return bool(known) and any(match[1] not in known for match in _TOKEN.finditer(data))
+    secret_ids = {match[1] for text in searched for match in _TOKEN.finditer(text)}
+    return bool(secret_ids) and any(match[1] not in secret_ids for match in _TOKEN.finditer(data))
 
 
 def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
@@ -166,9 +166,9 @@ def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], e
     for raw, data in entries:
         is_left, is_unsearched = has_any(data, searched), has_other_tokens(data, searched)
         if is_left or is_unsearched:
-            at = split_key(raw) if raw else None
-            name = "rulebook" if at is None else f"{at.namespace.decode()} by {at.name.decode()}"
-            erased.left.update([name] * is_left)
+            entry_key = split_key(raw) if raw else None
+            name = "rulebook" if entry_key is None else f"{entry_key.namespace.decode()} by {entry_key.name.decode()}"
+            erased.remaining.update([name] * is_left)
             erased.unsearched.update([name] * is_unsearched)
 
 
@@ -201,9 +201,9 @@ class _Erasing:
     def _is_gone(self, number: int, keys: pa.Array) -> Any:
         return np.asarray(pc.is_in(keys, value_set=self.keys[self.job.domains[number]]))
 
-    def _count(self, what: str, number: int, count: int) -> None:
+    def _count(self, kind: str, number: int, count: int) -> None:
         if count:
-            self.erased.removed[f"{what} by {','.join(self.job.domains[number])}"] += count
+            self.erased.removed[f"{kind} by {','.join(self.job.domains[number])}"] += count
 
     def _page(self, group_state: GroupState, page: int, programs: Mapping[KeyDomain, Program]) -> None:
         number = page >> PAGE_BITS
@@ -243,8 +243,8 @@ class _Erasing:
         rest = by_part.get(0)
         if rest is not None:
             rest = store_segments(rest, written.__setitem__, load, SegmentCache(None))
-        for at in [at for at in group_state.segments if at[0] == page]:
-            del group_state.segments[at]
+        for place in [place for place in group_state.segments if place[0] == page]:
+            del group_state.segments[place]
         if rest is None:
             del group_state.heads[page]
             group_state.over.pop(page, None)
