@@ -69,12 +69,12 @@ def read_audit(topic: Topic) -> list[Line]:
     return sorted(lines, key=lambda line: line.data)
 
 
-def wait_for_status(topic: Topic, wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:
+def wait_for_status(topic: Topic, is_wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:
     """Wait for a last word of the job that is wanted; None if none comes in time. Raises: SourceError."""
     give_up_s = time.monotonic() + wait_s
     while True:
         status = read_status(topic)
-        if status is not None and wanted(status):
+        if status is not None and is_wanted(status):
             return status
         if time.monotonic() >= give_up_s:
             return None

@@ -71,7 +71,7 @@ class FiredFiles:
     def _write_whole(self, batch_id: int) -> None:
         """Write all of it as it was before the last micro-batch."""
         then = {**self.memory.last, **self._before}
-        fired = fired_json({at: times for at, times in then.items() if times is not None})
+        fired = fired_json({rule_and_key: times for rule_and_key, times in then.items() if times is not None})
         data = orjson.dumps({"batch_id": batch_id, "fired": fired})
         replace_file(self._directory / _WHOLE, data)
         self._whole_bytes = len(data)
@@ -127,5 +127,8 @@ def _undo(memory: LastAlerts, before: Mapping[tuple[str, str], LastAlert | None]
 
 
 def _change(before: dict[tuple[str, str], LastAlert | None], last: Fired) -> dict[str, Any]:
-    fired = {at: last[at] for at in before if at in last}
-    return {"fired": fired_json(fired), "gone": sorted(at for at in before if at not in last)}
+    fired = {rule_and_key: last[rule_and_key] for rule_and_key in before if rule_and_key in last}
+    return {
+        "fired": fired_json(fired),
+        "gone": sorted(rule_and_key for rule_and_key in before if rule_and_key not in last),
+    }

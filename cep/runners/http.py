@@ -224,8 +224,8 @@ def _names_us(header: str | None, hosts: Collection[str]) -> bool:
 
 def _has_token(environ: Mapping[str, Any], token: str) -> bool:
     """Return True if the request bears the token; the time that this takes tells nothing of it."""
-    given = str(environ.get("HTTP_AUTHORIZATION", ""))
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode())
+    header = str(environ.get("HTTP_AUTHORIZATION", ""))
+    return hmac.compare_digest(header.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode())
 
 
 def _json(start_response: _StartResponse, status: str, value: Any) -> Iterable[bytes]:

@@ -42,6 +42,6 @@ def with_unconfirmed(confirmed: pa.Table, whole: pa.Table) -> pa.Table:
     """Return the confirmed alerts, and the others of the whole with their mark."""
     is_more = pc.invert(pc.is_in(whole["alert_id"], confirmed["alert_id"].combine_chunks()))
     more = whole.filter(is_more)
-    at = more.schema.get_field_index(UNCONFIRMED)
-    marked = more.set_column(at, more.schema.field(at), pa.repeat(pa.scalar(True), more.num_rows))
+    index = more.schema.get_field_index(UNCONFIRMED)
+    marked = more.set_column(index, more.schema.field(index), pa.repeat(pa.scalar(True), more.num_rows))
     return sort_alerts(pa.concat_tables([confirmed, marked]))

@@ -186,9 +186,9 @@ def _events(job: Job, step: int) -> EventBatch:
         )
         for n in range(_EVENTS)
     ]  # fmt: skip
-    taken = validate_events(job, decode_json(job.schema, pa.array(values, pa.binary())))
-    assert not taken.dead_letters, taken.dead_letters
-    group = max((share for _, share in split_by_group(taken.batches[0], job.groups_count)), key=len)
+    validated = validate_events(job, decode_json(job.schema, pa.array(values, pa.binary())))
+    assert not validated.dead_letters, validated.dead_letters
+    group = max((share for _, share in split_by_group(validated.batches[0], job.groups_count)), key=len)
     pairs = event_ids(group, new_secrets(1))
     judged_by(pairs, pairs[:, :0])
     share, _ = first_ones(job, 0, [group], MatchOutput())

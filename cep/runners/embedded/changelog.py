@@ -75,7 +75,7 @@ class Carrier(Protocol):
 class _Followed:
     """The part of the topic that was read: up to which offset, its last commit, which entries are in parts."""
 
-    at: int | None = None
+    offset: int | None = None
     is_empty: bool = True
     committed_ms: int | None = None
     parts: dict[bytes, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Changelog:
     @property
     def is_followed(self) -> bool:
         """True if a store follows the topic: then it is newer than the folder's store."""
-        return self._followed.at is not None
+        return self._followed.offset is not None
 
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
         """Fill the empty store, and the folder of lists. Return the time of the last commit, ms UTC, or None.
@@ -154,10 +154,10 @@ class Changelog:
 
     def follow(self, store: DurableStore, lists_folder: Path) -> int:
         """Read to the end of the committed records and return that offset. Raises: as `replay`."""
-        followed, wanted = self._followed, self._range()
-        if followed.at is not None:
-            wanted = replace(wanted, start=min(followed.at, wanted.end))
-        for records in read_range(self._settings, wanted):
+        followed, offset_range = self._followed, self._range()
+        if followed.offset is not None:
+            offset_range = replace(offset_range, start=min(followed.offset, offset_range.end))
+        for records in read_range(self._settings, offset_range):
             followed.is_empty, batch = False, WriteBatch()
             columns = (records.column(name).to_pylist() for name in ("key", "value", "timestamp"))
             for key, value, time_ms in zip(*columns, strict=True):
@@ -178,10 +178,10 @@ class Changelog:
                 elif key == _JOB and value != self._job:
                     raise self._of_another(value or b"")
             store.write(batch)
-            followed.at = records.column("offset")[-1].as_py() + 1
-            self._tell(followed.at, wanted.end)
-        followed.at = wanted.end
-        return wanted.end
+            followed.offset = records.column("offset")[-1].as_py() + 1
+            self._tell(followed.offset, offset_range.end)
+        followed.offset = offset_range.end
+        return offset_range.end
 
     def _count_of(self, marked: bytes) -> int:
         if len(marked) != _MARKED.size:
@@ -390,9 +390,9 @@ def _packed(keys: dict[bytes, bytes | None]) -> bytes:
 
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        yield data[at : at + length]
-        at += length
+    position = 0
+    while position < len(data):
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        yield data[position : position + length]
+        position += length

@@ -30,12 +30,12 @@ class StoredLastAlerts(LastAlerts):
 
     def save(self, batch: WriteBatch) -> None:
         """Add the changes since the last call."""
-        for at in self.changed():
-            times = self.last.get(at)
+        for rule_and_key in self.changed():
+            times = self.last.get(rule_and_key)
             if times is None:
-                batch.delete(_key(*at))
+                batch.delete(_key(*rule_and_key))
             else:
-                batch.put(_key(*at), _packed(times) + at[1].encode())
+                batch.put(_key(*rule_and_key), _packed(times) + rule_and_key[1].encode())
 
     def restore(self, store: KeyedStore) -> None:
         """Restore the entries of the store; there are no changes after it. Raises: StateCorruptError."""

@@ -62,8 +62,8 @@ class Lease(Closing):
             "heartbeat.interval.ms": str(LEASE_CONFIRM_MS),
             "socket.timeout.ms": str(LEASE_MS),
         }
-        given = dict(settings.client_options)
-        self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, fixed=fixed))
+        client_options = dict(settings.client_options)
+        self._consumer = Consumer(reader_options(settings.bootstrap_servers, client_options, fixed=fixed))
         self._consumer.subscribe([topic], on_assign=self._given, on_revoke=self._gone, on_lost=self._gone)
         self._thread = threading.Thread(target=self._work, name="cep-lease", daemon=True)
         self._thread.start()

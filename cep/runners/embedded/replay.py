@@ -92,10 +92,10 @@ def read_and_replay(
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
     job = job_until(job, ending)
-    given = Records.of(events)
+    records = Records.of(events)
 
     def replay_once(one: Job) -> Replayed:
-        pieces = read_pieces(given.paths, one.schema, given.mapping)
+        pieces = read_pieces(records.paths, one.schema, records.mapping)
         return replay_shown(one, rulebook, pieces, workers, console, ending)
 
     return replay_to_the_end(job, replay_once)
@@ -130,7 +130,7 @@ def replay(
     shares: Shares = {}
     ahead = compiled_ahead(carriers(program for programs in levels for program in programs.values()))
     with ahead, ThreadPoolExecutor(workers) as pool:
-        done, first_ms, last_ms = 0, TIME_MS_MAX, TIME_MS_MIN
+        read_size, first_ms, last_ms = 0, TIME_MS_MAX, TIME_MS_MIN
         dead_letters: list[bytes] = []
         counters: Counter[str] = Counter()
         parts_of_marks: list[Marks] = []
@@ -140,14 +140,14 @@ def replay(
 
         works = ((piece.size, split_work(piece)) for piece in history.pieces)
         for size, split in _in_order(pool, works, _AHEAD * workers):
-            for at, batch in split.shares.items():
-                shares.setdefault(at, []).append(batch)
+            for share_key, batch in split.shares.items():
+                shares.setdefault(share_key, []).append(batch)
             dead_letters += split.dead_letters
             counters.update(split.counters)
             parts_of_marks.append(split.marks)
             first_ms, last_ms = min(first_ms, split.span_ms[0]), max(last_ms, split.span_ms[1])
-            done += size
-            show("reading", done, history.size)
+            read_size += size
+            show("reading", read_size, history.size)
         if job.dedup_ms > 0:
             dead_letters += _without_repeats(job, pool, shares, counters)
         until_ms = None if ending is None else cut_ms(ending, last_ms)
@@ -160,15 +160,15 @@ def replay(
             ended: dict[int, list[KeyedState]] = {}
             span, keeps_made = _Span(first_ms, watermark_ms, is_end=ending is None), made is not None
             matched = _matched(pool, job, programs, shares, show, span, is_last=is_last, keeps_made=keeps_made)
-            for domain, output, left in matched:
+            for domain, output, keyed_state in matched:
                 tables += output.alerts
                 counters.update(output.counters)
                 dead_letters += evicted_dead_letters(output.evicted)
                 produced += output.produced
                 if made is not None:
                     made += [table.select(["alert_id", "events"]) for table in output.made or ()]
-                if left and ending is not None:
-                    ended.setdefault(domain, []).append(left)
+                if keyed_state and ending is not None:
+                    ended.setdefault(domain, []).append(keyed_state)
             if ending is not None:
                 files += _put_states(ending, job, programs, number, ended)
             if produced and not is_last:
@@ -202,11 +202,11 @@ def _in_order(
         for tag, work in works:
             running.append((tag, pool.submit(work)))
             while len(running) > ahead or (running and running[0][1].done()):
-                done, first = running.popleft()
-                yield done, first.result()
+                item, first = running.popleft()
+                yield item, first.result()
         while running:
-            done, first = running.popleft()
-            yield done, first.result()
+            item, first = running.popleft()
+            yield item, first.result()
     finally:
         for _, future in running:
             future.cancel()
@@ -220,17 +220,17 @@ def _matched(
 
     Yields: the number of the share's key domain, its matches, and the keyed state at the end.
     """
-    wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
+    share_keys = [share_key for share_key in sorted(shares) if job.domains[share_key[0]] in programs]
 
-    def work(at: tuple[int, int]) -> Callable[[], tuple[MatchOutput, KeyedState]]:
+    def work(share_key: tuple[int, int]) -> Callable[[], tuple[MatchOutput, KeyedState]]:
         output = MatchOutput(since_ms=span.first_ms, made=[] if keeps_made else None)
-        program = programs[job.domains[at[0]]]
-        return lambda: _match(program, shares.pop(at) if is_last else shares[at], span, output)
+        program = programs[job.domains[share_key[0]]]
+        return lambda: _match(program, shares.pop(share_key) if is_last else shares[share_key], span, output)
 
-    matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
-    for number, (at, (output, left)) in enumerate(matched):
-        show("matching", number + 1, len(wanted))
-        yield at[0], output, left
+    matched = _in_order(pool, ((share_key, work(share_key)) for share_key in share_keys), len(share_keys))
+    for number, (share_key, (output, keyed_state)) in enumerate(matched):
+        show("matching", number + 1, len(share_keys))
+        yield share_key[0], output, keyed_state
 
 
 def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tuple[str, ...]]:
@@ -248,11 +248,11 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded
     `shares_at`: the number of shares, and the clock.
     """
     shares_count, now_ms = shares_at
-    taken = validate_events(job, decoded, now_ms)
+    validated = validate_events(job, decoded, now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
-    for number, (domain, batch) in enumerate(zip(job.domains, taken.batches, strict=True)):
+    for number, (domain, batch) in enumerate(zip(job.domains, validated.batches, strict=True)):
         if domain not in read:
-            taken.counters["events_without_rule"] += len(batch)
+            validated.counters["events_without_rule"] += len(batch)
         elif job.dedup_ms > 0:
             names, columns = (*read[domain], KEYS, CONTENT), batch.columns
             if number:
@@ -260,7 +260,9 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded
             shares.update(_shared_out(number, names, replace(batch, columns=columns), shares_count))
         else:
             shares.update(_shared_out(number, read[domain], batch, shares_count))
-    return _Split(shares, taken.dead_letters, taken.counters, (taken.first_ms, taken.last_ms), taken.marks)
+    return _Split(
+        shares, validated.dead_letters, validated.counters, (validated.first_ms, validated.last_ms), validated.marks
+    )
 
 
 def _shared_out(
@@ -276,9 +278,9 @@ def _shared_out(
     share = key_groups(lean.key, shares_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
     ordered = lean.take(np.argsort(share, kind="stable"))
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(share, minlength=shares_count))]).tolist()
-    for at in range(shares_count):
-        if bounds[at] < bounds[at + 1]:
-            yield (number, at), slice_batch(ordered, bounds[at], bounds[at + 1])
+    for index in range(shares_count):
+        if bounds[index] < bounds[index + 1]:
+            yield (number, index), slice_batch(ordered, bounds[index], bounds[index + 1])
 
 
 def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
@@ -305,12 +307,12 @@ def _add_produced(
     for number, domain in enumerate(job.domains):
         if domain in read:
             batch, _ = route(events, domain, types)
-            for at, part in _shared_out(number, read[domain], batch, shares_count):
-                shares.setdefault(at, []).append(part)
+            for share_key, part in _shared_out(number, read[domain], batch, shares_count):
+                shares.setdefault(share_key, []).append(part)
 
 
 def _match(
     program: Program, parts: list[EventBatch], span: _Span, output: MatchOutput
 ) -> tuple[MatchOutput, KeyedState]:
-    left = match_events(program, None, concat_batches(parts), span.watermark_ms, output, is_end=span.is_end)
-    return output, left
+    keyed_state = match_events(program, None, concat_batches(parts), span.watermark_ms, output, is_end=span.is_end)
+    return output, keyed_state

@@ -50,7 +50,7 @@ class Shares:
         self._job = rules.job
         self._groups = groups
         self._is_alone = len(groups) == rules.job.groups_count  # no other process has any
-        bounds = [groups.start + len(groups) * at // count for at in range(count + 1)]
+        bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]
         self._bounds = np.array(bounds, np.int32)
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._store = store
@@ -63,9 +63,9 @@ class Shares:
         groups = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
         self.by_level = []
         for level in self.levels:
-            seen = SeenOfLevel([domain_name(domain, level) for domain in self._job.domains], self._job.groups_count)
+            seen_ids = SeenOfLevel([domain_name(domain, level) for domain in self._job.domains], self._job.groups_count)
             self.by_level.append(
-                [Share(self._job, part, self._store, self._shapes, cache, level, seen) for part in groups]
+                [Share(self._job, part, self._store, self._shapes, cache, level, seen_ids) for part in groups]
             )
         self._joined = [JoinedShares(self._job, shares) for shares in self.by_level]
 
@@ -113,10 +113,10 @@ class Shares:
                 divided[0][number] = [batch]
                 continue
             owners = self.owners(batch.key)
-            for at in range(count):
-                is_of_share = owners == at
+            for share in range(count):
+                is_of_share = owners == share
                 if is_of_share.any():
-                    divided[at][number] = [batch if is_of_share.all() else batch.take(is_of_share)]
+                    divided[share][number] = [batch if is_of_share.all() else batch.take(is_of_share)]
         return divided
 
 

@@ -27,17 +27,17 @@ def is_embedded(folder: Path) -> bool:
     return (folder / _CHECKPOINTS).is_dir() or (folder / _ASKED).exists()
 
 
-def remembered_target(folder: Path, asked: str | None) -> Target:
+def remembered_target(folder: Path, target_text: str | None) -> Target:
     """Return the target of a job that starts; None asks for the one inside the folder. Raises: StoreError."""
-    if asked is not None and ":" not in asked:
-        asked = str(Path(asked).resolve())
-    target = default_target(folder) if asked is None else Target(asked)
+    if target_text is not None and ":" not in target_text:
+        target_text = str(Path(target_text).resolve())
+    target = default_target(folder) if target_text is None else Target(target_text)
     path = folder / _ASKED
     try:
-        if asked is None:
+        if target_text is None:
             path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_bytes() != asked.encode():
-            replace_file(path, asked.encode())
+        elif not path.exists() or path.read_bytes() != target_text.encode():
+            replace_file(path, target_text.encode())
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; make room on the disk, then start again") from error
     return target

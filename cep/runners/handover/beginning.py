@@ -61,7 +61,7 @@ class Beginning:
 
     def partition_times(self) -> PartitionTimes:
         """Return `times` with the names of partitions on Spark."""
-        return {partition_name(lane): at for lane, at in self.times.items()}
+        return {partition_name(lane): time_ms for lane, time_ms in self.times.items()}
 
     def starting(self, kind: str, topic: str) -> str | None:
         """Return the start of each partition, as {"topic": {"3": 17}}; None if the state was made without the topic.
@@ -87,7 +87,7 @@ class Beginning:
         topics = sorted({m[1] for lane in positions if (m := _LANE.fullmatch(lane))})
         if topics:
             raise _other_source(kind, "a folder", topics)
-        parts = sorted(name for name, done in positions.items() if done >= 0)
+        parts = sorted(name for name, position in positions.items() if position >= 0)
         if parts:
             raise UsageError(
                 f"{parts[0]} was read in part, and Spark reads whole files; let the job before come to the end of it "
@@ -164,8 +164,10 @@ def _checked(begins: Beginning) -> Beginning:
         isinstance(begins.rulebook, str)
         and all(type(number) is int for number in numbers)
         and isinstance(begins.positions, dict)
-        and all(isinstance(at, dict) for at in begins.positions.values())
-        and all(type(at) is int for of in begins.positions.values() for at in of.values())
+        and all(isinstance(by_partition, dict) for by_partition in begins.positions.values())
+        and all(
+            type(position) is int for by_partition in begins.positions.values() for position in by_partition.values()
+        )
         and isinstance(begins.topic_ids, dict)
     )
     if not is_written:
@@ -177,8 +179,8 @@ def _group_file(group: int) -> str:
     return f"group-{group:05}.cep"
 
 
-def _other_source(kind: str, asked: str, had: list[str]) -> UsageError:
+def _other_source(kind: str, source: str, had: list[str]) -> UsageError:
     return UsageError(
-        f"{kind} come from {asked}, but the state that the job begins with was made of {', '.join(had[:5])}; "
+        f"{kind} come from {source}, but the state that the job begins with was made of {', '.join(had[:5])}; "
         "read the same source, under the same name"
     )

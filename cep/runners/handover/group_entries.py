@@ -102,26 +102,26 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
     numbers = {domain_name(domain, level): number for number, domain in enumerate(job.domains)}
     group_state = GroupState()
     for raw, data in entries:
-        at = split_key(raw)
-        if at.namespace in EARLIER_SEEN:
+        entry_key = split_key(raw)
+        if entry_key.namespace in EARLIER_SEEN:
             refuse_earlier_ids()
-        if at.namespace in (DEADLINES, PAST_DEADLINES):
-            if at.name == deadlines_name(level):
-                times_ms = group_state.deadlines if at.namespace == DEADLINES else group_state.over
+        if entry_key.namespace in (DEADLINES, PAST_DEADLINES):
+            if entry_key.name == deadlines_name(level):
+                times_ms = group_state.deadlines if entry_key.namespace == DEADLINES else group_state.over
                 times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
                 for number, page in np.argwhere(times != NEVER).tolist():
                     times_ms[number << PAGE_BITS | page] = int(times[number, page])
-        elif at.name in numbers:
-            number = numbers[at.name]
-            if at.namespace == PAGES:
-                group_state.pages[number << PAGE_BITS | PAGE.unpack(at.item)[0]] = data
-            elif at.namespace == PAST:
-                group_state.heads[number << PAGE_BITS | PAGE.unpack(at.item)[0]] = data
-            elif at.namespace == SEGMENTS:
-                page, segment = SEGMENT.unpack(at.item)
+        elif entry_key.name in numbers:
+            number = numbers[entry_key.name]
+            if entry_key.namespace == PAGES:
+                group_state.pages[number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
+            elif entry_key.namespace == PAST:
+                group_state.heads[number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
+            elif entry_key.namespace == SEGMENTS:
+                page, segment = SEGMENT.unpack(entry_key.item)
                 group_state.segments[number << PAGE_BITS | page, segment] = data
-            elif at.namespace == WAITING:
+            elif entry_key.namespace == WAITING:
                 group_state.waiting[number] = data
-            elif at.namespace == SEEN:
-                group_state.seen[number, BUCKET.unpack(at.item)[0]] = data
+            elif entry_key.namespace == SEEN:
+                group_state.seen[number, BUCKET.unpack(entry_key.item)[0]] = data
     return group_state

@@ -237,10 +237,10 @@ def laid_out(
 
     `group` is one of the replay's key groups; None takes all.
     """
-    for at, domain in enumerate(warm.about.job.domains):
+    for number, domain in enumerate(warm.about.job.domains):
         program = programs.get(domain)
         if program is None:
             continue
-        states = [migrate_state(stored, program)[0] for stored in warm.states(level, at, group)]
+        states = [migrate_state(stored, program)[0] for stored in warm.states(level, number, group)]
         if states:
             yield job.domains.index(domain), concat_states(states, program.row_registers)

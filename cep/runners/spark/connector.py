@@ -61,8 +61,12 @@ def packed_topic(spark: SparkSession, source: TopicSource, job: Job, *, is_end: 
 
     Raises: UsageError if the connector is missing, lacks a setting, or does not support an option.
     """
-    asked = {"max_records": source.records_per_trigger, "max_bytes": source.bytes_per_trigger, "ending": source.ending}
-    for name, value in asked.items():
+    options = {
+        "max_records": source.records_per_trigger,
+        "max_bytes": source.bytes_per_trigger,
+        "ending": source.ending,
+    }
+    for name, value in options.items():
         if value is not None:
             raise UsageError(f'connector = "spark" knows no {name}; leave it out, or read with connector = "client"')
     if headers_of(source.form.mapping):

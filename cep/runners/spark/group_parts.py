@@ -44,18 +44,18 @@ class Part:
         self._entries = entries
         self._name = name
 
-    def get(self, at: int, number: int = 0) -> bytes | None:
+    def get(self, index: int, number: int = 0) -> bytes | None:
         """Return the content; None if the part does not exist."""
-        value = self._entries.getValue((self._name, at, number))
+        value = self._entries.getValue((self._name, index, number))
         return None if value is None else bytes(value[0])
 
-    def put(self, at: int, content: bytes, number: int = 0) -> None:
+    def put(self, index: int, content: bytes, number: int = 0) -> None:
         """Set the content of a part."""
-        self._entries.updateValue((self._name, at, number), (content,))
+        self._entries.updateValue((self._name, index, number), (content,))
 
-    def remove(self, at: int, number: int = 0) -> None:
+    def remove(self, index: int, number: int = 0) -> None:
         """Remove a part."""
-        self._entries.removeKey((self._name, at, number))
+        self._entries.removeKey((self._name, index, number))
 
 
 class GroupParts:

@@ -93,8 +93,8 @@ class DomainPages(SinglePages):
         return key_pages(keys, self._job.groups_count, self._job.pages_count).astype(np.int64)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
-        due = [slot for slot in self.stored() if self._deadlines[self._base + slot] <= watermark_ms]
-        return np.union1d(self.slots(keys), np.array(due, np.int64))
+        due_slots = [slot for slot in self.stored() if self._deadlines[self._base + slot] <= watermark_ms]
+        return np.union1d(self.slots(keys), np.array(due_slots, np.int64))
 
     def stored(self) -> list[int]:
         return [page - self._base for page in self._deadlines if page >> PAGE_BITS == self._base >> PAGE_BITS]
@@ -168,16 +168,16 @@ class _WaitingEvents:
             return None
         stored = self._part.get(number) if self._before_ms is not None else None
         batches = [conformed(decode_batch(stored), self._schema)] if stored is not None else []
-        due, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
+        released, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
         if rest:
             self._store(number, concat_batches(rest))
         elif stored is not None:
             self._part.remove(number)
-        return due
+        return released
 
-    def _store(self, number: int, left: EventBatch) -> None:
-        self._part.put(number, encode_batch(left))
-        earliest_ms, before_ms = int(left.time_ms.min()), self._progress.waiting_ms
+    def _store(self, number: int, waiting: EventBatch) -> None:
+        self._part.put(number, encode_batch(waiting))
+        earliest_ms, before_ms = int(waiting.time_ms.min()), self._progress.waiting_ms
         self._progress.waiting_ms = earliest_ms if before_ms is None else min(before_ms, earliest_ms)
 
 

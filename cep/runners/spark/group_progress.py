@@ -52,7 +52,7 @@ class GroupProgress:
                 "the checkpoint is of a build that kept other things of a key group; "
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
-        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests, *later = values
+        rulebook, watermark_ms, times, pages, waiting_ms, id_buckets, over, since_ms, digests, *later = values
         defaults = [TIME_MS_MIN, None, TIME_MS_MIN]
         heartbeat_ms, last_event, gap_ms = later + defaults[len(later) :]
         return GroupProgress(
@@ -61,7 +61,7 @@ class GroupProgress:
             times_from_json(times),
             {int(page): ms for page, ms in pages.items()},
             waiting_ms,
-            {int(domain): buckets for domain, buckets in seen.items()},
+            {int(domain): buckets for domain, buckets in id_buckets.items()},
             {int(page): ms for page, ms in over.items()},
             since_ms,
             {int(page): digest for page, digest in digests.items()},

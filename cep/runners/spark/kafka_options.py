@@ -82,47 +82,47 @@ class Options:
 
 def parse_options(options: Mapping[str, str]) -> Options:
     """Spark's options, whose names have lost their case, checked. Errors: UsageError with the option's name."""
-    given = {name.lower(): value for name, value in options.items()}
-    client = {n.removeprefix(_CLIENT_PREFIX): given.pop(n) for n in list(given) if n.startswith(_CLIENT_PREFIX)}
-    registry = {n.removeprefix(_REGISTRY_PREFIX): given.pop(n) for n in list(given) if n.startswith(_REGISTRY_PREFIX)}
-    servers = given.pop("bootstrap.servers", None) or client.get("bootstrap.servers")
+    values = {name.lower(): value for name, value in options.items()}
+    client = {n.removeprefix(_CLIENT_PREFIX): values.pop(n) for n in list(values) if n.startswith(_CLIENT_PREFIX)}
+    registry = {n.removeprefix(_REGISTRY_PREFIX): values.pop(n) for n in list(values) if n.startswith(_REGISTRY_PREFIX)}
+    servers = values.pop("bootstrap.servers", None) or client.get("bootstrap.servers")
     client.pop("bootstrap.servers", None)
     option_names = {name.lower(): name for name in _OPTIONS}
-    for name in given:
+    for name in values:
         if name not in option_names:
             near = difflib.get_close_matches(name, option_names, n=1)
             hint = f"did you mean {option_names[near[0]]}" if near else f"known: {', '.join(_OPTIONS)}, kafka.*"
             raise UsageError(f"{FORMAT} has no option {name}; {hint}")
-    topics = tuple(dict.fromkeys(t.strip() for t in given.get("topic", "").split(",") if t.strip()))
+    topics = tuple(dict.fromkeys(t.strip() for t in values.get("topic", "").split(",") if t.strip()))
     for name, value in (("bootstrap.servers", servers), ("topic", topics)):
         if not value:
             raise UsageError(f"{FORMAT} needs option {name}")
     assert servers is not None
     for side in ("starting", "ending"):
-        if f"{side}offsets" in given and f"{side}timestamp" in given:
+        if f"{side}offsets" in values and f"{side}timestamp" in values:
             raise UsageError(f"{FORMAT} takes {side}Offsets or {side}Timestamp, not both")
-    wait_ms = _positive(given, "waitMs")
+    wait_ms = _positive(values, "waitMs")
     return Options(
         KafkaSettings(servers, tuple(sorted(client.items())), wait_ms if wait_ms is not None else KAFKA_WAIT_MS_MAX),
         topics,
-        given.get("startingoffsets"),
-        given.get("endingoffsets"),
-        _positive(given, "startingTimestamp"),
-        _positive(given, "endingTimestamp"),
-        _positive(given, "maxRecordsPerTrigger"),
-        _positive(given, "maxBytesPerTrigger"),
-        _positive(given, "maxRecordsPerPartition"),
-        _positive(given, "maxTasks"),
-        given.get("planslate") == "true",
-        Path(given["pausedpartitions"]) if "pausedpartitions" in given else None,
-        given.get("ends") == "true",
-        json.loads(given["job"]) if "job" in given else None,
+        values.get("startingoffsets"),
+        values.get("endingoffsets"),
+        _positive(values, "startingTimestamp"),
+        _positive(values, "endingTimestamp"),
+        _positive(values, "maxRecordsPerTrigger"),
+        _positive(values, "maxBytesPerTrigger"),
+        _positive(values, "maxRecordsPerPartition"),
+        _positive(values, "maxTasks"),
+        values.get("planslate") == "true",
+        Path(values["pausedpartitions"]) if "pausedpartitions" in values else None,
+        values.get("ends") == "true",
+        json.loads(values["job"]) if "job" in values else None,
         RecordFormat(
-            given.get("format", "json"),
+            values.get("format", "json"),
             tuple(sorted(registry.items())),
-            given.get("schemafile"),
-            given.get("message"),
-            FieldMapping.from_json(given["mapping"]) if "mapping" in given else PLAIN,
+            values.get("schemafile"),
+            values.get("message"),
+            FieldMapping.from_json(values["mapping"]) if "mapping" in values else PLAIN,
         ),
     )
 

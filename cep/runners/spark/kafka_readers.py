@@ -58,15 +58,17 @@ class KafkaReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        given = self._options
-        start, end = given.starting("earliest", "earliest"), given.ending()
-        latest = latest_offsets(given.settings, given.topics)
-        for wanted in ranges_between(start, end):
-            last = latest[wanted.topic][wanted.partition]
-            if wanted.end > last:
-                raise SourceError(f"endingOffsets want {wanted}, but the partition ends at {last}; lower the offset")
+        options = self._options
+        start, end = options.starting("earliest", "earliest"), options.ending()
+        latest = latest_offsets(options.settings, options.topics)
+        for offset_range in ranges_between(start, end):
+            last = latest[offset_range.topic][offset_range.partition]
+            if offset_range.end > last:
+                raise SourceError(
+                    f"endingOffsets want {offset_range}, but the partition ends at {last}; lower the offset"
+                )
         # Spark takes an empty list for "not partitioned" and would read once with no ranges at all.
-        return _plan(given, Position(start), Position(end)) or [TaskRanges(())]
+        return _plan(options, Position(start), Position(end)) or [TaskRanges(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -84,8 +86,10 @@ class KafkaStreamReader(AdmittedReader):
         self._seen: Offsets | None = None  # the end of the topic at the plan before
 
     def first(self) -> dict[str, Any]:
-        given = self._options
-        return Position(given.starting("latest", "earliest"), {}, topic_ids(given.settings, given.topics)).to_json()
+        options = self._options
+        return Position(
+            options.starting("latest", "earliest"), {}, topic_ids(options.settings, options.topics)
+        ).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         records_max = self._options.records_per_trigger_max
@@ -95,32 +99,32 @@ class KafkaStreamReader(AdmittedReader):
         self._target = latest_offsets(self._options.settings, self._options.topics)
 
     def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        given, position = self._options, Position.from_json(start)
+        options, position = self._options, Position.from_json(start)
         for topic in position.offsets:
-            if topic not in given.topics:
+            if topic not in options.topics:
                 raise UsageError(
                     f"the checkpoint directory has offsets of topic {topic}, which option topic no longer names; "
                     "name it again or start with a new checkpoint directory"
                 )
         if self._target is None:
-            latest, ids = latest_offsets_and_ids(given.settings, given.topics)
+            latest, ids = latest_offsets_and_ids(options.settings, options.topics)
         else:
-            latest, ids = self._target, topic_ids(given.settings, given.topics)
+            latest, ids = self._target, topic_ids(options.settings, options.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
-        if given.plans_late and self._target is None:
+        if options.plans_late and self._target is None:
             end, self._seen = self._seen or latest, latest
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
-        if given.has_ending:
+        if options.has_ending:
             end = bounded(position.offsets, latest, self._ending_offsets())
             ranges = ranges_between(position.offsets, end)
-        if given.paused_partitions is not None and (paused := read_paused(given.paused_partitions)):
+        if options.paused_partitions is not None and (paused := read_paused(options.paused_partitions)):
             end = without_paused(ranges, end, paused)
             ranges = ranges_between(position.offsets, end)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if given.bytes_per_trigger_max is not None and ranges:
+        if options.bytes_per_trigger_max is not None and ranges:
             longest = max(ranges, key=lambda r: r.end - r.start)
-            by_size = max(1, given.bytes_per_trigger_max // mean_record_bytes(given.settings, longest))
+            by_size = max(1, options.bytes_per_trigger_max // mean_record_bytes(options.settings, longest))
             records_max = by_size if records_max is None else min(by_size, records_max)
         if records_max is not None:
             end = limit_offsets(position.offsets, end, records_max)
@@ -182,7 +186,7 @@ def _plan(options: Options, start: Position, end: Position, records_per_task: in
     times = NOTHING_READ if end.look is None else _times(start, end, end.look)
     tasks = len(ranges)
     if options.tasks_max is not None:
-        records = sum(wanted.end - wanted.start for wanted in ranges)
+        records = sum(offset_range.end - offset_range.start for offset_range in ranges)
         tasks = min(options.tasks_max, -(-records // records_per_task))
     dealt = share_ranges(ranges, tasks)
     if end.look is not None and not dealt:
@@ -197,9 +201,9 @@ def _times(start: Position, end: Position, look: Look) -> TimesRead:
     while.
     """
     partitions: dict[str, PartitionTime] = {}
-    for topic, of in end.offsets.items():
+    for topic, by_partition in end.offsets.items():
         behind, named = end.behind.get(topic, ()), {} if start.look is None else start.offsets.get(topic, {})
-        for partition, offset in of.items():
+        for partition, offset in by_partition.items():
             if partition in behind or named.get(partition) != offset:
                 partitions[partition_name(topic, partition)] = PartitionTime(TIME_MS_MIN, partition in behind)
     return TimesRead(partitions, now_ms=look.now_ms, is_end=look.is_end)
@@ -207,4 +211,4 @@ def _times(start: Position, end: Position, look: Look) -> TimesRead:
 
 def _read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, TaskRanges)
-    return chain.from_iterable(read_range(options.settings, wanted) for wanted in partition.ranges)
+    return chain.from_iterable(read_range(options.settings, offset_range) for offset_range in partition.ranges)

@@ -62,7 +62,10 @@ def without_paused(ranges: Sequence[OffsetRange], end: Offsets, paused: Collecti
     waiting = {(r.topic, r.partition): r.start for r in ranges if partition_name(r.topic, r.partition) in paused}
     if len(waiting) in (0, len(ranges)):
         return end
-    return {topic: {p: waiting.get((topic, p), last) for p, last in of.items()} for topic, of in end.items()}
+    return {
+        topic: {p: waiting.get((topic, p), last) for p, last in by_partition.items()}
+        for topic, by_partition in end.items()
+    }
 
 
 def partition_name(topic: str, partition: int) -> str:

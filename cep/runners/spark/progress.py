@@ -27,7 +27,7 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
     if not console.is_terminal:
         return work()
     tracker = spark.sparkContext.statusTracker()
-    done = threading.Event()
+    finished = threading.Event()
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -38,8 +38,8 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
     with ThreadPoolExecutor(1) as pool, Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
         running = pool.submit(work)
-        running.add_done_callback(lambda _: done.set())
-        while not done.wait(_POLL_S):
+        running.add_done_callback(lambda _: finished.set())
+        while not finished.wait(_POLL_S):
             stages = [s for i in tracker.getActiveStageIds() if (s := tracker.getStageInfo(i)) is not None]
             total = sum(s.numTasks for s in stages)
             if total:
@@ -65,5 +65,7 @@ def positions(progress: Mapping[str, Any]) -> dict[str, int]:
     for source in progress.get("sources") or []:
         with suppress(SourceError):  # the offset of a folder has another form
             offsets = Position.from_json(source.get("endOffset") or {}).offsets
-            offsets_of |= {f"{topic}[{p}]": offset for topic, of in offsets.items() for p, offset in of.items()}
+            offsets_of |= {
+                f"{topic}[{p}]": offset for topic, by_partition in offsets.items() for p, offset in by_partition.items()
+            }
     return offsets_of

@@ -61,8 +61,8 @@ def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
     if not 1 <= partitions <= job.groups_count:
         raise UsageError(f"{partitions} partitions: give 1 to {job.groups_count}, the job's key groups")
     with lock_checkpoint(checkpoint):
-        before, planned, done = partitions_of(checkpoint), planned_batch(checkpoint), last_batch(checkpoint)
-        if planned != done:
+        before, planned, last_batch_id = partitions_of(checkpoint), planned_batch(checkpoint), last_batch(checkpoint)
+        if planned != last_batch_id:
             raise UsageError(
                 f"micro-batch {planned} of {checkpoint} has begun and not ended; "
                 "run `cep live --available-now` with the job's settings once, then rescale"

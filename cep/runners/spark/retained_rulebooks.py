@@ -45,7 +45,7 @@ class RetainedRulebooks:
         oldest = batch_id - MICRO_BATCHES_RETAINED
         is_due = min(oldest - ledger["since"], oldest - ledger["swept"]) >= 0
         if is_due:
-            followed_at = [at for at, _ in rulebooks[1:]] + [batch_id]
+            followed_at = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
             rulebooks = [rulebook for rulebook, end in zip(rulebooks, followed_at, strict=True) if end > oldest]
             ledger["swept"] = batch_id
         write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))

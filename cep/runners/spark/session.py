@@ -228,5 +228,5 @@ def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
 def _import_path() -> list[str]:
     """Return the folders that a worker needs before its own: our folder, and the folders given only to the driver."""
     installed = (sys.prefix, sys.base_prefix)
-    given = [str(Path(p or ".").resolve()) for p in sys.path if not p.startswith(installed)]
-    return list(dict.fromkeys([str(_PACKAGE_ROOT), *given]))
+    driver_folders = [str(Path(p or ".").resolve()) for p in sys.path if not p.startswith(installed)]
+    return list(dict.fromkeys([str(_PACKAGE_ROOT), *driver_folders]))

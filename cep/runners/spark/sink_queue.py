@@ -195,8 +195,8 @@ def adopt(directory: Path, names: Sequence[str]) -> dict[str, int]:
     Returns: by the name of a sink that is gone, how many alerts wait for it, if no sink is new.
     """
     folder = directory / FOLDER
-    own = {digest_of(name) for name in names}
-    gone = [path for path in sorted(folder.glob("*")) if path.name not in own and _files(path)]
+    sink_digests = {digest_of(name) for name in names}
+    gone = [path for path in sorted(folder.glob("*")) if path.name not in sink_digests and _files(path)]
     new = [name for name in names if not (folder / digest_of(name)).exists()]
     if not new:
         counts = [sum(decode_alerts(file.read_bytes()).num_rows for file in _files(path)) for path in gone]

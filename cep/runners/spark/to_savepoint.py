@@ -59,9 +59,9 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
     """
     job = job_of(checkpoint)
     with lock_checkpoint(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
-        planned, done = planned_batch(checkpoint), last_batch(checkpoint)
-        assert done is not None, "job_of has refused one without"
-        if planned != done:
+        planned, last_batch_id = planned_batch(checkpoint), last_batch(checkpoint)
+        assert last_batch_id is not None, "job_of has refused one without"
+        if planned != last_batch_id:
             raise UsageError(
                 f"micro-batch {planned} of {checkpoint} has begun and not ended; "
                 "run `cep live --available-now` with the job's settings once, then make the savepoint"
@@ -71,12 +71,12 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
             progress = _gather(spark, checkpoint, job, store)
             rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
-            payload = _payload(checkpoint, rulebook, progress, done)
+            payload = _payload(checkpoint, rulebook, progress, last_batch_id)
             part = Part(STAGES, store, 0, job.groups_count)
             created_ms = int(time.time() * 1_000)
             work, lists = Path(scratch) / "entries", rulebook.lists.files()
-            made = write_savepoint(target, work, (part,), payload.to_bytes(), created_ms, lists)
-    return Saved(range(job.groups_count), len(made.files))
+            savepoint = write_savepoint(target, work, (part,), payload.to_bytes(), created_ms, lists)
+    return Saved(range(job.groups_count), len(savepoint.files))
 
 
 def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
@@ -140,7 +140,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             "since_ms": progress.since_ms,
             "gap_ms": progress.gap_ms,
             "heartbeat_ms": progress.heartbeat_ms,
-            "times": times_json({lane_name(partition): at for partition, at in progress.times.items()}),
+            "times": times_json({lane_name(partition): time_ms for partition, time_ms in progress.times.items()}),
         },
         positions={
             name: {**before.get(name, {}), **read_positions(query, number, batch_id)}
@@ -179,7 +179,11 @@ def read_positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
     offset = _offset(query, source, batch_id)
     if isinstance(offset, set):
         return dict.fromkeys(offset, _DONE)
-    return {f"{topic}[{partition}]": at for topic, of in offset.offsets.items() for partition, at in of.items()}
+    return {
+        f"{topic}[{partition}]": position
+        for topic, by_partition in offset.offsets.items()
+        for partition, position in by_partition.items()
+    }
 
 
 def _files_read(log: Path, last: int) -> set[str]:
