@@ -62,7 +62,7 @@ class GivenLists:
 
     def timelines(self) -> Lists:
         """Return the lists for a program: their content has always been the same."""
-        return {key: (FixedVersion(TIME_MS_MIN, given.content),) for key, given in self.lists.items()}
+        return {key: (FixedVersion(TIME_MS_MIN, given_list.content),) for key, given_list in self.lists.items()}
 
 
 def given_lists(checked: Checked) -> GivenLists:

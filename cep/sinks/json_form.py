@@ -50,20 +50,20 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
     valid = np.ones(numbers.shape, np.bool_)
     contents = [np.zeros(0, np.uint8)]
     size = 0
-    for at, (column, kind) in enumerate(zip(columns, kinds.tolist(), strict=True)):
+    for index, (column, kind) in enumerate(zip(columns, kinds.tolist(), strict=True)):
         if column.null_count:
-            valid[at] = column.is_valid()
+            valid[index] = column.is_valid()
             if column.null_count == count:
                 continue
         if kind in (RAW, QUOTED):
             starts, content = _lists(column) if pa.types.is_list(column.type) else _texts(column)
-            offsets[at] = starts + (size - starts[0])
+            offsets[index] = starts + (size - starts[0])
             contents.append(content[starts[0] : starts[-1]])
-            size = int(offsets[at, -1])
+            size = int(offsets[index, -1])
         elif kind == TRUTH:
-            numbers[at] = column.fill_null(False) if column.null_count else column
+            numbers[index] = column.fill_null(False) if column.null_count else column
         else:
-            numbers[at] = _integers(column.cast(_STAMP) if kind == TIME and column.type != _STAMP else column)
+            numbers[index] = _integers(column.cast(_STAMP) if kind == TIME and column.type != _STAMP else column)
     return Texts(*write_objects(names, kinds, may_lack, Texts(offsets, np.concatenate(contents)), numbers, valid))
 
 

@@ -87,7 +87,7 @@ class _AtOnce:
         except KafkaException as error:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
 
-    def send(self, records: Sequence[Record], what: str) -> None:
+    def send(self, records: Sequence[Record], noun: str) -> None:
         """Send the records and wait until the brokers have all of them.
 
         Raises: SinkAwayError if they do not take them within `wait_ms_max`.
@@ -110,7 +110,7 @@ class _AtOnce:
             reason = reason_of(self._errors[0]) if self._errors else f"no answer within {self._wait_ms_max} ms"
             word = sink_reason(self._errors[0]) if self._errors else "no_answer"
             raise SinkAwayError(
-                f"{len(self._errors) + unsent_count} of {len(records)} {what} did not reach "
+                f"{len(self._errors) + unsent_count} of {len(records)} {noun} did not reach "
                 f"topic {self._topic} at {self._servers}: {reason}; {SINK_REASONS[word]}: nothing is lost",
                 word,
             )

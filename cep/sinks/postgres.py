@@ -98,9 +98,9 @@ class PostgresSink:
             cursor.executemany(_INSERT, rows)
 
     def _failed(self, rows: Sequence[tuple[Any, ...]], batch_id: int, error: psycopg.Error, reason: str) -> str:
-        said = " ".join(str(error).split()) or type(error).__name__
+        error_text = " ".join(str(error).split()) or type(error).__name__
         return (
-            f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {said}; "
+            f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {error_text}; "
             f"{SINK_REASONS[reason]}: nothing is lost"
         )
 

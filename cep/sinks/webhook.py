@@ -128,8 +128,8 @@ class WebhookSink:
         try:
             answer = self._client.post(self._target.url, content=body, headers=self._headers(body, batch_id))
         except httpx2.HTTPError as error:
-            said = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
-            raise self._away(len(lines), batch_id, said, "no_answer") from error
+            error_text = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
+            raise self._away(len(lines), batch_id, error_text, "no_answer") from error
         if answer.is_success:
             return None
         status = answer.status_code
@@ -140,9 +140,9 @@ class WebhookSink:
             len(lines), batch_id, f"it answered {status}", _REASONS.get(status, "missing" if is_elsewhere else "busy")
         )
 
-    def _away(self, count: int, batch_id: int, said: str, reason: str) -> SinkAwayError:
+    def _away(self, count: int, batch_id: int, error_text: str, reason: str) -> SinkAwayError:
         return SinkAwayError(
-            f"{count} alerts of micro-batch {batch_id} did not reach {self._target.shown}: {said}; "
+            f"{count} alerts of micro-batch {batch_id} did not reach {self._target.shown}: {error_text}; "
             f"{SINK_REASONS[reason]}: nothing is lost",
             reason,
         )

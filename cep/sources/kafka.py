@@ -134,12 +134,14 @@ class _Admins:
         self._answered: set[tuple[int, KafkaSettings]] = set()
 
     def of(self, settings: KafkaSettings) -> AdminClient | None:
-        at = self._at(settings)
-        if time.monotonic() < self._silent_until_s.get(at, 0.0):
+        address = self._at(settings)
+        if time.monotonic() < self._silent_until_s.get(address, 0.0):
             return None
-        if at not in self._admins:
-            self._admins[at] = AdminClient(admin_options(settings.bootstrap_servers, dict(settings.client_options)))
-        return self._admins[at]
+        if address not in self._admins:
+            self._admins[address] = AdminClient(
+                admin_options(settings.bootstrap_servers, dict(settings.client_options))
+            )
+        return self._admins[address]
 
     def answered(self, settings: KafkaSettings) -> None:
         self._answered.add(self._at(settings))
@@ -149,21 +151,21 @@ class _Admins:
 
         It is about one topic: of all topics there may be thousands.
         """
-        at = self._at(settings)
-        if at in self._answered:
+        address = self._at(settings)
+        if address in self._answered:
             return False
         try:
-            self._admins[at].list_topics(topic, timeout=_ID_WAIT_S)
+            self._admins[address].list_topics(topic, timeout=_ID_WAIT_S)
         except KafkaException:
             return False
         return True
 
     def missed(self, settings: KafkaSettings, answer_others: bool) -> None:
-        at = self._at(settings)
-        self._admins.pop(at, None)
-        if (answer_others or at in self._missed) and at not in self._answered:
-            self._silent_until_s[at] = time.monotonic() + _ID_AGAIN_S
-        self._missed.add(at)
+        address = self._at(settings)
+        self._admins.pop(address, None)
+        if (answer_others or address in self._missed) and address not in self._answered:
+            self._silent_until_s[address] = time.monotonic() + _ID_AGAIN_S
+        self._missed.add(address)
 
     @staticmethod
     def _at(settings: KafkaSettings) -> tuple[int, KafkaSettings]:
@@ -237,8 +239,8 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
     """Return the brokers' answer, or the error in it. Errors: SourceError when a topic is missing."""
     consumer = _CONSUMERS.take(settings)
     try:
-        wanted = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
-        places = consumer.offsets_for_times(wanted, timeout=settings.wait_s)
+        queries = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
+        places = consumer.offsets_for_times(queries, timeout=settings.wait_s)
     except KafkaException as error:
         consumer.close()  # its knowledge of the brokers may be wrong
         return {}, error.args[0]
@@ -247,10 +249,10 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
         raise
     _CONSUMERS.give(settings, consumer)
     offsets: Offsets = {topic: {} for topic in topics}
-    for at in places:
-        if at.error is not None:
-            return {}, at.error
-        offsets[at.topic][at.partition] = at.offset
+    for answer in places:
+        if answer.error is not None:
+            return {}, answer.error
+        offsets[answer.topic][answer.partition] = answer.offset
     return offsets, None
 
 
@@ -286,7 +288,8 @@ def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int
     latest = latest_offsets(settings, topics)
     at_time = _offsets_at(settings, topics, time_ms)
     return {
-        t: {p: latest[t].get(p, 0) if at == OFFSET_END else at for p, at in of.items()} for t, of in at_time.items()
+        t: {p: latest[t].get(p, 0) if offset == OFFSET_END else offset for p, offset in by_partition.items()}
+        for t, by_partition in at_time.items()
     }
 
 
@@ -300,9 +303,9 @@ def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
 
 def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[Offsets, dict[str, str]]:
     """Return `latest_offsets` and `topic_ids`, asked side by side."""
-    asked = _ask_ids(settings, topics)
+    answers = _ask_ids(settings, topics)
     offsets = latest_offsets(settings, topics)
-    return offsets, _answered_ids(settings, *asked)
+    return offsets, _answered_ids(settings, *answers)
 
 
 def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, Future[Any]], bool]:
@@ -310,13 +313,13 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, 
     admin = _ADMINS.of(settings)
     if admin is None:
         return {}, False
-    asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
-    return asked, _ADMINS.answers_others(settings, topics[0])
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
+    return answers, _ADMINS.answers_others(settings, topics[0])
 
 
-def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:
+def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:
     ids: dict[str, str] = {}
-    for topic, future in asked.items():
+    for topic, future in answers.items():
         try:
             topic_id = str(future.result(2 * _ID_WAIT_S).topic_id)
         except TimeoutError:  # of a client that is busy; the request's own time is up before
@@ -333,12 +336,12 @@ def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]], ans
     return ids
 
 
-def mean_record_bytes(settings: KafkaSettings, wanted: OffsetRange) -> int:
+def mean_record_bytes(settings: KafkaSettings, offset_range: OffsetRange) -> int:
     """Return the mean size of the first records of the range, in bytes: key and value, at least 1.
 
     Errors: as of `read_range`. Cost: one fetch.
     """
-    sample = next(read_range(settings, wanted, _SAMPLE_RECORDS), None)
+    sample = next(read_range(settings, offset_range, _SAMPLE_RECORDS), None)
     return 1 if sample is None else max(1, (sample["key"].nbytes + sample["value"].nbytes) // sample.num_rows)
 
 
@@ -376,7 +379,7 @@ def offsets_of(settings: KafkaSettings, topics: Sequence[str], where: str, absen
 
 
 def read_range(
-    settings: KafkaSettings, wanted: OffsetRange, rows_max: int = _BATCH_RECORDS, headers: tuple[str, ...] = ()
+    settings: KafkaSettings, offset_range: OffsetRange, rows_max: int = _BATCH_RECORDS, headers: tuple[str, ...] = ()
 ) -> Generator[pa.RecordBatch, None, None]:
     """Read a range in offset order, as batches of RECORD_SCHEMA of at most `rows_max` rows; none is empty.
 
@@ -387,8 +390,8 @@ def read_range(
     """
     consumer = _CONSUMERS.take(settings)
     try:
-        consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
-        yield from _batches(consumer, settings, wanted, rows_max, headers)
+        consumer.assign([TopicPartition(offset_range.topic, offset_range.partition, offset_range.start)])
+        yield from _batches(consumer, settings, offset_range, rows_max, headers)
         consumer.unassign()
     except GeneratorExit:  # the reader wanted only the first records
         consumer.unassign()
@@ -397,7 +400,7 @@ def read_range(
     except KafkaException as error:
         consumer.close()
         kind = SourceAwayError if is_away(error) else SourceError
-        raise kind(f"reading {wanted} from {settings.bootstrap_servers}: {reason_of(error)}") from error
+        raise kind(f"reading {offset_range} from {settings.bootstrap_servers}: {reason_of(error)}") from error
     except BaseException:
         consumer.close()
         raise
@@ -405,41 +408,42 @@ def read_range(
 
 
 def _batches(
-    consumer: Consumer, settings: KafkaSettings, wanted: OffsetRange, rows_max: int, headers: tuple[str, ...]
+    consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, rows_max: int, headers: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    position = wanted.start
+    position = offset_range.start
     deadline = time.monotonic() + settings.wait_s
     last_error = ""
-    while position < wanted.end:
-        messages = consumer.consume(min(rows_max, wanted.end - position), _POLL_S)
+    while position < offset_range.end:
+        messages = consumer.consume(min(rows_max, offset_range.end - position), _POLL_S)
         notices = [m for m in messages if m.error() is not None]
         records = [m for m in messages if m.error() is None] if notices else messages
         reached = position
         if records:
-            batch = _record_batch(wanted, position, records, headers)
+            batch = _record_batch(offset_range, position, records, headers)
             reached = max(position, (records[-1].offset() or 0) + 1)
             if batch.num_rows:
                 yield batch
         for notice in notices:
-            ended_at, text = _heed(consumer, settings, wanted, reached, notice)
+            ended_at, text = _heed(consumer, settings, offset_range, reached, notice)
             reached, last_error = max(reached, ended_at), text or last_error
         if reached > position:
             position = reached
             deadline = time.monotonic() + settings.wait_s
         elif time.monotonic() > deadline:
             raise SourceAwayError(
-                f"reading {wanted} from {settings.bootstrap_servers} stopped at offset {position}: nothing came for "
-                f"{settings.wait_ms} ms; {last_error or 'the partition may have no leader or may end there'}"
+                f"reading {offset_range} from {settings.bootstrap_servers} stopped at offset {position}: "
+                f"nothing came for {settings.wait_ms} ms; "
+                f"{last_error or 'the partition may have no leader or may end there'}"
             )
 
 
 def _record_batch(
-    wanted: OffsetRange, position: int, records: Sequence[Message], headers: tuple[str, ...]
+    offset_range: OffsetRange, position: int, records: Sequence[Message], headers: tuple[str, ...]
 ) -> pa.RecordBatch:
     offsets = [m.offset() or 0 for m in records]
-    if offsets[-1] >= wanted.end or offsets[0] < position:
+    if offsets[-1] >= offset_range.end or offsets[0] < position:
         # A hole before the end lets records past it through.
-        inside = [position <= offset < wanted.end for offset in offsets]
+        inside = [position <= offset < offset_range.end for offset in offsets]
         records, offsets = list(compress(records, inside)), list(compress(offsets, inside))
     count = len(records)
     values = [m.value() for m in records]
@@ -447,8 +451,8 @@ def _record_batch(
         values = [with_headers(value, m.headers(), headers) for value, m in zip(values, records, strict=True)]
     return pa.RecordBatch.from_arrays(
         [
-            pa.repeat(pa.scalar(wanted.topic, pa.string()), count),
-            pa.repeat(pa.scalar(wanted.partition, pa.int32()), count),
+            pa.repeat(pa.scalar(offset_range.topic, pa.string()), count),
+            pa.repeat(pa.scalar(offset_range.partition, pa.int32()), count),
             pa.array(offsets, pa.int64()),
             pa.array([m.timestamp()[1] for m in records], pa.int64()),
             pa.array([m.key() for m in records], pa.binary()),
@@ -459,7 +463,7 @@ def _record_batch(
 
 
 def _heed(
-    consumer: Consumer, settings: KafkaSettings, wanted: OffsetRange, position: int, notice: Message
+    consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, position: int, notice: Message
 ) -> tuple[int, str]:
     """Handle a message that is not a record. Return the end of the partition, or 0, and a passing error."""
     error = notice.error()
@@ -468,20 +472,20 @@ def _heed(
     if code == END_CODE:
         return notice.offset() or 0, ""
     if code in GONE_CODES:
-        place = TopicPartition(wanted.topic, wanted.partition)
+        place = TopicPartition(offset_range.topic, offset_range.partition)
         earliest, latest = consumer.get_watermark_offsets(place, timeout=settings.wait_s)
         raise SourceGoneError(
-            f"{wanted}: offset {position} is gone, {wanted.topic}[{wanted.partition}] now has {earliest}..{latest}. "
-            "Records were deleted before they were read (retention), or the topic was created again; give the topic a "
-            "longer retention. `cep docs guides/operate` says how a job goes on without these records; or start with a "
-            "new checkpoint directory and startingOffsets=earliest"
+            f"{offset_range}: offset {position} is gone, {offset_range.topic}[{offset_range.partition}] now has "
+            f"{earliest}..{latest}. Records were deleted before they were read (retention), or the topic was created "
+            "again; give the topic a longer retention. `cep docs guides/operate` says how a job goes on without "
+            "these records; or start with a new checkpoint directory and startingOffsets=earliest"
         )
     if code in DAMAGED_CODES:
-        raise damaged(f"{wanted.topic}[{wanted.partition}]", position, error)
+        raise damaged(f"{offset_range.topic}[{offset_range.partition}]", position, error)
     if not is_temporary(error) and (
         code > 0 or code in _UNKNOWN_CODES
     ):  # a broker's refusal; the client retries temporary ones itself
-        raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {error.str()}")
+        raise SourceError(f"reading {offset_range} from {settings.bootstrap_servers}: {error.str()}")
     return 0, f"last error: {error.str()}"
 
 

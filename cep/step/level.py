@@ -61,7 +61,7 @@ def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
     """Match the due events of a portion, and process deadlines up to the watermark. Raises: StateError, StoreError."""
     output = MatchOutput(since_ms=task.since_ms)
     aside: list[dict[str, Any]] = []
-    due: dict[int, list[EventBatch]] = {}
+    due_batches: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
         # 4 duplicates
         new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
@@ -75,9 +75,9 @@ def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
                 if len(ties):
                     output.counters["ties_out_of_order"] += count_once(task.job, number, batch.take(ties))
         for number, batch in _due_events(task, arrivals, fresh).items():
-            due.setdefault(number, []).append(batch)
+            due_batches.setdefault(number, []).append(batch)
     # 7 match
-    _match_domains(task, portion.ports, due, output)
+    _match_domains(task, portion.ports, due_batches, output)
     if task.level > 0:
         aside.clear()
         for name in _OF_FIRST_LEVEL:
@@ -96,9 +96,9 @@ def _due_events(task: LevelTask, arrivals: ArrivalPorts, fresh: Mapping[int, Eve
     return {number: batch for number, batch in released.items() if batch is not None}
 
 
-def _match_domains(task: LevelTask, ports: LevelPorts, due: Events, output: MatchOutput) -> None:
+def _match_domains(task: LevelTask, ports: LevelPorts, due_batches: Events, output: MatchOutput) -> None:
     for number, domain in enumerate(task.job.domains):
-        batches = due.get(number)
+        batches = due_batches.get(number)
         if domain in task.programs:
             events = concat_batches(batches) if batches else empty_batch(task.job.schema)
             match_pages(ports.pages[number], task.programs[domain], events, task.watermark_ms, output)

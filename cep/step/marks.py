@@ -104,8 +104,8 @@ def with_marks(
         flags.append(_is_near(marks.get(mark, ()), time_ms) or _covers(remembered.get(mark), time_ms))
     if not any(flags):
         return alerts
-    at = alerts.schema.get_field_index(FLAWED)
-    return alerts.set_column(at, alerts.schema.field(at), pa.array(flags))
+    index = alerts.schema.get_field_index(FLAWED)
+    return alerts.set_column(index, alerts.schema.field(index), pa.array(flags))
 
 
 def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:

@@ -48,4 +48,4 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
             values = from_slots(slots.copy(), nulls, type_)
         columns[show_expr(expr)] = values.to_pylist()
     ids = batch.event_id.take(pa.array(prepared.batch_rows)).to_pylist()
-    return {i: {name: values[at] for name, values in columns.items()} for at, i in enumerate(ids)}
+    return {i: {name: values[row] for name, values in columns.items()} for row, i in enumerate(ids)}

@@ -57,7 +57,7 @@ def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
         return rows
     parts = parts_of(values, tally_width(history.tally))
     return concat_panes(
-        [replace(rows, code=nothing + at, weight=parts[:, at]) for at in range(parts.shape[1])],
+        [replace(rows, code=nothing + column, weight=parts[:, column]) for column in range(parts.shape[1])],
     )
 
 

@@ -122,7 +122,7 @@ class FilesSource:
         self._looked_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
         fresh = [p for p in paths if self._is_wanted(p) and self._done.get(self._name_of(p)) != _DONE]
-        written = [(at, p.name, p) for p in fresh if (at := _written_ms(p)) is not None]
+        written = [(written_ms, p.name, p) for p in fresh if (written_ms := _written_ms(p)) is not None]
         self._waiting.extend(p for _, _, p in sorted(written))
 
     def _is_wanted(self, path: Path) -> bool:
