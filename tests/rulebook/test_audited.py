@@ -81,7 +81,9 @@ def test_each_change_has_a_line_that_says_that_nobody_has_signed() -> None:
 def test_what_is_removed_changed_or_moved_is_noticed() -> None:
     book = audited_book()
     lines, head = audit_of(book, *DATA), book.accepted.head
+    others = audit_of(audited_book(), *DATA[::-1])  # each has a hash that fits, but follows another line
     for wrong in (
+        [*lines[:2], others[2], *lines[3:]],
         lines[:-1], lines[1:], [*lines[:3], *lines[4:]], lines[::-1], [lines[1], lines[0], *lines[2:]],
         [line.replace(b'"version":2', b'"version":5') for line in lines],
         [line.replace(b"Ada", b"Eve") for line in lines],

@@ -92,6 +92,12 @@ def test_a_signature_counts_for_one_role_and_one_past() -> None:
     assert judged(FIRST.model_copy(update={"signed": swapped})) == "forged"
     other_past = signed.model_copy(update={"previous_version": 1, "previous": digest_of(SECOND)})
     assert judged(FIRST.model_copy(update={"signed": other_past})) == "forged"
+    # Bob alone cannot sign in Ada's name and then approve.
+    drafted = sign(upsert(1), ADA, RULE_SET)
+    assert drafted.signed is not None
+    by_bob = Signature(key=ADA.public, signature=BOB.sign(b"a change of Ada's"))
+    invented = drafted.model_copy(update={"signed": drafted.signed.model_copy(update={"author": by_bob})})
+    assert judged(approve(invented, BOB)) == "forged"
     # Bob has approved Ada's text, not a text that another colleague attributes to her.
     by_eve = Signature(key=EVE.public, signature=EVE.sign(b""))
     trust = replace(TRUST, signers=(*SIGNERS, Signer("Eve", EVE.public, ("author",), ("*",))))
