@@ -17,7 +17,7 @@ from rich.console import Console
 import cep
 from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
-from cep.analysis.labels import labels_of_column
+from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.marks import Marks
 from cep.analysis.measure import Terms, measure
 from cep.analysis.mine import Ground, Link
@@ -324,3 +324,18 @@ def test_nothing_to_learn_from(tmp_path: Path) -> None:
         suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
     with pytest.raises(UsageError, match="--key nobody is no field"):
         suggest(events, marks, pieces_of, "nobody", Wanted(3, 3, 0.8))
+
+
+def test_frauds_that_were_reported_later_are_not_mined(tmp_path: Path) -> None:
+    table = planted(4, frauds=40, count=600)
+    events, marks, pieces_of = learned(table, tmp_path)
+    bad = table.filter(table["is_fraud"])
+    reports = pa.table({"event_id": bad["tx_id"], "reported_at": [int(events.time_ms.max())] * bad.num_rows})
+    deployment = deploy([upsert(BASE, "any")])
+    labels = labels_of_table(reports, deployment.schema, "labels")
+    fields = ("card_id", "amount", "status")
+    measured = measure(deployment, pieces_of, labels, Terms(maturity_ms=0), SILENT, fields)
+    assert measured.marks.frauds_count == bad.num_rows == marks.frauds_count
+    with pytest.raises(UsageError, match="is known in the first part of the time"):
+        suggest(measured.history.events, measured.marks, pieces_of, "card_id", Wanted(2, 1, 0.8), None,
+                measured.marks_at)  # fmt: skip
