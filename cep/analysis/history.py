@@ -52,15 +52,15 @@ class Events:
 
     def taken(self, rows: NDArray[np.int64]) -> Decoded:
         """Take the events at these rows."""
-        at = pa.array(rows)
-        columns = {name: column.take(at) for name, column in self.columns.items()}
+        row_array = pa.array(rows)
+        columns = {name: column.take(row_array) for name, column in self.columns.items()}
         order = None if self.order is None else self.order[rows]
-        return Decoded(self.event_id.take(at), self.event_type[rows], self.time_ms[rows], columns, (), order)
+        return Decoded(self.event_id.take(row_array), self.event_type[rows], self.time_ms[rows], columns, (), order)
 
     def batch(self, rows: NDArray[np.int64]) -> EventBatch:
         """Return what orders the events at these rows; their ids are their keys."""
-        taken = self.taken(rows)
-        return EventBatch(taken.event_id, taken.event_id, taken.event_type, taken.time_ms, {}, taken.order)
+        decoded = self.taken(rows)
+        return EventBatch(decoded.event_id, decoded.event_id, decoded.event_type, decoded.time_ms, {}, decoded.order)
 
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
         """Return the row of each id, -1 for one that no event has. A produced event is the one that completed it."""
@@ -121,33 +121,33 @@ def replay_history(
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     job = Job(deployment.schema, deployment.key_domains or (tuple(columns[:1]),), dedup_ms=dedup_ms)
     parts: dict[int, Decoded] = {}
-    made: list[pa.Table] = []
+    match_tables: list[pa.Table] = []
     watched = _watched(job, pieces, tuple(columns), parts)
-    replayed = replay_shown(job, deployment.rulebook, watched, cores, console, made=made)
+    replayed = replay_shown(job, deployment.rulebook, watched, cores, console, made=match_tables)
     numbers = sorted(parts)
     decoded = _joined(job, tuple(columns), [parts[number] for number in numbers])
     verdicts, _ = first_rows(job, decoded)
     is_new = verdicts == NEW
     rows = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
     repeats = {number: np.flatnonzero(~of_piece) for number, of_piece in zip(numbers, rows, strict=False)}
-    kept = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
-    chosen = {name: kept.columns[name] for name in columns}
-    events = Events(job.schema, kept.event_id, kept.event_type, kept.time_ms, chosen, kept.order)
-    produced = pa.concat_tables(made).combine_chunks() if made else None
+    unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
+    chosen = {name: unique.columns[name] for name in columns}
+    events = Events(job.schema, unique.event_id, unique.event_type, unique.time_ms, chosen, unique.order)
+    produced = pa.concat_tables(match_tables).combine_chunks() if match_tables else None
     return History(deployment, replayed, events, produced, {n: gone for n, gone in repeats.items() if len(gone)})
 
 
-def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
+def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
     """Replace each produced event by the events that its match has bound, until none is left. Cost: a pass a level."""
-    match_ids, bound = made["alert_id"].combine_chunks().cast(TEXT), made["events"].combine_chunks()
+    match_ids, bound = matches["alert_id"].combine_chunks().cast(TEXT), matches["events"].combine_chunks()
     for _ in range(PRODUCE_DEPTH_MAX + 1):
         is_produced = pc.match_substring_regex(ids, _PRODUCED)
         of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
-        at = rows_among(of_match, match_ids)
-        inner = at >= 0
+        match_rows = rows_among(of_match, match_ids)
+        inner = match_rows >= 0
         if not inner.any():
             break
-        lists = bound.take(pa.array(at[inner]))
+        lists = bound.take(pa.array(match_rows[inner]))
         lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
         counts = np.asarray(pc.list_value_length(lists))
         inner_ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)

@@ -96,10 +96,10 @@ def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
 
 def _line(bench: Bench, axis: Axis) -> Line | None:
     present = bench.record.params[axis.name]
-    at = next((at for at, value in enumerate(axis.values) if number_of(value) == number_of(present)), None)
-    if at is None:
+    place = next((place for place, value in enumerate(axis.values) if number_of(value) == number_of(present)), None)
+    if place is None:
         return None
-    near = axis.values[max(0, at - _STEPS) : at + _STEPS + 1]
+    near = axis.values[max(0, place - _STEPS) : place + _STEPS + 1]
     settings: list[Setting] = [{axis.name: value} for value in near]
     aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
     settings = [setting for number, setting in enumerate(settings) if number not in aside]
@@ -108,14 +108,14 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
     line = values.index(number_of(present) / size)
     intervals, samples, before = [], list[Sample](), None
     step = settings_at_once(bench, [settings[0], settings[-1]])
-    for number, seen in enumerate(_seen(bench, settings, step)):
+    for number, after in enumerate(_seen(bench, settings, step)):
         if before is not None:
-            lost = np.flatnonzero(~np.isin(before.identity, seen.identity))
-            of = (values[number - 1], values[number], number > line)
-            intervals.append(Interval(*of, *_verdicts(before, lost)))
+            lost = np.flatnonzero(~np.isin(before.identity, after.identity))
+            limits = (values[number - 1], values[number], number > line)
+            intervals.append(Interval(*limits, *_verdicts(before, lost)))
             if number in (line, line + 1):
-                samples += _samples(before, lost, of)
-        before = seen
+                samples += _samples(before, lost, limits)
+        before = after
     assert before is not None, "the present value is among them"
     further = len(before.identity)
     return Line(bench.record.id, axis.name, unit, values[line], tuple(intervals), further, tuple(samples))
@@ -124,10 +124,10 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
 def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:
     """Replay the settings and return the alerts of each."""
     all_seen = []
-    for at in range(0, len(settings), step):
-        history, judged = bench.judged(settings[at : at + step])
+    for first in range(0, len(settings), step):
+        history, judged = bench.judged(settings[first : first + step])
         identity = _identities(judged)
-        for number in range(len(settings[at : at + step])):
+        for number in range(len(settings[first : first + step])):
             place = np.flatnonzero(judged.rule == number)
             all_seen.append(_Seen(history, judged, place, identity[place]))
     return all_seen
@@ -144,16 +144,16 @@ def _identities(judged: Judged) -> NDArray[np.uint64]:
     return identity
 
 
-def _verdicts(seen: _Seen, some: NDArray[np.int64]) -> tuple[int, int, int]:
-    right, immature = seen.judged.is_right[seen.place[some]], seen.judged.is_immature[seen.place[some]]
+def _verdicts(alerts: _Seen, some: NDArray[np.int64]) -> tuple[int, int, int]:
+    right, immature = alerts.judged.is_right[alerts.place[some]], alerts.judged.is_immature[alerts.place[some]]
     return int(right.sum()), int((~right & ~immature).sum()), int(immature.sum())
 
 
-def _samples(seen: _Seen, some: NDArray[np.int64], of: tuple[float, float, bool]) -> list[Sample]:
+def _samples(alerts: _Seen, some: NDArray[np.int64], limits: tuple[float, float, bool]) -> list[Sample]:
     """Take some right ones and some others, the first in the order of time."""
-    judged, history = seen.judged, seen.history
+    judged, history = alerts.judged, alerts.history
     (rule,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}
-    places = seen.place[some]
+    places = alerts.place[some]
     is_right = judged.is_right[places]
     chosen = [*places[is_right][:_SAMPLES], *places[~is_right][:_SAMPLES]]
     samples = []
@@ -164,10 +164,10 @@ def _samples(seen: _Seen, some: NDArray[np.int64], of: tuple[float, float, bool]
         key = shown_key(judged.key[int(place)].as_py(), rule, history.events.schema)
         samples.append(
             Sample(
-                of[2],
+                limits[2],
                 verdict,
-                of[0],
-                of[1],
+                limits[0],
+                limits[1],
                 key,
                 show_time(int(judged.detected_ms[place])),
                 tuple(ids[-_EVENTS_SHOWN:]),

@@ -59,39 +59,39 @@ class Rows(NamedTuple):
         return np.maximum(np.searchsorted(place, place - past_ms, side="right"), self.key_start)
 
 
-def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
+def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
     """Yield the conditions: counts of event types and of their few values, amounts compared with their average, and
     sums.
 
     `is_fraud` bool[N]: the limits of sums are also chosen among the sums of frauds.
     """
     types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
-    is_of = {each.name: events.event_type[of.rows] == code for code, each in types}
+    is_of = {each.name: events.event_type[key_rows.rows] == code for code, each in types}
     for _, event_type in types:
         if is_of[event_type.name].sum() >= FEW:
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
-                    given = numbers(events, of.rows, is_of[event_type.name], field)
-                    yield from _beside_average(of, event_type, field, given)
-                    if _is_summable(field, given):
-                        yield from _summed(of, event_type, field, given, is_fraud)
+                    field_numbers = numbers(events, key_rows.rows, is_of[event_type.name], field)
+                    yield from _beside_average(key_rows, event_type, field, field_numbers)
+                    if _is_summable(field, field_numbers):
+                        yield from _summed(key_rows, event_type, field, field_numbers, is_fraud)
     for past_ms in _COUNTED_MS:
-        begin = of.begin(past_ms)
+        begin = key_rows.begin(past_ms)
         for _, counted in types:
-            for where, reads, holds in _countable(events, of, counted, is_of[counted.name]):
+            for where, reads, holds in _countable(events, key_rows, counted, is_of[counted.name]):
                 before = np.concatenate([[0], np.cumsum(holds)])
-                count = before[np.arange(len(of.rows))] - before[begin]
+                count = before[np.arange(len(key_rows.rows))] - before[begin]
                 for _, event_type in types:
                     yield from _counted(event_type, is_of[event_type.name], (counted, where, reads), past_ms, count)
     for past_ms in _SILENT_MS:
-        begin = of.begin(past_ms)
+        begin = key_rows.begin(past_ms)
         for _, counted in types:
             before = np.concatenate([[0], np.cumsum(is_of[counted.name])])
-            is_silent = before[np.arange(len(of.rows))] == before[begin]
+            is_silent = before[np.arange(len(key_rows.rows))] == before[begin]
             for _, event_type in types:
                 yield _silent(event_type, is_of[event_type.name] & is_silent, counted, past_ms)
     for _, event_type in types:
-        yield from _distinct(events, of, event_type, is_of[event_type.name])
+        yield from _distinct(events, key_rows, event_type, is_of[event_type.name])
 
 
 def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType, past_ms: int) -> Atom:
@@ -101,18 +101,18 @@ def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType,
     return Atom(event_type.name, text, "<=", "0", "int", holds, text, "", name, (), past_ms)
 
 
-def _distinct(events: Events, of: Rows, event_type: EventType, is_of: NDArray[np.bool_]) -> Iterator[Atom]:
+def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of: NDArray[np.bool_]) -> Iterator[Atom]:
     """Yield the conditions on the number of different values of fields with many values."""
     fields = [
         (field, codes)
         for field in event_type.fields
         if field.type.kind is Kind.STRING and field.name in events.columns and not field.type.protected
-        and (codes := _codes(events, of, is_of, field)).max(initial=-1) >= _DISTINCT_VALUES_MIN
+        and (codes := _codes(events, key_rows, is_of, field)).max(initial=-1) >= _DISTINCT_VALUES_MIN
     ]  # fmt: skip
     for field, codes in fields[:_DISTINCT_FIELDS_MAX]:
         for past_ms in _DISTINCT_MS:
             count = np.empty(len(codes), np.int64)
-            count_distinct(codes, of.begin(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
+            count_distinct(codes, key_rows.begin(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
             window = show_duration(past_ms)
             text = f"distinct({event_type.name}.{field.name} over {window})"
             name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
@@ -123,22 +123,22 @@ def _distinct(events: Events, of: Rows, event_type: EventType, is_of: NDArray[np
                 )
 
 
-def _codes(events: Events, of: Rows, is_of: NDArray[np.bool_], field: Field) -> NDArray[np.int64]:
+def _codes(events: Events, key_rows: Rows, is_of: NDArray[np.bool_], field: Field) -> NDArray[np.int64]:
     """Return a number for each value of a field; -1 for other events, and without a value."""
-    codes = np.asarray(encoded(events.columns[field.name].take(pa.array(of.rows))).indices.fill_null(-1))
+    codes = np.asarray(encoded(events.columns[field.name].take(pa.array(key_rows.rows))).indices.fill_null(-1))
     return np.where(is_of, codes, -1).astype(np.int64)
 
 
-def _is_summable(field: Field, given: _Numbers) -> bool:
+def _is_summable(field: Field, field_numbers: _Numbers) -> bool:
     """Return True for amounts: a sum of balances, scores or rates means nothing, and neither has one with a sign."""
-    values, has_value = given
+    values, has_value = field_numbers
     role = role_of(field.name)
     is_amount = role is Role.MONEY or (role is Role.OTHER and field.type.kind is Kind.DECIMAL)
     return is_amount and bool(values[has_value].min(initial=0.0) >= 0)
 
 
 def _countable(
-    events: Events, of: Rows, event_type: EventType, is_of: NDArray[np.bool_]
+    events: Events, key_rows: Rows, event_type: EventType, is_of: NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Yield the countable events: all events of the type, and those with a common value."""
     if is_of.sum() < FEW:
@@ -146,15 +146,15 @@ def _countable(
     yield "", "", is_of
     for field in event_type.fields:
         if field.type.kind in (Kind.ENUM, Kind.BOOL) and field.name in events.columns and not field.type.protected:
-            for written, holds in few_values(events, of.rows, field, _KINDS_MAX):
+            for written, holds in few_values(events, key_rows.rows, field, _KINDS_MAX):
                 yield f"{field.name} == {written}", field.name, is_of & holds
 
 
 def _counted(
-    event_type: EventType, is_of: NDArray[np.bool_], of: tuple[EventType, str, str], past_ms: int,
+    event_type: EventType, is_of: NDArray[np.bool_], counted_events: tuple[EventType, str, str], past_ms: int,
     count: NDArray[np.int64],
 ) -> Iterator[Atom]:  # fmt: skip
-    counted, where, reads = of
+    counted, where, reads = counted_events
     window = show_duration(past_ms)
     text = f"count({counted.name} over previous {window}{f' where {where}' if where else ''})"
     name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")
@@ -165,12 +165,12 @@ def _counted(
         )  # fmt: skip
 
 
-def _beside_average(of: Rows, event_type: EventType, field: Field, given: _Numbers) -> Iterator[Atom]:
-    values, has_value = given
+def _beside_average(key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers) -> Iterator[Atom]:
+    values, has_value = field_numbers
     sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
     here = np.arange(len(values))
     for past_ms in _AVERAGED_MS:
-        begin = of.begin(past_ms)
+        begin = key_rows.begin(past_ms)
         count = counts[here] - counts[begin]
         average = (sums[here] - sums[begin]) / np.maximum(count, 1)
         window = show_duration(past_ms)
@@ -185,14 +185,14 @@ def _beside_average(of: Rows, event_type: EventType, field: Field, given: _Numbe
 
 
 def _summed(
-    of: Rows, event_type: EventType, field: Field, given: _Numbers, is_fraud: NDArray[np.bool_]
+    key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers, is_fraud: NDArray[np.bool_]
 ) -> Iterator[Atom]:
-    values, has_value = given
+    values, has_value = field_numbers
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
     kind = str(field.type.as_nullable(False))
     for past_ms in _SUMMED_MS:
-        total = sums[here + 1] - sums[of.begin(past_ms)]
+        total = sums[here + 1] - sums[key_rows.begin(past_ms)]
         window = show_duration(past_ms)
         text = f"sum({event_type.name}.{field.name} over {window})"
         name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")

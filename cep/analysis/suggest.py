@@ -134,41 +134,41 @@ def fields_of(schema: Schema) -> tuple[str, ...]:
     return tuple(name for name in schema.columns() if name not in fixed)
 
 
-def left_out_fields(schema: Schema, key: str, wanted: Wanted) -> dict[str, str]:
+def left_out_fields(schema: Schema, key: str, request: Wanted) -> dict[str, str]:
     """Return the fields that no condition may read, each with the reason.
 
     Raises: UsageError for a name that no field has.
     """
     fields = fields_of(schema)
-    for flag, names in (("--exclude", wanted.exclude), ("--use", wanted.use)):
+    for flag, names in (("--exclude", request.exclude), ("--use", request.use)):
         unknown = next((name for name in names if name not in fields), None)
         if unknown is not None:
             raise UsageError(f"{flag} {unknown} is no field that can be mined; these are: {', '.join(fields)}")
     types, reasons = schema.columns(), dict[str, str]()
     for name in fields:
         role = role_of(name)
-        if name in wanted.exclude:
+        if name in request.exclude:
             reasons[name] = "excluded"
         elif types[name].protected:
             reasons[name] = "protected"
-        elif name in wanted.use or name in key.split(JOIN):
+        elif name in request.use or name in key.split(JOIN):
             continue
-        elif name in wanted.label_fields:
+        elif name in request.label_fields:
             reasons[name] = "the column of the labels"
         elif role in (Role.LABEL, Role.SENSITIVE, Role.COORDINATE):
             reasons[name] = role.value
     return reasons
 
 
-def check_wanted(wanted: Wanted) -> None:
+def check_wanted(request: Wanted) -> None:
     """Refuse numbers of steps and patterns, or a precision, that nothing can have. Raises: UsageError."""
-    if not 1 <= wanted.steps <= SUGGEST_STEPS_MAX or wanted.count < 1 or not 0 < wanted.precision <= 1:
+    if not 1 <= request.steps <= SUGGEST_STEPS_MAX or request.count < 1 or not 0 < request.precision <= 1:
         raise UsageError(f"a sequence has 1 to {SUGGEST_STEPS_MAX} steps; ask for 1 pattern or more, and a precision "
                          "above 0 and up to 1, like 0.8")  # fmt: skip
 
 
 def suggest(
-    events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, wanted: Wanted,
+    events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, request: Wanted,
     present: np.ndarray | None = None, marks_at: Callable[[int], Marks] | None = None,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Suggested:  # fmt: skip
@@ -181,19 +181,19 @@ def suggest(
     Raises: UsageError for a key that the events have not, or a history without frauds.
     """
     parts = key_fields(key, events.columns)
-    left_out = left_out_fields(events.schema, key, wanted)
+    left_out = left_out_fields(events.schema, key, request)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
     cut_ms = int(first + MINED * (last - first))
     events, head = replace(events, columns=read), declarations(events.schema)
-    known = marks if marks_at is None else marks_at(cut_ms - 1)
-    sides = sides_of(events, known, parts) if len(parts) > 1 else None
+    known_marks = marks if marks_at is None else marks_at(cut_ms - 1)
+    sides = sides_of(events, known_marks, parts) if len(parts) > 1 else None
     one_key = key if sides is None else sides.key
-    mined_events, mined_marks = (events, known) if sides is None else (sides.events, sides.marks)
+    mined_events, mined_marks = (events, known_marks) if sides is None else (sides.events, sides.marks)
     head = head if sides is None else f"{head}\n\n{sides.text}"
     producers = () if sides is None else sides.producers
-    ground, rows = ground_of(mined_events, mined_marks, one_key, cut_ms, wanted.zone)
+    ground, rows = ground_of(mined_events, mined_marks, one_key, cut_ms, request.zone)
     if not ground.open_frauds.any():
         raise UsageError(
             f"no fraud with a {key} is known in the first part of the time: there is nothing to learn from"
@@ -203,10 +203,10 @@ def suggest(
         int(ground.open_frauds.sum()), first, cut_ms, tuple(name for name in read if name != key), left_out,
     )  # fmt: skip
     windows = [each for each in WINDOWS_MS if each * _WINDOW_SHARE <= last - first] or list(WINDOWS_MS[:1])
-    mined = mine(ground, windows, wanted.steps, _TRIED * wanted.count, report)
+    mined = mine(ground, windows, request.steps, _TRIED * request.count, report)
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
     middle_ms = begin_ms + (last + 1 - begin_ms) // 2
-    names = [f"suggested_{wanted.named + number}" for number in range(1, len(mined) + 1)]
+    names = [f"suggested_{request.named + number}" for number in range(1, len(mined) + 1)]
     texts = [pattern_text(name, each, ground, one_key) for name, each in zip(names, mined, strict=True)]
     named = dict(zip(names, texts, strict=True))
     figures = _replayed(head, (producers, named), pieces_of, marks, (begin_ms, middle_ms))
@@ -217,7 +217,7 @@ def suggest(
     def tests_of(each: Candidate) -> str:
         return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, ground, rows), mined_events, one_key)
 
-    chosen, rejected = _chosen(candidates, frauds, wanted, tests_of)
+    chosen, rejected = _chosen(candidates, frauds, request, tests_of)
     suggestions = tuple(_suggestion(each, tests, later, present) for each, tests in chosen)
     text = "\n\n".join([head, *(each.text for each in suggestions)]) + "\n" if chosen else ""
     checked = load_text(text, "suggested") if text else None
@@ -247,7 +247,7 @@ class Candidate:
 
 
 def _chosen(
-    candidates: Sequence[Candidate], frauds: np.ndarray, wanted: Wanted, tests_of: Callable[[Candidate], str]
+    candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
     """Return the proposed candidates with their tests, and the others with reasons. `frauds` bool[F] begin in the
     time that chooses."""
@@ -257,7 +257,7 @@ def _chosen(
     for each in sorted(candidates, key=lambda each: -int((each.figures[2] & frauds).sum())):
         choosing, _, finds = each.figures
         tests = ""
-        reason = _reason_against(choosing, finds & frauds, covered, wanted)
+        reason = _reason_against(choosing, finds & frauds, covered, request)
         if not reason:
             tests = tests_of(each)
             reason = "" if tests else "no three tests of the mined events pass: the past of its key decides"
@@ -266,20 +266,20 @@ def _chosen(
         else:
             covered |= finds & frauds
             chosen.append((each, tests))
-        if len(chosen) == wanted.count:
+        if len(chosen) == request.count:
             break
     rejected.sort(key=lambda each: -(each.chosen_for.value or 0.0))
     return chosen, tuple(rejected)
 
 
-def _reason_against(choosing: Ratio, hits: np.ndarray, covered: np.ndarray, wanted: Wanted) -> str:
+def _reason_against(choosing: Ratio, hits: np.ndarray, covered: np.ndarray, request: Wanted) -> str:
     """Return why a candidate with these figures is not proposed; "" if it may be."""
     if not choosing.whole:
         return "it has no alert on the time that chooses"
-    if choosing.part < wanted.precision * choosing.whole:
+    if choosing.part < request.precision * choosing.whole:
         return (
             f"{choosing.part} of its {choosing.whole} alerts on the time that chooses are right, a precision below "
-            f"{wanted.precision}"
+            f"{request.precision}"
         )
     if not hits.any():
         return "it finds no fraud that begins in the time that chooses"
@@ -376,7 +376,7 @@ def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray,
 
 def _replayed(
     head: str,
-    of: tuple[Sequence[str], Mapping[str, str]],
+    producers_and_texts: tuple[Sequence[str], Mapping[str, str]],
     pieces_of: Callable[[Schema], Pieces],
     marks: Marks,
     edges_ms: tuple[int, int],
@@ -386,7 +386,7 @@ def _replayed(
     Return for each of the others the precision between the edges, the precision from the second edge on, and the frauds
     that it finds at any time.
     """
-    producers, texts = of
+    producers, texts = producers_and_texts
     if not texts:
         return []
     source = "\n\n".join([head, *texts.values()])
