@@ -79,10 +79,10 @@ def beginning_of(given_settings: Settings, log: Log) -> Beginning:
         files, problems = read_rules(settings.rules)
         if trust is not None:
             files = with_signatures(settings.rules, files)
-        given, more = read_lists(settings.rules, lists)
+        list_records, more = read_lists(settings.rules, lists)
         if trust is not None:
-            given = first_lists(settings.rules, given, files)
-        records += [*given, *files]
+            list_records = first_lists(settings.rules, list_records, files)
+        records += [*list_records, *files]
         problems += more
     if settings.warm_start is None:
         return Beginning(tuple(records), tuple(problems), None, lists, trust)
@@ -154,14 +154,14 @@ def refusals_target(settings: Settings, name: str, dead_letters: DeadLetterSink)
     return target, RefusedAlerts(name, dead_letters)
 
 
-def job_of(given: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
+def job_of(settings: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
     """Describe the job of these rules, which is audited if they can change while it runs.
 
     Raises: UsageError, also if the mapping speaks of fields that no event has.
     """
-    check_fields(mapping_of_settings(given.events), deployment.schema)
-    is_audited = given.control.topic is not None or given.control.folder is not None
-    return replace(live_job(given.job, deployment, warm), is_audited=is_audited)
+    check_fields(mapping_of_settings(settings.events), deployment.schema)
+    is_audited = settings.control.topic is not None or settings.control.folder is not None
+    return replace(live_job(settings.job, deployment, warm), is_audited=is_audited)
 
 
 def watch_of(settings: Settings, observed: Observed, first_positions: Callable[[], Mapping[str, int]] = dict) -> Watch:

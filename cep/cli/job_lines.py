@@ -62,18 +62,18 @@ def tell_rules_differ(settings: JobSettings, log: Log) -> None:
 
 def tell_changes(before: Mapping[str, Any], after: Mapping[str, Any], log: Log) -> None:
     """Print the changes that a job took between two reports of its chains: the change, its sender and the reason."""
-    for name, taken in news(before, after):
+    for name, change in news(before, after):
         log.tell(
-            "change_taken", f"{name}: {taken.text}", chain=name, version=taken.version, hash=taken.hash, by=taken.by,
-            reason=taken.reason,
+            "change_taken", f"{name}: {change.text}", chain=name, version=change.version, hash=change.hash,
+            by=change.by, reason=change.reason,
         )  # fmt: skip
 
 
 def tell_runs(before: Sequence[Mapping[str, Any]], status: Mapping[str, Any], log: Log) -> None:
     """Print what becomes of the open runs of each version with a new successor. `before` are the rules until now."""
-    said = {(rule["rule_id"], rule["version"]) for rule in before if rule.get("runs")}
+    rules_with_runs = {(rule["rule_id"], rule["version"]) for rule in before if rule.get("runs")}
     for rule in status["rules"]:
-        if rule.get("runs") and (rule["rule_id"], rule["version"]) not in said:
+        if rule.get("runs") and (rule["rule_id"], rule["version"]) not in rules_with_runs:
             count = status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0)
             log.tell(
                 "runs_of_before", runs_text(rule, count), rule=rule["rule_id"], version=rule["version"],

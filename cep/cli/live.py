@@ -244,10 +244,10 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
     check_dead_letters(settings)
     events: Source
     if topic is not None and servers is not None:
-        asked = settings.events
+        event_settings = settings.events
         events = TopicSource(
-            servers, topic, asked.max_records, asked.starting, client, record_format(settings), asked.max_bytes,
-            asked.ending, asked.connector,
+            servers, topic, event_settings.max_records, event_settings.starting, client, record_format(settings),
+            event_settings.max_bytes, event_settings.ending, event_settings.connector,
         )  # fmt: skip
     else:
         assert settings.events.folder is not None, "asked for above"

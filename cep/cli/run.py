@@ -156,11 +156,11 @@ def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stop
         ExitStack() as stack,
     ):
         paths = PATHS + (", /key?key=…" if answers else "")
-        given = _Given(settings, job, initial, workers, options.available_now, options.accept_gap)
+        job_inputs = _Given(settings, job, initial, workers, options.available_now, options.accept_gap)
         rejections = JobRejections(observed, log, observe.rejected_max, options.available_now)
         try:
             traces = traces_of(log, stack, is_asked=observe.traces)
-            _match(given, begins_with, _Seen(observed, log, key_answers, address, paths, traces, rejections), stop)
+            _match(job_inputs, begins_with, _Seen(observed, log, key_answers, address, paths, traces, rejections), stop)
         except CepError as error:
             observed.failure = type(error).__name__
             if not stop.ends(error):
@@ -197,34 +197,38 @@ class _Seen:
     rejections: JobRejections
 
 
-def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: Stopping) -> None:
+def _match(job_inputs: _Given, begins_with: Beginning, observation: _Seen, stop: Stopping) -> None:
     """Open everything, match until the end, and close everything. Raises: UsageError and other CepErrors."""
-    settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
+    settings, log, checkpoint = job_inputs.settings, observation.log, job_inputs.settings.job.checkpoint
     status = made_topics(settings)
-    sources = _sources(settings, given.until_end, accepts_gap=given.accepts_gap)
+    sources = _sources(settings, job_inputs.until_end, accepts_gap=job_inputs.accepts_gap)
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = _sends_at_once(settings)
-    sending = seen.observed.sending if seen.traces is None else seen.traces.around(seen.observed.sending)
-    sinks = _sinks(settings, at_once, seen.observed)
-    seen.observed.sink_names, seen.observed.sink_addresses = tuple(sinks), addresses_of(settings)
+    sending = (
+        observation.observed.sending
+        if observation.traces is None
+        else observation.traces.around(observation.observed.sending)
+    )
+    sinks = _sinks(settings, at_once, observation.observed)
+    observation.observed.sink_names, observation.observed.sink_addresses = tuple(sinks), addresses_of(settings)
     outlets = Outlets(
         list(sinks.values()),
         _dead_letters(settings, at_once),
         _suppressed_alerts(settings),
         sending,
-        patience=Patience(stop.event, seen.observed.away, refusals=refusals_of(list(sinks.values()))),
+        patience=Patience(stop.event, observation.observed.away, refusals=refusals_of(list(sinks.values()))),
         audit=audit_copy(settings),
         names=tuple(sinks),
-        abandoned=seen.observed.abandon,
+        abandoned=observation.observed.abandon,
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:
         changelog = changelog_of(settings, outlets.sinks, log)
-        with turn_of(settings, store, changelog, seen.observed, log, stop.event) as may_send:
+        with turn_of(settings, store, changelog, observation.observed, log, stop.event) as may_send:
             if not stop.event.is_set():
                 surroundings = _Around(sources, replace(outlets, may_send=may_send), store, changelog, status)
-                _work(given, begins_with, seen, surroundings, stop)
+                _work(job_inputs, begins_with, observation, surroundings, stop)
     finally:
         outlets.close()
         sources.close()
@@ -241,12 +245,12 @@ class _Around:
     status: StatusTopic | None
 
 
-def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, stop: Stopping) -> None:
+def _work(job_inputs: _Given, begins_with: Beginning, observation: _Seen, around: _Around, stop: Stopping) -> None:
     """Go on from the last commit until the end. Raises: as `_match`."""
-    settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
+    settings, log, checkpoint = job_inputs.settings, observation.log, job_inputs.settings.job.checkpoint
     commits = Commits(
         around.store,
-        on_step=(lambda _: None) if seen.traces is None else seen.traces.commit_step,
+        on_step=(lambda _: None) if observation.traces is None else observation.traces.commit_step,
         on_failed=lambda error: log.tell(
             "checkpoint_failed", f"no checkpoint: {error}; the job goes on without", reason=str(error)
         ),
@@ -255,21 +259,21 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}", reason=refused)
     begins_with.lists.copy_into(commits.lists)
-    engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
+    engine = Engine(job_inputs.job, job_inputs.initial, commits.store, job_inputs.workers, commits.lists)
     if commits.head is None:
         commits.totals.update(_begin(engine, begins_with.warm))
     reports = JobReports(
-        seen.observed, log, engine, commits, around.sources, around.status, checkpoint, around.outlets.patience
+        observation.observed, log, engine, commits, around.sources, around.status, checkpoint, around.outlets.patience
     )
     at_once = _sends_at_once(settings)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
-    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen), reports.idle)
-    seen.key_answers.runner = runner
+    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, observation), reports.idle)
+    observation.key_answers.runner = runner
     stop.report = partial(_report_end, reports, commits, runner, log)
     try:
-        tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
+        tell_start(log, checkpoint, observation.address, observation.paths, goes_on=commits.head is not None)
         shorten_pauses()
-        runner.run(stop.event, until_end=given.until_end)
+        runner.run(stop.event, until_end=job_inputs.until_end)
         reports.write_totals()
     finally:
         stop.event.set()  # a delivery that waits for a sink gives up

@@ -201,7 +201,9 @@ def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None)
         for partition, last in sorted(partitions.items()):
             first = _start_of(start, topic, partition)
             step = records_max if records_max is not None else max(last - first, 1)
-            ranges += [OffsetRange(topic, partition, at, min(at + step, last)) for at in range(first, last, step)]
+            ranges += [
+                OffsetRange(topic, partition, offset, min(offset + step, last)) for offset in range(first, last, step)
+            ]
     return ranges
 
 

@@ -72,8 +72,8 @@ class TableFile:
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that the file has, or that are computed from its columns."""
-        known = frozenset(self.names)
-        return [name for name in columns if name in known or known.issuperset(self._sources(name))]
+        names = frozenset(self.names)
+        return [name for name in columns if name in names or names.issuperset(self._sources(name))]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
         """Yield the columns in order, `rows` at a time if given, and only rows that a filter takes.
@@ -85,8 +85,8 @@ class TableFile:
             rows_taken = where(self._schema())
             yield from (Batch(self.made(columns, batch, 0), 0) for batch in self._rows(sources, rows, rows_taken))
             return
-        known = frozenset(self.names)
-        sources = [source for name in columns for source in ((name,) if name in known else self._sources(name))]
+        names = frozenset(self.names)
+        sources = [source for name in columns for source in ((name,) if name in names else self._sources(name))]
         sources = list(dict.fromkeys(sources))
         row = self.rows_before
         for batch, bad in self._read(sources, rows):
@@ -99,8 +99,8 @@ class TableFile:
         """Return the requested columns, computed from the columns of the file; `row` is the number of rows before."""
         if not columns:
             return batch.select([])
-        known = frozenset(self.names)
-        arrays = [batch.column(name) if name in known else self._column(name, batch, row) for name in columns]
+        names = frozenset(self.names)
+        arrays = [batch.column(name) if name in names else self._column(name, batch, row) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def rows(self, columns: Sequence[str], count: int) -> Iterator[list[dict[str, Any]]]:

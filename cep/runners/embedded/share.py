@@ -171,8 +171,8 @@ class Share:
         for pages in self.stored_pages:
             pages.save(batch)
         deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.stored_pages])
-        for at, group in enumerate(self.groups):
-            value = deadlines[:, at, :].astype("<i8").tobytes()
+        for index, group in enumerate(self.groups):
+            value = deadlines[:, index, :].astype("<i8").tobytes()
             batch.put(store_key(group, b"", DEADLINES, self._deadlines_name), value)
         self.waiting.save_whole(batch)
         self.seen.save_whole(batch)
@@ -182,24 +182,24 @@ class Share:
         changed = self._over != self._saved_over
         if not changed.any():
             return
-        for at in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
-            value = self._over[:, at, :].astype("<i8").tobytes()
-            batch.put(store_key(self.groups.start + at, b"", PAST_DEADLINES, self._deadlines_name), value)
+        for index in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
+            value = self._over[:, index, :].astype("<i8").tobytes()
+            batch.put(store_key(self.groups.start + index, b"", PAST_DEADLINES, self._deadlines_name), value)
         self._saved_over[:] = self._over
 
     def restore(self, store: KeyedStore) -> None:
         """Restore the entries of these key groups from the store; pages stay in the store until they are needed."""
-        for at, group in enumerate(self.groups):
+        for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", PAST_DEADLINES, self._deadlines_name))
             if data is not None:
-                self._over[:, at, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
+                self._over[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
         self._saved_over[:] = self._over
         shape = (len(self.stored_pages), self._count)
-        for at, group in enumerate(self.groups):
+        for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
             if data is not None:
                 for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
-                    self.stored_pages[number].deadlines[at * self._count : (at + 1) * self._count] = deadlines
+                    self.stored_pages[number].deadlines[index * self._count : (index + 1) * self._count] = deadlines
         first, end = self.groups.start * self._count, self.groups.stop * self._count
         for number, pages in enumerate(self.stored_pages):
             for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number])):

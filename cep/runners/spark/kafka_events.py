@@ -33,9 +33,9 @@ def read_events(options: Options, ranges: Sequence[OffsetRange], times: TimesRea
     batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
     records = turn = 0
     headers = headers_of(options.form.mapping)
-    for wanted in ranges:
-        for batch in read_range(options.settings, wanted, headers=headers):
-            batches.setdefault(wanted, []).append(batch)
+    for offset_range in ranges:
+        for batch in read_range(options.settings, offset_range, headers=headers):
+            batches.setdefault(offset_range, []).append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
                 yield _packed(job, options.form, batches, times, turn)
@@ -48,9 +48,9 @@ def _packed(
     job: Job, form: RecordFormat, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], times: TimesRead, turn: int
 ) -> pa.RecordBatch:
     parts = []
-    for wanted, range_batches in batches.items():
+    for offset_range, range_batches in batches.items():
         values = pa.concat_arrays([batch.column("value") for batch in range_batches])
-        decoded = decode(form, job.schema, values, wanted.topic)
-        name = partition_name(wanted.topic, wanted.partition)
-        parts.append(DecodedPart(name, decoded, times.partitions[name].is_behind, wanted.partition))
+        decoded = decode(form, job.schema, values, offset_range.topic)
+        name = partition_name(offset_range.topic, offset_range.partition)
+        parts.append(DecodedPart(name, decoded, times.partitions[name].is_behind, offset_range.partition))
     return pack_parts(job, parts, times, task_order(turn))

@@ -258,8 +258,11 @@ class LiveOutput:
         """For each sink of alerts, how many wait for it, and since when the oldest does (ms UTC)."""
         sizes = {name: queue.sizes.values() for name, (queue, _) in self._alert_queues.items()}
         return {
-            name: (sum(size[0] for size in own), min((int(size[2] * 1_000) for size in own), default=None))
-            for name, own in sizes.items()
+            name: (
+                sum(size[0] for size in sink_sizes),
+                min((int(size[2] * 1_000) for size in sink_sizes), default=None),
+            )
+            for name, sink_sizes in sizes.items()
         }
 
     def drain(self, look: Callable[[], None]) -> None:

@@ -156,25 +156,25 @@ class MatchStage:
 
     def _begin(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
         """Take over the state that the key group has from elsewhere (beginning.py)."""
-        given = group_beginning(checkpoint, begins, self._job, self._level, group)
-        for page, data in given.pages.items():
+        initial = group_beginning(checkpoint, begins, self._job, self._level, group)
+        for page, data in initial.pages.items():
             self._stored.pages.put(page, data)
-        PastPages(self._stored.past, self._stored.segments).begin(given.heads, given.segments)
-        for number, data in given.waiting.items():
+        PastPages(self._stored.past, self._stored.segments).begin(initial.heads, initial.segments)
+        for number, data in initial.waiting.items():
             self._stored.waiting.put(number, data)
-        seen: dict[int, list[int]] = {}
-        for (number, bucket), data in sorted(given.seen.items()):
+        id_buckets: dict[int, list[int]] = {}
+        for (number, bucket), data in sorted(initial.seen.items()):
             self._stored.seen.put(number, data, bucket)
-            seen.setdefault(number, []).append(bucket)
-        waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in given.waiting.values()), default=None)
+            id_buckets.setdefault(number, []).append(bucket)
+        waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in initial.waiting.values()), default=None)
         return GroupProgress(
             begins.rulebook,
             begins.watermark_ms,
             begins.partition_times(),
-            dict(given.deadlines),
+            dict(initial.deadlines),
             waiting_ms,
-            seen,
-            over=dict(given.over),
+            id_buckets,
+            over=dict(initial.over),
             since_ms=begins.since_ms,
             heartbeat_ms=begins.heartbeat_ms,
             gap_ms=begins.gap_ms,

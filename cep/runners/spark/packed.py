@@ -219,12 +219,12 @@ def _packed_events(
 ) -> tuple[list[PackedRow], TimesRead]:
     """Return the packed rows of the records, and the times of the micro-batch with them."""
     whole = concat_decoded(job.schema, [in_partition(part.decoded, part.number) for part in parts])
-    taken = validate_events(job, whole, before.now_ms)
-    read = before.joined(TimesRead({}, taken.first_ms))
+    valid_events = validate_events(job, whole, before.now_ms)
+    read = before.joined(TimesRead({}, valid_events.first_ms))
     for part in parts:
         time = read_time(part.decoded.time_ms, before.now_ms, job.ahead_ms, is_behind=part.is_behind)
         read = read.joined(TimesRead({part.partition: time}))
-    return list(_rows(job, taken, order)), read
+    return list(_rows(job, valid_events, order)), read
 
 
 def _times_rows(job: Job, times: TimesRead) -> list[PackedRow]:
@@ -233,20 +233,22 @@ def _times_rows(job: Job, times: TimesRead) -> list[PackedRow]:
     return [(group, TIMES, 0, NO_ORDER, times_read) for group in range(job.groups_count)]
 
 
-def _rows(job: Job, taken: ValidEvents, order: str) -> Iterator[PackedRow]:
-    for number, batch in enumerate(taken.batches):
+def _rows(job: Job, valid_events: ValidEvents, order: str) -> Iterator[PackedRow]:
+    for number, batch in enumerate(valid_events.batches):
         yield from _event_rows(job, number, batch, order)
-    for letter in taken.dead_letters:
+    for letter in valid_events.dead_letters:
         yield 0, DEAD, 0, NO_ORDER, letter
-    yield from _mark_rows(job, taken.marks)
-    yield 0, COUNTERS, 0, NO_ORDER, json.dumps({k: v for k, v in taken.counters.items() if v}).encode()
+    yield from _mark_rows(job, valid_events.marks)
+    yield 0, COUNTERS, 0, NO_ORDER, json.dumps({k: v for k, v in valid_events.counters.items() if v}).encode()
 
 
 def _mark_rows(job: Job, marks: Marks) -> Iterator[PackedRow]:
     groups = key_groups(pa.array([key for _, key in marks], TEXT), job.groups_count).tolist()
     for group in sorted(set(groups)):
-        own = {at: times for (at, times), number in zip(marks.items(), groups, strict=True) if number == group}
-        yield group, MARKS, 0, NO_ORDER, marks_bytes(own)
+        group_marks = {
+            mark: times for (mark, times), number in zip(marks.items(), groups, strict=True) if number == group
+        }
+        yield group, MARKS, 0, NO_ORDER, marks_bytes(group_marks)
 
 
 def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:

@@ -82,26 +82,28 @@ class SuppressStage:
             return LastAlerts(), {}
         pairs = zip(alerts["rule_id"].to_pylist(), alerts["key"].to_pylist(), strict=True)
         before: dict[int, Fired] = {}
-        for bucket in {_bucket(*at) for at in set(pairs)}:
+        for bucket in {_bucket(*rule_and_key) for rule_and_key in set(pairs)}:
             data = self._stored.fired.get(bucket)
             before[bucket] = {} if data is None else fired_from_json(orjson.loads(data))
-        return LastAlerts({at: times for fired in before.values() for at, times in fired.items()}), before
+        return LastAlerts(
+            {rule_and_key: times for fired in before.values() for rule_and_key, times in fired.items()}
+        ), before
 
     def _remember(self, memory: LastAlerts, before: dict[int, Fired], watermark_ms: int) -> int:
         """Write the buckets that have changed. Return how many entries were forgotten early, at the limit."""
         after: dict[int, Fired] = {bucket: {} for bucket in before}
-        for at, times in memory.last.items():
+        for rule_and_key, times in memory.last.items():
             if times[0] + times[1] > watermark_ms:
-                after[_bucket(*at)][at] = times
+                after[_bucket(*rule_and_key)][rule_and_key] = times
         lost_count = 0
         for bucket, fired in after.items():
             if fired == before[bucket]:
                 continue
-            over_first = sorted(fired, key=lambda at: fired[at][0] + fired[at][1])[
+            over_first = sorted(fired, key=lambda rule_and_key: fired[rule_and_key][0] + fired[rule_and_key][1])[
                 : max(0, len(fired) - FIRED_MAX // _BUCKETS)
             ]
-            for at in over_first:
-                del fired[at]
+            for rule_and_key in over_first:
+                del fired[rule_and_key]
             lost_count += len(over_first)
             if fired:
                 self._stored.fired.put(bucket, orjson.dumps(fired_json(fired)))

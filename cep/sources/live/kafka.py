@@ -135,11 +135,13 @@ class TopicSource:
             self._ending = offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
             last = latest_offsets(self._settings, [self._topic])[self._topic]
             self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
-        wanted = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
-        self.gaps = {self._lane(p): (at, begins[p]) for p, at in wanted.items() if positions and at < begins[p]}
+        offsets = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
+        self.gaps = {
+            self._lane(p): (offset, begins[p]) for p, offset in offsets.items() if positions and offset < begins[p]
+        }
         if self.gaps and not self._accepts_gap:
             raise _gap_error(self.gaps)
-        self._next = {p: max(at, begins[p]) if positions else at for p, at in wanted.items()}
+        self._next = {p: max(offset, begins[p]) if positions else offset for p, offset in offsets.items()}
         self._read_end = dict.fromkeys(self._next, False)
         self._unassigned = set()
         self._looked_s = time.monotonic()
@@ -156,14 +158,14 @@ class TopicSource:
 
     def hold(self, lanes: Collection[str]) -> None:
         """Take partitions from the client, and give them back where they were left."""
-        wanted = {p for p in self._next if self._lane(p) in lanes and p not in self._reached}
-        taken, given_back = wanted - self._unassigned, self._unassigned - wanted
-        if taken:
-            self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in taken])
+        partitions = {p for p in self._next if self._lane(p) in lanes and p not in self._reached}
+        to_unassign, given_back = partitions - self._unassigned, self._unassigned - partitions
+        if to_unassign:
+            self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in to_unassign])
         if given_back:
             self._read_end |= dict.fromkeys(given_back, False)
             self._consumer.incremental_assign(self._places(given_back))
-        self._unassigned = wanted
+        self._unassigned = partitions
 
     @property
     def ended(self) -> bool:
@@ -189,8 +191,8 @@ class TopicSource:
         self._consumer.close()
 
     def _client(self) -> Consumer:
-        given = dict(self._settings.client_options)
-        return Consumer(reader_options(self._settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
+        client_options = dict(self._settings.client_options)
+        return Consumer(reader_options(self._settings.bootstrap_servers, client_options, _DEFAULTS, _FIXED))
 
     def _places(self, partitions: Iterable[int]) -> list[TopicPartition]:
         """Return where each of these partitions is to be read from."""
@@ -242,15 +244,15 @@ class TopicSource:
         now_s = time.monotonic()
         if now_s - self._waiting_s < _STUCK_S:
             return
-        asked = self._next.keys() - self._unassigned - self._reached
-        waiting = {p: self._next[p] for p in asked if self._next[p] < ends.get(p, 0)}
+        partitions = self._next.keys() - self._unassigned - self._reached
+        waiting = {p: self._next[p] for p in partitions if self._next[p] < ends.get(p, 0)}
         is_stuck = self._polls >= _POLLS_MIN and any(self._waiting.get(p) == offset for p, offset in waiting.items())
         self._waiting, self._waiting_s, self._polls = waiting, now_s, 0
         if is_stuck:
             # A stuck client may also be slow to close.
             threading.Thread(target=self._consumer.close, name="cep-close", daemon=True).start()
             self._consumer, self._waiting = self._client(), {}
-            self._consumer.assign(self._places(asked))
+            self._consumer.assign(self._places(partitions))
 
     def _heed(self, error: KafkaError, message: Message) -> None:
         """Handle a message that is not a record. Raises: SourceError unless the fault is temporary."""

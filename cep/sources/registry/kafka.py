@@ -331,11 +331,11 @@ def _short(error: Exception) -> str:
 def _referred(client: SchemaRegistryClient, schema: Any) -> list[object]:
     """Return the schemas that a registry's schema refers to, directly or indirectly."""
     waiting, referred = list(schema.references or ()), []
-    seen: set[tuple[str, int]] = set()
-    while waiting and len(seen) < SCHEMA_REFERENCES_MAX:
+    references: set[tuple[str, int]] = set()
+    while waiting and len(references) < SCHEMA_REFERENCES_MAX:
         named = waiting.pop()
-        if (named.subject, named.version) not in seen:
-            seen.add((named.subject, named.version))
+        if (named.subject, named.version) not in references:
+            references.add((named.subject, named.version))
             other = client.get_version(named.subject, named.version, deleted=True).schema
             referred.append(_parsed(other.schema_str))
             waiting += other.references or ()
