@@ -28,7 +28,10 @@ ALERT_FIELDS = {
     "history_folded": "a condition looked at a window whose older events are summed up",
     "history_from": "the time from which the past is complete, if a condition looked back further",
     "unconfirmed": "the history ended before the alert was certain; only `--to-the-end` gives such alerts",
-    "flawed": "the key had an event with an unreadable value in the 7 days before; a rule saw null in its place",
+    "flawed": (
+        "the key had an event with an unreadable value in the 7 days before; a rule saw null in its place. "
+        "`Rules.match_stream` does not set it"
+    ),
     "match_start": "event time of the first bound event",
     "match_end": "event time of the last bound event",
     "detected_at": "event time at which the match became certain",
