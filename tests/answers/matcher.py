@@ -39,6 +39,10 @@ ROWS = [
     Row("E4", "skip to a variable that is not bound skips nothing",
         ["a1 a2 @1", "a1 a2 a3 @3", "a1 a2 b=c1 b=a3 @3"],
         lambda: matches("a{2,} ->> (b{2,3} any)?", "a1 a2 c1 a3", {"b": "kind == a or kind == c"}, "to first b")),
+    Row("E7", "lint of a step that a greedy loop leaves nothing for", {"CEP713"},
+        lambda: codes("x+ greedy -> y within 1 h")),
+    Row("E7", "such a step takes nothing", [], lambda: matches("a+ greedy -> b", "a1@0 a2@1 a3@2", {"b": "kind == a"})),
+    Row("E7", "lint of a loop with an end", set(), lambda: codes("x{1,2} greedy -> y within 1 h")),
     *(Row("G5", f"lint of {text}", {"CEP707"}, partial(codes, text))
       for text in ("x -> y", "(x & y) -> z", "x -> !y -> z")),
 ]  # fmt: skip

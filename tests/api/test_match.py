@@ -112,7 +112,8 @@ def test_not_a_number_is_what_the_replay_makes_of_it(kind: str, rules: cep.Rules
     pq.write_table(table, tmp_path / "payments.parquet")
     expected = rules.match(tmp_path / "payments.parquet", cores=2)
     assert expected.set_aside
-    assert expected.table.equals(rules.match(payments(), cores=2).table)
+    clean = rules.match(payments(), cores=2).table
+    assert expected.table.drop_columns(["flawed"]).equals(clean.drop_columns(["flawed"]))
     assert rules.match(KINDS[kind](table), cores=2).table.equals(expected.table)
 
 

@@ -139,6 +139,11 @@ FINDINGS: dict[str, Entry] = {
         "`is_fraud` says which events were fraud, and nobody knows that when the event comes. A rule that reads it is "
         "perfect on a history and finds nothing live. The name is only a guess: silence it if the value is known.",
     ),
+    "CEP713": Entry(
+        "step that a greedy loop leaves nothing for",
+        "A greedy loop takes each event that fits it and gives none back. If each event that fits the next step fits "
+        "the loop, too, the pattern never matches. SQL gives the last event to the next step.",
+    ),
     # -------------------------------------------------------------------------------- lists that may change
     "CEP801": Entry(
         "list that cannot be read",

@@ -20,6 +20,7 @@ from cep.lang.lint import (
     endless,
     evasion,
     first_skip,
+    greedy_step,
     label_field,
     never_true,
     retention,
@@ -38,6 +39,7 @@ LINTS: tuple[Callable[[Checked], Iterator[Diagnostic]], ...] = (
     endless.find,
     evasion.find,
     first_skip.find,
+    greedy_step.find,
     label_field.find,
 )
 ALLOW_CODE = "CEP710"
