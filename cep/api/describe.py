@@ -202,8 +202,8 @@ def _flat(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:
                 continue
             path = paths.pop(name) or _quoted(name)
             for field_, values in zip(column.type, column.flatten(), strict=True):
-                inner = f"{path}.{_quoted(field_.name)}"
-                flat[inner], paths[inner] = values, inner
+                full_path = f"{path}.{_quoted(field_.name)}"
+                flat[full_path], paths[full_path] = values, full_path
         table = pa.table(flat)
     return table, {name: path for name, path in paths.items() if path}
 

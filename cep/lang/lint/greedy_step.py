@@ -44,16 +44,16 @@ def _steps(node: Node) -> Iterator[tuple[Step, Step]]:
     """Yield each pair of steps that follow each other in a sequence without a window of its own."""
     match node:
         case SequenceNode():
-            inner = [step.node for step in node.steps]
+            nodes = [step.node for step in node.steps]
             if node.within_ms is None:
                 yield from pairwise(node.steps)
         case AlternativeNode():
-            inner = list(node.options)
+            nodes = list(node.options)
         case AnyOrderNode():
-            inner = list(node.items)
+            nodes = list(node.items)
         case _:
-            inner = []
-    for each in inner:
+            nodes = []
+    for each in nodes:
         yield from _steps(each)
 
 
