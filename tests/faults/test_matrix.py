@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.matrix import cells
-from tests.faults.matrix.__main__ import run_numbers, table
+from tests.faults.matrix.campaign import run_numbers, table
 from tests.faults.matrix.cells import CELLS, FAULTS, MOMENTS, SHAPES, Cell, run_cell, world
 from tests.faults.matrix.shims import simulated
 from tests.seeds import seeds

@@ -13,52 +13,14 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tests.bench.peer_data import show
-from tests.faults.matrix.cells import CELLS, FAULTS, MOMENTS, SHAPES, Result, cell_of, run_cell, world
-from tests.faults.matrix.shims import simulated
+from tests.faults.matrix.campaign import run_all, table
+from tests.faults.matrix.cells import CELLS, FAULTS, MOMENTS, SHAPES, Result, cell_of
 
-_MEMORY = Path("/dev/shm")  # no state outlives a cell, so none needs a disk
 _CHUNK = 25
-os.environ.setdefault("CEP_MATRIX_SECRET", "secret")
-
-
-def run_numbers(numbers: Iterable[int]) -> list[tuple[int, Result]]:
-    """Run the cells of these numbers."""
-    results = []
-    with simulated(world):
-        for number in numbers:
-            with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-                results.append((number, run_cell(cell_of(number), Path(folder))))
-    return results
-
-
-def _run_all(numbers: list[int]) -> list[tuple[int, Result]]:
-    results = run_numbers(numbers)
-    for _, result in results:
-        result.log = result.log if len(numbers) == 1 else []
-    return results
-
-
-def table(results: list[tuple[int, Result]]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
-    rows = []
-    for fault in FAULTS:
-        of_fault = [result for _, result in results if result.cell.fault == fault]
-        named = [result.named_s for result in of_fault if result.named_s is not None]
-        recovered = [result.recovery_s for result in of_fault if result.recovery_s is not None]
-        codes = sorted({str(code) for result in of_fault for code in result.exits})
-        wrong = sum(bool(result.problem) for result in of_fault)
-        longest = (f"{max(values):.0f} s" if values else "-" for values in (named, recovered))
-        stop_s = max((result.stop_s for result in of_fault), default=0.0)
-        rows.append((fault, str(len(of_fault)), *longest, f"{stop_s:.1f} s", " ".join(codes), str(wrong)))
-    return rows
 
 
 def main() -> None:
@@ -74,7 +36,7 @@ def main() -> None:
     began_s, results = time.perf_counter(), list[tuple[int, Result]]()
     chunks = [numbers[at : at + _CHUNK] for at in range(0, len(numbers), _CHUNK)]
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for done in pool.imap_unordered(_run_all, chunks):
+        for done in pool.imap_unordered(run_all, chunks):
             results += done
             for number, result in done:
                 if result.problem:
