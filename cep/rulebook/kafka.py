@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -21,6 +21,7 @@ from cep.base.kafka import admin_options, is_away, is_shown, produce, reason_of,
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, KAFKA_WAIT_MS_MAX
 
 STATUS_KEY = b"rules"
+_NEXT_TRY_S = 0.2
 _COMPACTED = {"cleanup.policy": "compact"}
 _ROOM_BYTES = 65_536  # in addition to the record itself: its key and the overhead of the protocol
 _DEFAULTS = {"linger.ms": "5", "message.max.bytes": str(CONTROL_RECORD_BYTES_MAX + _ROOM_BYTES)}
@@ -70,11 +71,22 @@ class Topic:
         confirm it some moments earlier.
         """
         began_s = monotonic()
+        while True:  # a broker that starts again answers at once that it cannot
+            try:
+                return self._create(settings or {}, began_s)
+            except SinkAwayError:
+                if monotonic() - began_s >= KAFKA_WAIT_MS_MAX / 1_000:
+                    raise
+                sleep(_NEXT_TRY_S)
+
+    def _create(self, settings: Mapping[str, str], began_s: float) -> bool:
+        """Try once to create the topic. Raises: SinkAwayError, SinkError."""
         admin, is_new = AdminClient(admin_options(self.servers, dict(self.client_options))), True
+        wait_s = max(_NEXT_TRY_S, began_s + KAFKA_WAIT_MS_MAX / 1_000 - monotonic())
         try:
-            if self.name in admin.list_topics(timeout=KAFKA_WAIT_MS_MAX / 1_000).topics:
+            if self.name in admin.list_topics(timeout=wait_s).topics:
                 return False
-            futures = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
+            futures = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **settings})])
             futures[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and is_away(error):

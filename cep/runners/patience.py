@@ -8,13 +8,17 @@ Tested by: tests/runners/embedded/test_outage.py, tests/sinks/test_kafka.py
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cep.base.errors import SinkAwayError
+from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.refused import RefusedAlerts
 
+T = TypeVar("T")
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0  # between two tries: doubled after each, so that a receiver can recover
 
 
@@ -70,6 +74,21 @@ class Patience:
             counts["deliveries_retried"] = retries - self._counted_retries
             self._counted_retries = retries
         return counts
+
+
+def ask_in_time(ask: Callable[[], T], wait_ms_max: int = KAFKA_WAIT_MS_MAX) -> T:
+    """Ask brokers at a start until they answer: while they start again they refuse at once.
+
+    Raises: SinkAwayError once the time of a start is over; what `ask` raises otherwise.
+    """
+    end_s = time.monotonic() + wait_ms_max / 1_000
+    while True:
+        try:
+            return ask()
+        except SinkAwayError:
+            if time.monotonic() >= end_s:
+                raise
+            time.sleep(_PAUSE_S)
 
 
 def impatient() -> Patience:

@@ -34,6 +34,7 @@ from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import CHANGELOG_PART_BYTES, CHANGELOG_PARTS_MAX
 from cep.lists.store import ListStore
 from cep.runners.embedded.commit_entries import HEAD, Head, parse_head
+from cep.runners.patience import ask_in_time
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_key, store_key
@@ -115,7 +116,9 @@ class Changelog:
         A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not a
         changelog, or belongs to another job; SourceError, SinkError, StateError.
         """
-        self._carrier.open()  # an open transaction would hide its end; and from here on no other process can write
+        ask_in_time(
+            self._carrier.open
+        )  # an open transaction would hide its end; and from here on no other process can write
         end = self.follow(store, lists_folder)
         followed, self._followed = self._followed, _Followed()
         if followed.committed_ms is None and not followed.is_empty:
@@ -131,7 +134,7 @@ class Changelog:
 
         Raises: SourceError, SinkError; StateCorruptError, StateFormatError.
         """
-        self._carrier.open()
+        ask_in_time(self._carrier.open)
         whole, span = self._range(), _LOOK_BACK
         while True:  # the last transaction has it, and compaction leaves it
             start = max(whole.start, whole.end - span)
@@ -216,7 +219,7 @@ class Changelog:
 
         Raises: UsageError for a topic with other contents; SinkError, SourceError, StoreError.
         """
-        self._carrier.open()
+        ask_in_time(self._carrier.open)
         for key, value in store.scan(_PARTS_COUNTS):
             (self._parts[split_key(key).item],) = _LENGTH.unpack(value)
         if next(read_range(self._settings, self._range(), rows_max=1), None) is None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import orjson
 import pyarrow as pa
 
 from cep.runners.embedded.commit_entries import SENT
 from cep.runners.embedded.lanes import Lane
+from cep.runners.patience import ask_in_time
 from cep.sinks.base import RecallingSink
 from cep.state.store import KeyedStore, WriteBatch
 
@@ -54,7 +56,7 @@ class Sent:
         places = [place for lane in lanes for place in lane.places if place]
         for lane in lanes:
             if isinstance(lane.outlet.sink, RecallingSink):
-                recalled = lane.outlet.sink.recall(after[lane.name], created_ms, places)
+                recalled = ask_in_time(partial(lane.outlet.sink.recall, after[lane.name], created_ms, places))
                 newest = max(newest, recalled.number)
                 self.ids.setdefault(lane.name, set()).update(recalled.alert_ids)
         self.is_new = True

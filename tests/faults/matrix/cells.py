@@ -30,7 +30,7 @@ import orjson
 
 from cep.base.errors import CepError
 from cep.base.exits import MEANINGS, Exit, exit_of
-from cep.base.limits import STOP_MS_MAX
+from cep.base.limits import KAFKA_WAIT_MS_MAX, STOP_MS_MAX
 from cep.cli import live, run
 from cep.cli.main import _parser
 from cep.cli.stopping import Stopping
@@ -396,6 +396,9 @@ class World:
         has_run = process.observed is not None and process.observed.has_begun
         if TAKEN_OVER in process.error:
             return
+        lived_s = self.time.now_s - process.began_s
+        if code == Exit.FAILED and self.cell.fault.startswith("brokers") and lived_s < KAFKA_WAIT_MS_MAX / 1_000 - 1:
+            self.problem(f"a start ended after {lived_s:.1f} s instead of waiting: {process.error}")
         if code == Exit.FAILED and self.cell.fault.startswith("brokers") and has_run:
             self.problem(f"a job that had run ended instead of waiting: {process.error}")
 

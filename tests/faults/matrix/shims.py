@@ -21,7 +21,8 @@ from tests.faults.matrix.virtual_kafka import Admin, Reader, Writer
 from tests.faults.matrix.virtual_parts import Bucket, DiskStore
 
 _TIMES = (
-    "cep.runners.observe", "cep.runners.watch", "cep.runners.embedded.run", "cep.runners.embedded.commit",
+    "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.embedded.run",
+    "cep.runners.embedded.commit",
     "cep.runners.embedded.lanes", "cep.runners.embedded.outlets", "cep.runners.embedded.kafka", "cep.cli.standby",
     "cep.cli.job_reports", "cep.cli.job_rejections", "cep.cli.changelog", "cep.sources.kafka", "cep.sources.live.kafka",
     "cep.sinks.webhook", "cep.runners.control_topic", "cep.runners.spark.sink_queue", "cep.runners.spark.kafka_readers",
@@ -60,6 +61,7 @@ def stand_ins(world: Any) -> dict[str, Any]:
     )  # fmt: skip
     return names | {
         "cep.base.kafka.sleep": virtual.sleep,
+        "cep.rulebook.kafka.sleep": virtual.sleep,
         "cep.runners.spark.live_output.sleep": virtual.sleep,
         "cep.runners.spark.live_output.perf_counter": virtual.monotonic,
         "cep.runners.embedded.commit.wait": virtual.wait,
