@@ -107,13 +107,15 @@ def check_bytes(alerts: pa.Table, place: Path, folder: Path) -> None:
 @pytest.mark.filterwarnings("ignore::cep.RejectedRecordsWarning")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pandas"])
 def test_not_a_number_is_what_the_replay_makes_of_it(kind: str, rules: cep.Rules, tmp_path: Path) -> None:
-    """For pandas, NaN is null. For other frames it is a bad value, which is null and has a dead letter."""
+    """For pandas, NaN is null. For other frames it is a bad value: null, with a dead letter and a mark of its key."""
     table = nan_for_null(payments())
     pq.write_table(table, tmp_path / "payments.parquet")
     expected = rules.match(tmp_path / "payments.parquet", cores=2)
     assert expected.set_aside
     clean = rules.match(payments(), cores=2).table
     assert expected.table.drop_columns(["flawed"]).equals(clean.drop_columns(["flawed"]))
+    assert any(expected.table["flawed"].to_pylist())
+    assert not any(clean["flawed"].to_pylist())
     assert rules.match(KINDS[kind](table), cores=2).table.equals(expected.table)
 
 
