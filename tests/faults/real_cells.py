@@ -46,7 +46,7 @@ from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk
 from tests.webhook import url_of
 
-STEADY_S, NAMED_S, STOP_S = 6.0, 12.0, 6.0
+STEADY_S, NAMED_S, STOP_S = 6.0, 12.0, 8.0  # five seconds for a stop, and the end of Java on a busy machine
 AFTER_S = 6.0  # payments go on for so long after the end of a fault
 SECRET = "CEP_CELLS_SECRET"
 # Fault → how long it lasts, and the part that /health names while it does.
@@ -211,6 +211,8 @@ class Cell:
         elif name == "disk full" and self.disk is not None:
             self.disk.fill(0)
             self.ends = self.disk.free
+        self.began_s = time.monotonic()  # brokers take a while to stop
+        self.ended_s = self.began_s + lasts_s
 
     def end(self) -> None:
         """Let the fault end."""
