@@ -120,6 +120,7 @@ class LiveOutput:
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
         self.totals = current_names(self.totals)
+        self.totals.update(self._patience.counted())  # 0 for each sink that may refuse: an alarm needs a beginning
         begins = read_beginning(directory)
         self._first_number = 0 if begins is None else begins.first_number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)

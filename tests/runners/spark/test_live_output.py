@@ -126,6 +126,7 @@ def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(t
         return LiveOutput(tmp_path, letters_sink, sinks, patience=patience, names=("hook", "file"))
 
     first = output()
+    assert first.totals == {"alerts_refused[hook]": 0}, "the metric is there before the first refusal"
     for number in range(3):
         first.take_table(micro_batch(2 * number), number)
     assert len(list(read_alerts(tmp_path / "alerts"))) == 6
