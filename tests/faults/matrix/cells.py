@@ -513,8 +513,9 @@ class World:
         first_s = self._trouble_s()
         if not self.fault.part or first_s is None or self.fault.lasts_s < 2 * NAMED_S:
             return ""
-        if self.cell.shape == "run --store memory" and self.cell.fault.startswith("S3"):
-            return ""  # its commits are checkpoints, so it ends with the reason
+        is_start = self.cell.shape == "run --store memory" or self.cell.moment == "take-over"
+        if is_start and self.cell.fault.startswith("S3"):
+            return ""  # commits in memory are checkpoints, and a start needs the newest one: it ends with the reason
         lives = [p for p in self.processes if p.observed is not None]
         if self.cell.moment in ("start", "shutdown") or not lives or first_s > self.ended_s - NAMED_S - 2:
             return ""  # the process was not there for so long
