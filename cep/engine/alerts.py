@@ -375,7 +375,7 @@ def _hex(digests: UInt8) -> pa.Array:
 
 
 def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> tuple[pa.Array, Type]:
-    """Return measure number `at` of these matches as a column, with its type."""
+    """Return measure `number` of these matches as a column, with its type."""
     values, nulls = matches.measures[rows, number], matches.measures_null[rows, number]
     if type_.is_text:
         codes = pa.array(np.where(nulls != 0, 0, values), mask=nulls.astype(bool))

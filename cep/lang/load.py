@@ -340,8 +340,8 @@ class _Loader:
         return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
 
     def bundled(self, name: str, names: set[str]) -> str:
-        """Return the text of a file with its imports in their place, without those in `done` and without tests: a rule
-        stays the same rule when a test is added. Adds to `done`."""
+        """Return the text of a file with its imports in their place, without those in `names` and without tests: a rule
+        stays the same rule when a test is added. Adds to `names`."""
         names.add(name)
         text = self.sources[name]
         cuts: list[tuple[Span, str | None]] = [(test.whole, None) for test in self.tests[name]]
@@ -357,7 +357,7 @@ class _Loader:
         return "".join(parts)
 
     def declared(self, name: str, names: set[str]) -> Iterator[Declaration]:
-        """Yield the declarations of a bundled text in its order. Adds to `done`."""
+        """Yield the declarations of a bundled text in its order. Adds to `names`."""
         names.add(name)
         imports = {id(declaration): imported for declaration, imported in self.imports[name]}
         (file,) = (file for file in self.files if file.name == name)

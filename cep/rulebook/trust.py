@@ -344,7 +344,7 @@ class Accepted:
         return self.trust is not None or self.is_audited or self.head.count > 0
 
     def note(self, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
-        """Return the audit line about a record, or an empty list without an audit. `what` names the event."""
+        """Return the audit line about a record, or an empty list without an audit. `subject` names the event."""
         if not self.writes_audit:
             return []
         before = self.note_signers()

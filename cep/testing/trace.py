@@ -318,7 +318,7 @@ class _Tracer:
 
     def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
         """Close the waits whose time is up: an absence is a match, another wait a time-out. The key's stream has had
-        `seen` events by then."""
+        `events_count` events by then."""
         waits = self.positions[run.position].waits
         absent = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:

@@ -17,7 +17,7 @@ from cep.lang.syntax import ExprSyntax, Literal, NameRef, UnarySyntax
 
 
 def slot_of(node: ExprSyntax, value_type: Type, noun: str, collector: Collector) -> Const | None:
-    """Return the written constant of this type; None after a report. `what` names the place in the report.
+    """Return the written constant of this type; None after a report. `noun` names the place in the report.
 
     A TIME is written as the time since the start of the test, like the times of events.
     """
