@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.analysis.backtest import Figures
 from cep.analysis.label_words import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
 from cep.base.terminal import Terminal
@@ -31,8 +32,8 @@ from cep.step.job import Job
 HELP = """\
 Replay a history with two sets of rules, in this process, and compare them. The report says which alerts come and go,
 with examples, and the cost of an event with each set. With --label, a column of the events or a file says which events
-are bad, and the report has precision and recall of all rules together and of each rule. All matches count, including
-shadow versions and suppressed alerts.
+are bad, and the report has precision and recall of all rules together: of the alerts as they are sent, and of all
+matches. The figures of each rule and the examples are of all matches, including shadow versions and suppressed alerts.
 
 examples:
   git worktree add /tmp/before main && cep diff /tmp/before/rules rules --events history.parquet
@@ -99,11 +100,11 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
-    table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
-    together = [each.figures.all_matches.together for each in measured]
-    if together:
-        table.add_row("precision", *(show_ratio(each.precision) for each in together))
-        table.add_row("recall", *(show_ratio(each.event_recall) for each in together))
+    if measured:
+        _add_quality(table, "alerts sent", [each.figures.together for each in measured])
+        _add_quality(table, "all matches", [each.figures.all_matches.together for each in measured])
+    else:
+        table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
     of_rules = [{each.rule: each for each in one.figures.all_matches.rules} for one in measured]
     names = sorted({name for rules in of_rules for name in rules})
     for name in names if len(names) > 1 else ():
@@ -118,6 +119,12 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     for name in ("run_steps", "runs_started"):
         table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(each, name) for each in replays))
     console.print(table)
+
+
+def _add_quality(table: Table, title: str, figures: Sequence[Figures]) -> None:
+    table.add_row(title, *(f"{each.alerts:,}" for each in figures))
+    table.add_row("  precision", *(show_ratio(each.precision) for each in figures))
+    table.add_row("  recall", *(show_ratio(each.event_recall) for each in figures))
 
 
 def _cost(replayed: Replayed) -> str:

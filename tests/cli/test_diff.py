@@ -62,6 +62,14 @@ def test_a_stricter_rule_loses_an_alert_and_is_more_precise(folder: Path, capsys
     assert "recall 1.000 1.000" in printed
 
 
+def test_what_is_sent_comes_before_all_matches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "new" / "rules" / "small_then_large.toml"
+    path.write_text(path.read_text().replace("priority = 20", 'priority = 20\nsuppress = "1 d"'))
+    assert diff(folder, "--label", "is_fraud") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "alerts sent 2 1 precision 0.500 1.000 recall 1.000 1.000 all matches 2 2 precision 0.500 0.500" in printed
+
+
 def test_a_label_that_is_not_there_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diff(folder, "--label", "nobody") == 2
     assert "have no column nobody" in capsys.readouterr().err
