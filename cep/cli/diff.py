@@ -31,9 +31,11 @@ from cep.step.job import Job
 
 HELP = """\
 Replay a history with two sets of rules, in this process, and compare them. The report says which alerts come and go,
-with examples, and the cost of an event with each set. With --label, a column of the events or a file says which events
-are bad, and the report has precision and recall of all rules together: of the alerts as they are sent, and of all
-matches. The figures of each rule and the examples also count shadow versions and suppressed alerts.
+with examples, and the cost of an event with each set.
+
+With --label, a column of the events or a file says which events are bad. The report then has precision and recall of
+the alerts as they are sent, and of all matches. The figures of each rule and the examples also count shadow versions
+and suppressed alerts.
 
 examples:
   git worktree add /tmp/before main && cep diff /tmp/before/rules rules --events history.parquet
