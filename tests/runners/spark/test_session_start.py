@@ -48,7 +48,7 @@ def test_workers_run_no_module_of_the_current_folder(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({name!r})\n")
     program = _PROGRAM.replace("print(session", "print(session.conf.get('spark.authenticate'), session")
     command = [sys.executable, "-P", "-c", program, ""]
-    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")]))
     process = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240,
         check=True,
