@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     """
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
-    with Stopping(partial(tell_end, Counter(), log, read_undelivered(settings.job.checkpoint))) as stop:
+    with Stopping(partial(tell_end, Counter(), log, read_undelivered(settings.job.checkpoint)), log.close) as stop:
         code = _start(options, settings, log, stop)
         stop.tell()  # of a job that was stopped before it had its state
         return code

@@ -34,11 +34,14 @@ _AWAY = (SourceAwayError, SinkAwayError, StoreAwayError)
 class Stopping:
     """The stop request of a job, for as long as the block runs. `report` prints the job's last lines, once.
 
+    `close_log` is called after them in a process that ends at once, whose other threads still run.
+
     Python runs handlers of signals in the main thread, once that is not inside a library: a client of Kafka or
     PostgreSQL may hold it for half a minute. The bytes of `signal.set_wakeup_fd` come at once, to a thread.
     """
 
     report: Callable[[], None] = lambda: None
+    close_log: Callable[[], None] = lambda: None
     event: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
     _end_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -107,6 +110,7 @@ class Stopping:
                 return
             try:
                 self.tell()
+                self.close_log()
                 sys.stdout.flush()
                 sys.stderr.flush()
                 time.sleep(_PASS_ON_S)

@@ -45,15 +45,22 @@ BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "check
 RECORDS = "records"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Log:
     """Lines on standard error: sentences for a person, or JSON objects (time, event, fields) for a machine."""
 
     form: Literal["text", "json"]
     stream: TextIO
+    is_closed: bool = False
+
+    def close(self) -> None:
+        """Drop all later lines: the last lines of a job stay the last, though other threads still run."""
+        self.is_closed = True
 
     def tell(self, event: str, sentence: str, **fields: float | str | None) -> None:
-        """One line. `event` is a fixed word, `sentence` the whole for a person, `fields` numbers and names."""
+        """Print one line. `event` is a fixed word, `sentence` is for a person, `fields` are numbers and names."""
+        if self.is_closed:
+            return
         if self.form == "text":
             print(visible(sentence), file=self.stream, flush=True)
             return
