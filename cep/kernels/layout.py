@@ -97,6 +97,7 @@ MEASURE_WIDTH = 3
 # The simple form of a cross-event condition: a field of the event against a field of a bound event.
 SIMPLE_NONE, SIMPLE_LT, SIMPLE_LE, SIMPLE_GT, SIMPLE_GE, SIMPLE_EQ, SIMPLE_NE = range(7)
 SIMPLE_FLOAT = 8  # added for float64 columns
+SIMPLE_OR_NULL = 16  # added if the condition also holds for a bound event whose field is null
 
 # ------------------------------------------------------------------------------------------------ one rule's row
 (

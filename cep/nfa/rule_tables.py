@@ -17,7 +17,7 @@ from cep.base.limits import (
 )
 from cep.base.schema import OF_DERIVED, Schema, Type
 from cep.kernels import layout as y
-from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, VarField
+from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, Unary, VarField
 from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.columns import ColumnMap
@@ -332,7 +332,15 @@ class RuleTables:
         return predicate, self._scalar_code(whole), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
-        """Return the fast form of a comparison of a field of the event with the same kind of field of a bound event."""
+        """Return the fast form of a comparison of a field of the event with the same kind of field of a bound event.
+
+        `x is null or COMPARISON` has one, too, if x is the compared field of the bound event.
+        """
+        if isinstance(part, Binary) and part.op == "or":
+            for test, comparison in ((part.left, part.right), (part.right, part.left)):
+                if _compares_the_tested(test, comparison) and (simple := self._simple(comparison)) is not None:
+                    return simple[0] + y.SIMPLE_OR_NULL, *simple[1:]
+            return None
         if not isinstance(part, Binary) or part.op not in _SIMPLE:
             return None
         op, left, right = part.op, part.left, part.right
@@ -455,7 +463,9 @@ class RuleTables:
         states = self.tables.states[1:]
         conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
         alone = all(len(s.waits) <= 1 for s in states)
-        return alone and len(conditions) == 1 and all(c[2] == NO_CODE and c[3][0] < y.SIMPLE_FLOAT for c in conditions)
+        return (
+            alone and len(conditions) == 1 and all(c[2] == NO_CODE and not c[3][0] & y.SIMPLE_FLOAT for c in conditions)
+        )
 
     def row(self) -> list[int]:
         """Return the rule's row for the kernels (layout.RULE_WIDTH words), without its interval and without values that
@@ -492,3 +502,10 @@ def _unless(condition: Expr, facts: Facts) -> list[Expr]:
 def _whole(value: object) -> int:
     assert isinstance(value, int), "parameters are bound before compilation"
     return value
+
+
+def _compares_the_tested(test: Expr, comparison: Expr) -> bool:
+    """Return True for `x is null` and a comparison with the same x."""
+    if not (isinstance(test, Unary) and test.op == "is_null" and isinstance(comparison, Binary)):
+        return False
+    return comparison.op in _SIMPLE and test.argument in (comparison.left, comparison.right)

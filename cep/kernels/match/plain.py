@@ -209,24 +209,27 @@ def _candidates(
         other, register = image[alike + y.W_SIMPLE_OTHER], y.RUN_HEADER + image[alike + y.W_SIMPLE_REGISTER]
         if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
             return count
-        if op != y.SIMPLE_NONE and nulls[column, row] != 0:
+        if op != y.SIMPLE_NONE and op < y.SIMPLE_OR_NULL and nulls[column, row] != 0:
             return count
     if op == y.SIMPLE_NONE:
         for i in range(counts.head, counts.runs):
             picked[count] = i
             count += (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
         return count
-    value = columns[column, row]
-    on_less = op == y.SIMPLE_LT or op == y.SIMPLE_LE or op == y.SIMPLE_NE
-    on_equal = op == y.SIMPLE_LE or op == y.SIMPLE_GE or op == y.SIMPLE_EQ
-    on_greater = op == y.SIMPLE_GT or op == y.SIMPLE_GE or op == y.SIMPLE_NE
+    value, has_value = columns[column, row], nulls[column, row] == 0
+    or_null = op >= y.SIMPLE_OR_NULL
+    op &= y.SIMPLE_OR_NULL - 1
+    on_less = has_value and (op == y.SIMPLE_LT or op == y.SIMPLE_LE or op == y.SIMPLE_NE)
+    on_equal = has_value and (op == y.SIMPLE_LE or op == y.SIMPLE_GE or op == y.SIMPLE_EQ)
+    on_greater = has_value and (op == y.SIMPLE_GT or op == y.SIMPLE_GE or op == y.SIMPLE_NE)
     for i in range(counts.head, counts.runs):
         bound = max(runs[i, register], int64(0))
         is_bound = (runs[i, register] >= 0) & (nulls[other, bound] == 0)
         against = columns[other, bound]
         holds = (on_less & (value < against)) | (on_equal & (value == against)) | (on_greater & (value > against))
+        fits = (is_bound & holds) | (or_null & (not is_bound))
         picked[count] = i
-        count += is_bound & holds & (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
+        count += fits & (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
     return count
 
 

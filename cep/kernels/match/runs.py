@@ -31,13 +31,16 @@ def bit(bitmaps: UInt64, predicate: int, event_index: int) -> bool:
 def simple(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
     """Return True if the wait's simple condition holds: a field of the event against a field of a bound event.
 
-    It is False if a side is null. Shapes: runs int64[*, W].
+    It is False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes: runs int64[*, W].
     """
     bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
     column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
+    op = image[wait + y.W_SIMPLE]
     holds = False
-    if bound >= 0 and events.nulls[column, row] == 0 and events.nulls[other, bound] == 0:
-        op = image[wait + y.W_SIMPLE]
+    if bound < 0 or events.nulls[other, bound] != 0:
+        holds = op >= y.SIMPLE_OR_NULL
+    elif events.nulls[column, row] == 0:
+        op &= y.SIMPLE_OR_NULL - 1
         less, equal = False, False
         if op >= y.SIMPLE_FLOAT:
             less = as_float(events.columns[column, row]) < as_float(events.columns[other, bound])
