@@ -1,4 +1,4 @@
-"""`x is null or a comparison with x` has a fast form: it equals the same condition as code, with nulls on both sides."""
+"""`x is null or a comparison with x` has a fast form, which equals the condition as code, with nulls on both sides."""
 
 from __future__ import annotations
 
