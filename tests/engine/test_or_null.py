@@ -36,7 +36,7 @@ def test_the_fast_form_equals_the_code(seed: int, tmp_path: Path) -> None:
         }
         for n in range(60)
     ]  # fmt: skip
-    texts, names = [EVENT], []
+    texts, names = [EVENT], list[str]()
     for steps in STEPS:
         for field in FIELDS:
             op, skip = random.choice(["<", "<=", ">", ">=", "==", "!="]), random.choice(["none", "past last"])
