@@ -141,7 +141,7 @@ class Stop(Stopping):
     """Stopping without signals: the request comes from the world."""
 
     def __init__(self, process: JobProcess, report: Callable[[], None]) -> None:
-        super().__init__(report, cast("Any", VirtualEvent()))
+        super().__init__(report, event=cast("Any", VirtualEvent()))
         self._process = process
 
     def __enter__(self) -> Self:
