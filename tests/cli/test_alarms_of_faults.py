@@ -36,7 +36,7 @@ from tests.real_kafka import RealKafka
 from tests.real_prometheus import Tools
 from tests.real_s3 import open_s3
 from tests.runners.embedded.cases import morning
-from tests.runners.embedded.test_run import ROOT
+from tests.runners.embedded.test_run import ROOT, place
 from tests.small_disk import small_disk
 from tests.webhook import url_of
 
@@ -147,13 +147,6 @@ def faulty_records(numbers: Iterator[int]) -> bytes:
     return b"\n".join([*late, *ahead, *[b"{}"] * FAULTY])
 
 
-def appear(path: Path, content: bytes) -> None:
-    """Place a file that a job never sees half written."""
-    hidden = path.with_name(f".{path.name}")
-    hidden.write_bytes(content)
-    hidden.rename(path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "runner", [pytest.param("run", marks=pytest.mark.always), pytest.param("live", marks=pytest.mark.spark)]
@@ -179,11 +172,11 @@ def test_faults_of_records_sinks_and_processes(runner: str, prometheus: Tools, t
         stack.callback(watching.close)
         # Rules watch increases: the counters must have been seen at zero.
         wait_for(lambda: watching.holds("cep_alerts_refused_total == 0"))
-        appear(tmp_path / "events" / "a.jsonl", b"\n".join(morning()))
+        place(tmp_path / "events", "a.jsonl", list(morning()))
         wait_for(lambda: watching.holds(f"cep_events_total == {len(morning())}"))
-        appear(tmp_path / "events" / "b.jsonl", faulty_records(numbers))
+        place(tmp_path / "events", "b.jsonl", [faulty_records(numbers)])
         early = HeartbeatRecord(event_time=utc_text(now_ms() + DAY_MS))
-        appear(tmp_path / "control" / "1.jsonl", early.to_json())
+        place(tmp_path / "control", "1.jsonl", [early.to_json()])
         watching.wait_until_fired(*OF_FILES)
 
         killed(jobs[-1])
@@ -207,7 +200,7 @@ def test_faults_of_records_sinks_and_processes(runner: str, prometheus: Tools, t
         def is_quiet() -> bool:
             """Send a payment of now, as the watermark follows payments; True if all is well."""
             payment = {**orjson.loads(morning()[0]), "tx_id": f"new{next(numbers)}", "event_time": utc_text(now_ms())}
-            appear(tmp_path / "events" / f"c{next(numbers):06d}.jsonl", orjson.dumps(payment))
+            place(tmp_path / "events", f"c{next(numbers):06d}.jsonl", [orjson.dumps(payment)])
             return watching.holds("cep_live == 1") and not watching.firing()
 
         try:
