@@ -25,16 +25,8 @@ import pytest
 
 import cep
 from cep.cli import main as cli
+from tests.cli.test_describe import RULE
 
-RULE = """id = "p"
-pattern = "p"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "me"
-message = "m"
-"""
 FIRST = datetime(2026, 3, 1, 10, tzinfo=UTC)
 HEAD = ["Ref ID", "Booked At", "Opened", "Card", "Amount", "Status", "Name"]
 PAYMENTS: list[dict[str, Any]] = [

@@ -28,6 +28,7 @@ from cep.columnar.mapping import mapping_of
 from cep.columnar.times import times_us
 from cep.lang.load import load_text
 from cep.sources.pieces import read_pieces
+from tests.cli.test_describe import RULE
 
 BASE = datetime(2000, 1, 1, tzinfo=UTC)
 ULB = '"Time","V1","V2","Amount","Class"\n0,-1.35,0.07,149.62,"0"\n0,1.19,-0.26,2.69,"0"\n1.5,-1.3,1.77,378.66,"1"\n'
@@ -82,15 +83,6 @@ SETS = {
 for _name in ("creditcard", "paysim", "cards", "aml"):
     _text, _times, _id, _fields = SETS[_name]
     SETS[_name] = (_text + _text.splitlines(keepends=True)[-1], [*_times, _times[-1]], _id, _fields)
-RULE = """id = "p"
-pattern = "p"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "me"
-message = "m"
-"""
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from cep.base.errors import SourceError
+from cep.base.progress import progress_bar
 from cep.sources.offsets import Position
 
 _POLL_S = 0.2
@@ -28,14 +28,7 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
         return work()
     tracker = spark.sparkContext.statusTracker()
     finished = threading.Event()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    with ThreadPoolExecutor(1) as pool, Progress(*columns, console=console, transient=True) as bar:
+    with ThreadPoolExecutor(1) as pool, progress_bar(console) as bar:
         task = bar.add_task(title, total=None)
         running = pool.submit(work)
         running.add_done_callback(lambda _: finished.set())

@@ -23,18 +23,9 @@ from tests.real_kafka import KafkaCluster
 from tests.runners.parity_cases import tied
 from tests.runners.spark.live_cases import END, replayed, rows
 from tests.runners.spark.live_kafka import TopicRun, changed
+from tests.runners.test_arrival import RULE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-RULE = """\
-id = "steps"
-pattern = "steps"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "o"
-message = "m"
-"""
 
 
 def test_a_topic_keeps_the_order_of_events_of_one_time(
