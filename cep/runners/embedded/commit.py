@@ -60,7 +60,7 @@ from cep.runners.embedded.commit_entries import Head, LanePosition, Outgoing, Pe
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.lanes import Backlog, Lane, futures_of, lanes_of
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
-from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.outlets import Outlet, Outlets
 from cep.runners.embedded.sent import Sent
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
@@ -459,8 +459,8 @@ class Commits:
         self._on_step("5")
         for commit, _, _ in settled:
             outgoing = self._outgoing[commit]
+            self.count_delivered(lane.outlet, outgoing.alerts.num_rows)
             if lane.outlet.belongs is None:
-                self.totals[f"alerts_delivered[{lane.name}]"] += outgoing.alerts.num_rows
                 self._sent.settle(lane.name, outgoing.alerts)
             self._lacking[commit] -= 1
             if not self._lacking[commit]:
@@ -470,6 +470,11 @@ class Commits:
                 self._forgettable.append(commit)
         if self._changelog is not None:
             self._changelog.settle(delivery.changed)
+
+    def count_delivered(self, outlet: Outlet, alerts_count: int) -> None:
+        """Count the alerts that a sink has taken. A sink of dead letters gets no alerts."""
+        if outlet.belongs is None:
+            self.totals[f"alerts_delivered[{outlet.name}]"] += alerts_count
 
     def wait_for_delivery(self, wait_s: float) -> None:
         """Wait for the end of a delivery or a checkpoint that is under way, at most so long."""

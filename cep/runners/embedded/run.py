@@ -308,8 +308,7 @@ class Runner:
             self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
             self.unsent_count = 0
             for outlet in self._outlets.all:
-                if outlet.belongs is None:
-                    self._commits.totals[f"alerts_delivered[{outlet.name}]"] += stepped.alerts.num_rows
+                self._commits.count_delivered(outlet, stepped.alerts.num_rows)
 
 
 def _is_heartbeat(data: bytes) -> bool:
