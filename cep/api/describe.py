@@ -366,7 +366,7 @@ def _likely_id(name: str) -> tuple[bool, bool, bool]:
 
 
 def _different_count(values: pa.ChunkedArray) -> int:
-    """Count the different texts or numbers. Senders choose them, so no hash without a key is names."""
+    """Count the different texts or numbers. Senders choose them, so no hash without a key is used."""
     return len(different_texts(values)) if _is_text(values.type) else different_count(np.asarray(values))
 
 
