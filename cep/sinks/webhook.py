@@ -28,8 +28,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import httpx2
 import pyarrow as pa
 
 from cep.base.errors import SinkAwayError, UsageError
@@ -37,6 +37,9 @@ from cep.model.setting_types import is_loopback
 from cep.sinks.base import SINK_REASONS
 from cep.sinks.json_form import json_lines
 from cep.sinks.refused import RefusedAlerts
+
+if TYPE_CHECKING:
+    import httpx2
 
 _ANSWER_S = 10.0
 # Answers that judge the content of a request. All others judge the sender, the address or the moment.
@@ -77,6 +80,8 @@ class WebhookTarget:
 
     @cached_property
     def _parsed(self) -> httpx2.URL:
+        import httpx2  # noqa: PLC0415 a job without such a sink starts faster
+
         # Read by the client that sends, so that both see the same host.
         try:
             url = httpx2.URL(self.url)
@@ -91,6 +96,9 @@ class WebhookSink:
     """Requests to a URL. `refused` takes alerts that the receiver does not want."""
 
     def __init__(self, target: WebhookTarget, refused: RefusedAlerts) -> None:
+        import httpx2  # noqa: PLC0415 as above
+
+        self._library = httpx2
         self._target = target
         self.refused = refused
         self._client = httpx2.Client(timeout=_ANSWER_S)
@@ -127,7 +135,7 @@ class WebhookSink:
         body = b"\n".join(lines) + b"\n"
         try:
             answer = self._client.post(self._target.url, content=body, headers=self._headers(body, batch_id))
-        except httpx2.HTTPError as error:
+        except self._library.HTTPError as error:
             error_text = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
             raise self._away(len(lines), batch_id, error_text, "no_answer") from error
         if answer.is_success:

@@ -77,7 +77,8 @@ class _Table:
         pairs, groups = np.empty((2, 2 * count), np.uint64), np.empty(2 * count, np.int32)
         pairs[:, :before], groups[:before] = self.pairs, self.groups
         self._pairs, self._groups, self._slots = pairs, groups, duplicates.empty_slots(2 * count)
-        fill_slots(self._pairs, before, self._slots)
+        if before:
+            fill_slots(self._pairs, before, self._slots)
 
     def by_group(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """Yield the pairs of each key group that has any, sorted by their ids."""
