@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ MANY_DIGITS = re.compile(r"\d(?:(?:[^\w\n]|_){0,3}\d){11,}")  # of any script: 4
 # A time such as 2026-03-01 10:00 is not a card number: no card begins with 19 or 20.
 _TIME = r"\b(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9])?(?![0-9])"
 _TIME_OR_DIGITS = re.compile(f"(?P<time>{_TIME})|{MANY_DIGITS.pattern}")
+_URL_CHARACTER = re.compile(r"%[0-9A-Fa-f]{2}")
+_TIME_OR_URL_DIGITS = re.compile(_TIME_OR_DIGITS.pattern.replace("{0,3}", "{0,9}"))  # three characters of a URL
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO = ord("0")
 Reject = Callable[[str, NDArray[np.bool_], str, str], None]
@@ -44,16 +46,29 @@ def is_card_number(digits: bytes) -> bool:
 
 
 def hide_card_numbers(text: str) -> str:
-    """Return a text without card numbers, with any characters between or around their digits."""
-    return _TIME_OR_DIGITS.sub(_without_card_numbers, text)
+    """Return a text without card numbers, with any characters between or around their digits.
+
+    `%20` is a character of a URL, and two digits of another text: such a text is searched in both ways.
+    """
+    if "%" in text:
+        text = _hidden(text, _TIME_OR_URL_DIGITS.finditer(_URL_CHARACTER.sub("   ", text)))
+    return _hidden(text, _TIME_OR_DIGITS.finditer(text))
 
 
-def _without_card_numbers(run: re.Match[str]) -> str:
+def _hidden(text: str, runs: Iterable[re.Match[str]]) -> str:
+    """Return a text without the card numbers in its runs of digits."""
+    shown, end = [], 0
+    for run in runs:
+        shown += [text[end : run.start()], _without_card_numbers(text[run.start() : run.end()], run)]
+        end = run.end()
+    return "".join((*shown, text[end:]))
+
+
+def _without_card_numbers(text: str, run: re.Match[str]) -> str:
     """Replace each window of 12 to 19 digits that is a card number, the longest one first."""
-    text = run[0]
     if run["time"]:
         return text
-    places = [place for place, character in enumerate(text) if character.isdecimal()]
+    places = [place for place, character in enumerate(run[0]) if character.isdecimal()]
     digits = "".join(str(unicodedata.decimal(text[place])) for place in places).encode()
     shown, end, start = [], 0, 0
     while start <= len(digits) - PAN_DIGITS_MIN:

@@ -168,7 +168,9 @@ def test_a_long_run_of_digits_is_read_once() -> None:
     assert len(hide_card_numbers("0" * 100_000)) < 100_000
 
 
-@pytest.mark.parametrize("separator", [*"_-./;,:|#*\t ", "\u00a0", "\u200b", "\u2009", "__", " - "])
+@pytest.mark.parametrize(
+    "separator", [*"_-./;,:|#*\t ", "\u00a0", "\u200b", "\u2009", "__", " - ", "%20", "%2D%20", "%C2%A0"]
+)
 def test_a_number_is_hidden_whatever_stands_between_its_groups(separator: str) -> None:
     for number in card_numbers(3, 50):
         text = f"n {separator.join((number[:4], number[4:8], number[8:12], number[12:]))} 7"
