@@ -43,6 +43,7 @@ ROWS = [
         lambda: codes("x+ greedy -> y within 1 h")),
     Row("E7", "such a step takes nothing", [], lambda: matches("a+ greedy -> b", "a1@0 a2@1 a3@2", {"b": "kind == a"})),
     Row("E7", "lint of a loop with an end", set(), lambda: codes("x{1,2} greedy -> y within 1 h")),
+    Row("E7", "lint of an alternative that a shorter one hides", {"CEP714"}, lambda: codes("x | (y -> z) within 1 h")),
     *(Row("G5", f"lint of {text}", {"CEP707"}, partial(codes, text))
       for text in ("x -> y", "(x & y) -> z", "x -> !y -> z")),
 ]  # fmt: skip

@@ -144,6 +144,11 @@ FINDINGS: dict[str, Entry] = {
         "A greedy loop takes each event that fits it and gives none back. If each event that fits the next step fits "
         "the loop, too, the pattern never matches. SQL gives the last event to the next step.",
     ),
+    "CEP714": Entry(
+        "alternative that a shorter one hides",
+        "The first complete alternative is a match, and the next one begins after it. A longer alternative that begins "
+        "with the steps of a shorter one never comes to its end.",
+    ),
     # -------------------------------------------------------------------------------- lists that may change
     "CEP801": Entry(
         "list that cannot be read",

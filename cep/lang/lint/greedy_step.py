@@ -36,7 +36,7 @@ def _blocked_steps(pattern: PatternIR) -> Iterator[tuple[str, str]]:
         assert isinstance(first.node, VarNode)
         assert isinstance(second.node, VarNode)
         loop, step = variables[first.node.variable], variables[second.node.variable]
-        if loop.event_type == step.event_type and set(_parts(loop.where)) <= set(_parts(step.where)):
+        if loop.event_type == step.event_type and set(parts_of(loop.where)) <= set(parts_of(step.where)):
             yield loop.name, step.name
 
 
@@ -71,10 +71,10 @@ def _is_required(step: Step) -> bool:
     return is_variable and not step.negated and not has_gap
 
 
-def _parts(expr: Expr | None) -> Iterator[str]:
+def parts_of(expr: Expr | None) -> Iterator[str]:
     """Yield the parts of a condition that must all hold, as texts."""
     if isinstance(expr, Binary) and expr.op == "and":
-        yield from _parts(expr.left)
-        yield from _parts(expr.right)
+        yield from parts_of(expr.left)
+        yield from parts_of(expr.right)
     elif expr is not None:
         yield show_expr(expr)

@@ -24,6 +24,7 @@ from cep.lang.lint import (
     label_field,
     never_true,
     retention,
+    shorter_option,
     untested,
     unused,
 )
@@ -41,6 +42,7 @@ LINTS: tuple[Callable[[Checked], Iterator[Diagnostic]], ...] = (
     first_skip.find,
     greedy_step.find,
     label_field.find,
+    shorter_option.find,
 )
 ALLOW_CODE = "CEP710"
 _ALLOW = re.compile(r"#\s*allow\(\s*(\w*)\s*\)\s*(?::\s*(.*))?$")
