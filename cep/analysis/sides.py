@@ -22,6 +22,7 @@ from cep.analysis.suggested_text import declarations
 from cep.base.errors import UsageError
 from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
 from cep.columnar.batch import TEXT
+from cep.model.rule import UpsertRecord
 
 JOIN = "+"  # between the fields of a key, as in payer+payee
 _PARTY = "party"
@@ -87,3 +88,14 @@ def _producer(name: str, event_type: EventType, side: EventType, key_and_field: 
         f"  produce  {side.name}",
         "}",
     ])  # fmt: skip
+
+
+def live_rules(source: str, names: Sequence[str]) -> list[UpsertRecord]:
+    """Return a live rule for each of these patterns of the text."""
+    return [
+        UpsertRecord(
+            id=name, version=1, pattern=name, status="live", severity="low", owner="suggest", message="{key}",
+            source=source,
+        )
+        for name in names
+    ]  # fmt: skip

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from cep.analysis.atoms import atoms_of, different, time_atoms
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
+from cep.analysis.circles import needed_sides, with_circles
 from cep.analysis.history import Events, replay_history
 from cep.analysis.marks import Marks
 from cep.analysis.mine import Ground, Mined, mine
 from cep.analysis.past_atoms import Rows, past_atoms
-from cep.analysis.sides import JOIN, sides_of
+from cep.analysis.sides import JOIN, live_rules, sides_of
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
@@ -35,7 +36,6 @@ from cep.columnar.order import arranged_rows
 from cep.columnar.texts import encoded
 from cep.lang.field_names import Role, role_of
 from cep.lang.load import load_text
-from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces
 
@@ -175,7 +175,8 @@ def suggest(
     """Mine, replay and choose. `present` bool[F] are the frauds that present rules find.
 
     `marks_at` returns the frauds that were known at a time: the frauds that were known at the end of the first part are
-    mined. A `key` such as `payer+payee` is a value that is in either field. `report(count, total)` is told how many
+    mined. A `key` such as `payer+payee` is a value that is in either field; money that comes back in a circle is found
+    if the paying field comes first. `report(count, total)` is told how many
     sequences have been searched.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
@@ -188,10 +189,11 @@ def suggest(
     cut_ms = int(first + MINED * (last - first))
     events, head = replace(events, columns=read), declarations(events.schema)
     known_marks = marks if marks_at is None else marks_at(cut_ms - 1)
-    sides = sides_of(events, known_marks, parts) if len(parts) > 1 else None
+    plain = sides_of(events, known_marks, parts) if len(parts) > 1 else None
+    sides = None if plain is None else with_circles(plain, (events, known_marks, pieces_of), parts, head)
     one_key = key if sides is None else sides.key
     mined_events, mined_marks = (events, known_marks) if sides is None else (sides.events, sides.marks)
-    head = head if sides is None else f"{head}\n\n{sides.text}"
+    source_head, head = head, head if sides is None else f"{head}\n\n{sides.text}"
     producers = () if sides is None else sides.producers
     ground, rows = ground_of(mined_events, mined_marks, one_key, cut_ms, request.zone)
     if not ground.open_frauds.any():
@@ -219,6 +221,9 @@ def suggest(
 
     chosen, rejected = _chosen(candidates, frauds, request, tests_of)
     suggestions = tuple(_suggestion(each, tests, later, present) for each, tests in chosen)
+    if plain is not None and sides is not None:
+        needed = needed_sides(plain, sides, [each.text for each in suggestions])
+        head, producers = f"{source_head}\n\n{needed.text}", needed.producers
     text = "\n\n".join([head, *(each.text for each in suggestions)]) + "\n" if chosen else ""
     checked = load_text(text, "suggested") if text else None
     assert checked is None or checked.ok, "what is written can be read"
@@ -390,14 +395,7 @@ def _replayed(
     if not texts:
         return []
     source = "\n\n".join([head, *texts.values()])
-    records = [
-        UpsertRecord(
-            id=name, version=1, pattern=name, status="live", severity="low", owner="suggest", message="{key}",
-            source=source,
-        )
-        for name in (*producers, *texts)
-    ]  # fmt: skip
-    deployment = deploy(records)
+    deployment = deploy(live_rules(source, (*producers, *texts)))
     assert not deployment.set_aside, deployment.set_aside
     history = replay_history(deployment, pieces_of, (), 2, Terminal(quiet=True))
     judged = judge(history, marks)

@@ -34,8 +34,8 @@ Replay a history with two sets of rules, in this process, and compare them. The 
 with examples, and the cost of an event with each set.
 
 With --label, a column of the events or a file says which events are bad. The report then has precision and recall of
-the alerts as they are sent, and of all matches. The figures of each rule and the examples also count shadow versions
-and suppressed alerts.
+the alerts as they are sent, then of all matches, which include shadow versions and suppressed alerts: for all rules
+together, and for each rule. The examples are taken from all matches.
 
 examples:
   git worktree add /tmp/before main && cep diff /tmp/before/rules rules --events history.parquet
@@ -103,30 +103,31 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
     if measured:
-        _add_quality(table, "alerts sent", [each.figures.together for each in measured])
-        _add_quality(table, "all matches", [each.figures.all_matches.together for each in measured])
+        _add_quality(table, "alerts sent", [(each.figures.together, each.figures.rules) for each in measured])
+        matches = [each.figures.all_matches for each in measured]
+        _add_quality(table, "all matches", [(each.together, each.rules) for each in matches])
     else:
         table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
-    of_rules = [{each.rule: each for each in one.figures.all_matches.rules} for one in measured]
-    names = sorted({name for rules in of_rules for name in rules})
-    for name in names if len(names) > 1 else ():
-        rule_figures = [rules.get(name) for rules in of_rules]
-        table.add_row(
-            f"  precision of {name}", *("–" if one is None else show_ratio(one.precision) for one in rule_figures)
-        )
-        table.add_row(
-            f"  recall of {name}", *("–" if one is None else show_ratio(one.event_recall) for one in rule_figures)
-        )
     table.add_row("µs an event", *(_cost(each) for each in replays))
     for name in ("run_steps", "runs_started"):
         table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(each, name) for each in replays))
     console.print(table)
 
 
-def _add_quality(table: Table, title: str, figures: Sequence[Figures]) -> None:
-    table.add_row(title, *(f"{each.alerts:,}" for each in figures))
-    table.add_row("  precision", *(show_ratio(each.precision) for each in figures))
-    table.add_row("  recall", *(show_ratio(each.event_recall) for each in figures))
+def _add_quality(table: Table, title: str, sets: Sequence[tuple[Figures, Sequence[Figures]]]) -> None:
+    """Add rows for all rules together, then, if there are several, for each of them. `sets` are old and new."""
+    _add_figures(table, title, [together for together, _ in sets])
+    by_name = [{each.rule: each for each in rules} for _, rules in sets]
+    names = sorted({name for rules in by_name for name in rules})
+    for name in names if len(names) > 1 else ():
+        _add_figures(table, f"  {name}", [rules.get(name) for rules in by_name])
+
+
+def _add_figures(table: Table, title: str, figures: Sequence[Figures | None]) -> None:
+    indent = " " * (len(title) - len(title.lstrip()) + 2)
+    table.add_row(title, *("–" if each is None else f"{each.alerts:,}" for each in figures))
+    table.add_row(f"{indent}precision", *("–" if each is None else show_ratio(each.precision) for each in figures))
+    table.add_row(f"{indent}recall", *("–" if each is None else show_ratio(each.event_recall) for each in figures))
 
 
 def _cost(replayed: Replayed) -> str:

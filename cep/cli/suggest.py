@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="FIELD",
         help="field that the events of a sequence share; payer+payee for a value that is in either field, so that a "
-        "sequence goes over both sides of an account",
+        "sequence goes over both sides of an account; with the paying field first, also over money that comes back to "
+        "an account over two or three others",
     )
     parser.add_argument(
         "--zone", metavar="ZONE", help="zone of the clock for hours and weekdays (default: --time-zone, or UTC)"

@@ -1,14 +1,17 @@
-"""Small histories with planted frauds of six forms, and whether `suggest` finds them again.
+"""Small histories with planted frauds of eight forms, and whether `suggest` finds them again.
 
     burst      three to five small payments of a card within ten minutes, then a large one
     probe      a payment below 1.00, then a large one within an hour
     passed     an account receives money, and sends nearly all of it on within half an hour
+    cycle      money comes back to its payer over two other accounts within hours
+    ring       the same over three other accounts
     hub        an account receives money from six others or more within two hours
     dormant    a large payment of a card that was silent for three weeks
     night      large payments online between 1 and 5 in the clock of Madrid
 
-Honest events have each part of a form by itself: small and large payments, money passed on with a remainder, busy
-receivers with few senders, large payments of active cards, nights.
+Honest events have each part of a form by itself: small and large payments, money passed on with a remainder, money
+passed on over as many accounts that does not come back, busy receivers with few senders, large payments of active
+cards, nights.
 
 `python -m tests.analysis.planted` prints how many of ten seeds are found for each form. Keys of odd seeds are numbers.
 """
@@ -20,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +153,28 @@ def passed(draw: random.Random) -> list[Row]:
     return rows
 
 
+def _circle(draw: random.Random, transfers: int) -> list[Row]:
+    rows = _transfers(draw)
+    for number in range(2 * _FRAUDS):
+        accounts, is_bad = draw.sample(range(_KEYS), transfers + 1), number % 2 == 0
+        path = [*accounts[:transfers], accounts[0] if is_bad else accounts[transfers]]
+        offset_ms, amount = draw.randrange(_SPAN_MS), draw.uniform(200, 900)
+        for place, (payer, payee) in enumerate(pairwise(path), start=1):
+            is_last = place == transfers
+            rows.append(_transfer(draw, payer, payee, offset_ms, amount=round(amount, 2), bad=is_bad and is_last))
+            offset_ms += draw.randrange(_MINUTE_MS, 4 * _HOUR_MS)
+            amount *= draw.uniform(0.92, 0.99)
+    return rows
+
+
+def cycle(draw: random.Random) -> list[Row]:
+    return _circle(draw, 3)
+
+
+def ring(draw: random.Random) -> list[Row]:
+    return _circle(draw, 4)
+
+
 def hub(draw: random.Random) -> list[Row]:
     rows = _transfers(draw)
     for number in range(2 * _FRAUDS):
@@ -165,6 +191,8 @@ FORMS: dict[str, tuple[Callable[[random.Random], list[Row]], str, str]] = {
     "burst": (burst, PAYMENT, "card_id"),
     "probe": (probe, PAYMENT, "card_id"),
     "passed": (passed, TRANSFER, "payer+payee"),
+    "cycle": (cycle, TRANSFER, "payer+payee"),
+    "ring": (ring, TRANSFER, "payer+payee"),
     "hub": (hub, TRANSFER, "payee"),
     "dormant": (dormant, PAYMENT, "card_id"),
     "night": (night, PAYMENT, "card_id"),

@@ -1,4 +1,4 @@
-"""Frauds that are planted in six forms come back as suggestions: `planted.py` has the forms, and prints all figures."""
+"""Frauds of eight planted forms come back as suggestions: `planted.py` has the forms, and prints all figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.analysis.planted import FORMS, is_found, suggested
 from tests.seeds import RELEASE
 
 # One seed of a form with an integer key, one with a joined key; the others only before a release.
-_INNER = (("night", 1), ("passed", 0))
+_INNER = (("night", 1), ("cycle", 0))
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,6 @@ _INNER = (("night", 1), ("passed", 0))
 def test_planted_frauds_are_found(form: str, seed: int, tmp_path: Path) -> None:
     answer = suggested(form, seed, tmp_path)
     assert is_found(answer), [each.reason for each in answer.rejected]
-    assert ("produce" in answer.text) is (form == "passed")
+    assert ("produce" in answer.text) is (form in ("passed", "cycle", "ring"))
+    assert ("produce  transfer_passed" in answer.text) is (form in ("cycle", "ring"))
     assert ('hour(event_time, "Europe/Madrid") in [' in answer.text) is (form == "night")

@@ -87,16 +87,13 @@ def run(data: Given, precision: float, folder: Path) -> None:
     library = rules_for(set(data.types))
     if data.rivals is not None:
         library += rules_in(data.rivals, load_files([data.rivals]))
-    by_tune = [
-        tuned(data, rule, path).model_copy(update={"id": f"{rule.id}, tuned"})
-        for rule in library
-        if rule.id in data.tries
-    ]
-    written = measured_on(data, [*library, *by_tune], path)
     mined = measured_on(data, library[:1], path, fields_of(deploy(library[:1]).schema))
     events, marks = mined.history.events, mined.marks
     first, last = int(events.time_ms.min()), int(events.time_ms.max())
-    begin = int(first + MINED * (last - first)) + data.gap_days * _DAY_MS
+    until = int(first + MINED * (last - first))
+    begin = until + data.gap_days * _DAY_MS
+    by_tune = (tuned(data, rule, path, until) for rule in library if rule.id in data.tries)
+    written = measured_on(data, [*library, *(rule for rule in by_tune if rule is not None)], path)
     part = Part("later", begin, last + 1, marks.first_ms >= begin, marks, (last + 1 - begin) / _DAY_MS)
     by_rule = sorted((value_of(name, written, [name], part) for name in written.judged.names), reverse=True)
     rows, suggestions = [by_rule[0][1]], []

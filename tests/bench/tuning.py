@@ -13,6 +13,7 @@ from cep.analysis.measure import Measured, Terms, measure
 from cep.analysis.split import parts_of_time
 from cep.analysis.sweep import Bench
 from cep.analysis.tune import Aim, tune
+from cep.base.errors import UsageError
 from cep.base.schema import Kind
 from cep.lang.ir import ParamDecl
 from cep.lang.load import load_text
@@ -27,30 +28,37 @@ _DAY_MS = 86_400_000
 _SILENT = Console(quiet=True)
 
 
-def measured_on(data: Given, rules: list[UpsertRecord], path: Path, fields: tuple[str, ...] = ()) -> Measured:
-    """Replay some rules over the set."""
+def measured_on(
+    data: Given, rules: list[UpsertRecord], path: Path, fields: tuple[str, ...] = (), as_of_ms: int | None = None
+) -> Measured:
+    """Replay some rules over the set. With a date, only the frauds that were known on it count."""
     deployment = deploy(rules)
     assert deployment.set_aside == (), deployment.set_aside
     labels = labels_of_table(data.labels.drop(["spell"]), deployment.schema, data.name)
-    return measure(deployment, partial(read_pieces, path), labels, Terms(), _SILENT, fields)
+    return measure(deployment, partial(read_pieces, path), labels, Terms(as_of_ms=as_of_ms), _SILENT, fields)
 
 
-def tuned(data: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
-    """Return the rule with the parameters of the candidate of `cep tune`, which the last part has no say in.
+def tuned(data: Given, record: UpsertRecord, path: Path, until_ms: int) -> UpsertRecord | None:
+    """Return the rule with the parameters that `cep tune` proposes to an analyst who knows the time before `until_ms`.
 
-    `cep tune` itself proposes a candidate only if it is better on that part, so its proposal cannot be judged there.
+    Tune cuts that time into its own three parts, so the time from `until_ms` on does not influence the proposal. Return
+    None if tune keeps the present setting, or has too few frauds to compare settings.
     """
-    measured = measured_on(data, [record], path)
+    measured = measured_on(data, [record], path, as_of_ms=until_ms - 1)
     parts = parts_of_time(measured.history.events, measured.marks, data.gap_days * _DAY_MS, measured.marks_at)
-    bench = Bench(record, ((), ListStore()), partial(read_pieces, path), measured.marks, parts, 2, _SILENT)
     pattern = load_text(record.source, record.pattern).patterns[record.pattern]
     (rule,) = measured.history.deployment.rulebook.deployed()
     present = {param.name: _written(param) for param in pattern.params if param.name in data.tries[record.id]}
     open_record = record.model_copy(update={"params": present})
-    bench = Bench(open_record, bench.lists, bench.pieces_of, bench.marks, parts, 2, _SILENT)
+    bench = Bench(open_record, ((), ListStore()), partial(read_pieces, path), measured.marks, parts, 2, _SILENT)
     axes = axes_of(pattern, open_record.params, data.tries[record.id])
-    best = tune(bench, pattern, rule.pattern, axes, Aim("f1"))
-    return record.model_copy(update={"params": {**dict(best.candidate)}})
+    try:
+        best = tune(bench, pattern, rule.pattern, axes, Aim("f1"))
+    except UsageError:  # a part without a fraud
+        return None
+    if best.proposed == best.present:
+        return None
+    return record.model_copy(update={"id": f"{record.id}, tuned", "params": {**dict(best.proposed)}})
 
 
 def _written(param: ParamDecl) -> ParamValue:

@@ -3,12 +3,13 @@
     python -m tests.bench.value [--days N] [--customers N] [--seed N] [SETS]
 
 The time of each set is cut 3 : 1 : 1. A gap of 7 days follows each part, as a fraud becomes known only later; the gap
-is one day in the month of chargebacks and where frauds are planted. `cep tune` tunes rules on the first part and
-confirms them on the second. Models are trained on the first, and their limits are chosen on the second. The printed
-figures come from the third part, which did not influence any choice. Rules, default and tuned, are added one by one,
-the best first; a rule stays if it raises F1 on the second part, and if it alone and all together have a precision of
-0.5 there. A model that reads *raw columns* has the fields of the event, one that reads *cep features* also has columns
-of its past from `cep.features`.
+is one day in the month of chargebacks and where frauds are planted. `cep tune` sees the first two parts and proposes a
+setting, or keeps the present one. Models are trained on the first part, and their limits are chosen on the second. The
+printed figures come from the third part, which did not influence any choice. Rules, default and tuned, are added one by
+one, the best first; a rule stays if it raises F1 on the second part, and if it alone and all together have a precision
+of 0.5 there. *As sent* are the alerts that a team gets if each rule suppresses further alerts of a key for a day; the
+other rows of rules show all matches. A model that reads *raw columns* has the fields of the event, one that reads *cep
+features* also has columns of its past from `cep.features`.
 
 **simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `handbook_data.py`; it needs
 no data. **laundering**: transfers after IBM's AMLSim, written down in `laundering_data.py`, over three times the days.
@@ -50,10 +51,11 @@ _DAY_MS = 86_400_000
 # For the alerts of a rule that is switched on: an analyst refuses a rule if most of its alerts are wrong.
 PRECISION_LEAST = 0.5
 Row = tuple[str, ...]
+_QUIET = {"suppress": "1 d"}  # what a team gets of the same rules
 _LIBRARY, _TUNED = "library, its own parameters", "library, tuned"
-_SENT = "library, tuned, as sent"  # with `suppress` of a day: what a team gets of the same rules
+_LIBRARY_SENT, _TUNED_SENT = f"{_LIBRARY}, as sent", f"{_TUNED}, as sent"
 _AMOUNT, _RAW, _PAST = "amount above a limit", "boosting on raw columns", "boosting on cep features"
-_WHOLE = (_LIBRARY, _TUNED, _SENT, _AMOUNT, _RAW, _PAST)
+_WHOLE = (_LIBRARY_SENT, _LIBRARY, _TUNED_SENT, _TUNED, _AMOUNT, _RAW, _PAST)
 # The last two: alerts a day at a million events a day; days from the first alert of a spell of fraud to its last event.
 _HEAD = ("", "alerts", "precision", "recall", "f1", "a million", "ahead")
 
@@ -146,21 +148,19 @@ def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
         print(f"{data.name}: left out, as there is no event or no fraud in its part for {', '.join(lacks)}")
         return [], []
     spell = spells(data, default)
-    by_tune = [
-        tuned(data, rule, path).model_copy(update={"id": f"{rule.id}, tuned"})
-        for rule in rules
-        if rule.id in data.tries
-    ]
-    by_id = {rule.id: rule for rule in (*rules, *by_tune)}
+    by_tune = [tuned(data, rule, path, parts[1].until_ms) for rule in rules if rule.id in data.tries]
+    proposals = [rule for rule in by_tune if rule is not None]
+    by_id = {rule.id: rule for rule in (*rules, *proposals)}
     best = measured_on(data, list(by_id.values()), path)
     stay = chosen(best, sorted(by_id), parts[1], spell)
     names = list(default.judged.names)
-    quiet = [by_id[name].model_copy(update={"suppress": "1 d"}) for name in stay]
-    sent = measured_on(data, quiet, path) if quiet else best
+    default_sent = measured_on(data, [rule.model_copy(update=_QUIET) for rule in rules], path)
+    sent = measured_on(data, [by_id[name].model_copy(update=_QUIET) for name in stay], path) if stay else best
     rows = [
+        _row(_LIBRARY_SENT, baselines.of_rules(default_sent.judged, names), default_sent, parts[2], spell),
         _row(_LIBRARY, baselines.of_rules(default.judged, names), default, parts[2], spell),
+        _row(_TUNED_SENT, baselines.of_rules(sent.judged, stay), sent, parts[2], spell),
         _row(_TUNED, baselines.of_rules(best.judged, stay), best, parts[2], spell),
-        _row(_SENT, baselines.of_rules(sent.judged, stay), sent, parts[2], spell),
         *(_row(f"  {name}", baselines.of_rules(best.judged, [name]), best, parts[2], spell) for name in stay),
         *models(data, default, parts, spell, seed),
     ]
@@ -171,6 +171,7 @@ def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
     )
     kinds = np.array(default.marks.kind, dtype=object)[test.frauds]
     by_kind = sorted({*kinds.tolist()})
+    print(f"{data.name}: cep tune proposes another setting for {len(proposals)} of {len(by_tune)} rules")
     show(title, _HEAD, [row[: len(_HEAD)] for row in rows])
     whole = {row[0]: row for row in rows if not row[0].startswith("  ")}
     shares = [

@@ -70,6 +70,17 @@ def test_what_is_sent_comes_before_all_matches(folder: Path, capsys: pytest.Capt
     assert "alerts sent 2 1 precision 0.500 1.000 recall 1.000 1.000 all matches 2 2 precision 0.500 0.500" in printed
 
 
+def test_each_rule_has_its_sent_alerts_before_its_matches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "new" / "rules" / "small_then_large.toml"
+    text = path.read_text()
+    (path.parent / "other.toml").write_text(text.replace('id = "small_then_large"', 'id = "other"'))
+    path.write_text(text.replace("priority = 20", 'priority = 20\nsuppress = "1 d"'))
+    assert diff(folder, "--label", "is_fraud") == 1
+    sent, matches = " ".join(capsys.readouterr().out.split()).split("all matches")
+    assert "other – 2 precision – 0.500 recall – 1.000 small_then_large 2 1 precision 0.500 1.000" in sent
+    assert "other – 2 precision – 0.500 recall – 1.000 small_then_large 2 2 precision 0.500 0.500" in matches
+
+
 def test_a_label_that_is_not_there_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diff(folder, "--label", "nobody") == 2
     assert "have no column nobody" in capsys.readouterr().err
