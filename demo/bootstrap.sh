@@ -58,9 +58,13 @@ install() {
     die "pip could not install the dependencies; the reason is above"
 }
 
+# The lines of lock.txt up to the end of a part: `locked demo`.
+locked() {
+  sed "/^# end of $1\$/q" lock.txt
+}
+
 bootstrap() {
-  local extra="$1" lock="demo/locks/demo.txt" wanted stamp # dev has all of it too
-  [ -n "$extra" ] && lock="demo/locks/$extra.txt"
+  local extra="$1" part="${1:-demo}" wanted stamp # dev has all of demo too
   need_java "$extra"
   if [ ! -x "$venv/bin/python" ]; then
     local python
@@ -70,12 +74,14 @@ bootstrap() {
   fi
   # One stamp for each extra, so that the demo does not install the test tools.
   stamp="$venv/installed${extra:+-$extra}"
-  wanted=$(cat pyproject.toml demo/locks/build.txt "$lock" | cksum)
+  wanted=$({ cat pyproject.toml && locked "$part"; } | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    echo "installing what $lock has into $venv (a few minutes the first time)" >&2
-    # Files with the hashes of the lock and no others. What comes as source is built with what build.txt has.
-    install --require-hashes -r demo/locks/build.txt
-    install --require-hashes --no-build-isolation -r "$lock"
+    echo "installing the packages of lock.txt into $venv (a few minutes the first time)" >&2
+    # Files with the hashes of the lock and no others. The packages of `build` build packages that come as source.
+    locked build >"$venv/build.txt"
+    locked "$part" >"$venv/$part.txt"
+    install --require-hashes -r "$venv/build.txt"
+    install --require-hashes --no-build-isolation -r "$venv/$part.txt"
     install --no-deps --no-build-isolation -e .
     printf '%s\n' "$wanted" >"$stamp"
   fi

@@ -68,12 +68,12 @@ def test_a_package_of_no_extra_is_a_bug() -> None:
     assert "cep[spark]" in str(error)
 
 
-def test_the_project_has_ranges_and_the_constraints_pins() -> None:
+def test_the_project_has_ranges_and_the_lock_has_versions() -> None:
     """A user's other packages decide within a range; the tests run with the pinned versions."""
     extras = PROJECT["optional-dependencies"]
     of_users = [*PROJECT["dependencies"], *(line for name in set(EXTRAS.values()) for line in extras[name])]
     assert [line for line in of_users if "==" in line or ">=" not in line] == []
-    pins = dict(re.findall(r"^([\w.-]+)(?:\[.*\])?==([\w.+-]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    pins = dict(re.findall(r"^([\w.-]+)(?:\[.*\])?==([\w.+-]+)", (ROOT / "lock.txt").read_text(), re.MULTILINE))
     pinned = {name.lower().replace("_", "-"): version for name, version in pins.items()}
     for line in of_users:
         name, lowest = re.findall(r"^([\w.-]+)(?:\[.*\])?>=([\w.]+)", line)[0]
