@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cep.api.rules import Rules, load, parse
     from cep.base.errors import CepError, PatternError, RejectedRecordsError
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Alerts", "CepError", "PatternError", "RejectedRecordsError", "RejectedRecordsWarning", "Rules", "describe",
     "features", "load", "parse",
