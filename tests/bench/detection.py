@@ -1,28 +1,16 @@
-"""How well patterns that look at past events detect fraud in labelled data: precision and recall by kind of fraud.
+"""Public labelled data → events and labels, and the alerts of patterns on them.
 
-    python -m tests.bench.detection [DAYS]
+Transfers are of a generator of laundering: each is money that leaves one account, and money that comes into another.
+Card payments are labelled with chargebacks.
 
-**Card payments** with known frauds, simulated (the data set of the Fraud Detection Handbook): kind 1 is any payment
-above 220, kind 2 a terminal whose payments are all copied for 28 days, kind 3 a customer for whom a third of the
-payments is five times as large for 14 days. Each fraud is reported once, DELAY_DAYS after the payment; the pattern for
-terminals sees only the reports. Parameters are chosen on the first two thirds of the days: for each pattern, the choice
-with the largest harmonic mean of precision and recall of its kind. The result is the detection in the last third, which
-did not influence the choice.
-
-**Logins**: real logs of SSH servers, without labels of break-ins. The bench therefore plants break-ins: each address
-that has only failures in the logs gets a success ten seconds after the last failure, with the user name of that
-failure. The kind of the failures does not matter. Successes in the original logs count as legitimate; the bench lists
-those with an alert, for a person to judge. (Two addresses look staged: dozens of users, after failures.)
-
-The patterns are the files in `patterns/`, unchanged.
+Logins are real logs of SSH servers, without labels of break-ins. A break-in is therefore planted for each address that
+has only failures: a success ten seconds after the last failure, with its user name.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from itertools import product
 from pathlib import Path
 
 import duckdb
@@ -35,33 +23,22 @@ from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from tests.bench.peer_data import ULB, show, upsert
+from tests.bench.peer_data import SHARED, ULB, upsert
 
 ROOT = Path(__file__).parents[2]
 SSH = ULB.with_name("ssh_login_events.parquet")
-DELAY_DAYS = 7
-KINDS = {1: "above 220", 2: "compromised terminal", 3: "leaked customer"}
-# By pattern: its kind of fraud, and the parameter values to choose from; each first value is the pattern's default.
-CHOICES: Mapping[str, tuple[int, Mapping[str, tuple[ParamValue, ...]]]] = {
-    "leaked_customer": (3, {"times": (3.0, 2.5, 4.0), "back": ("30 d", "14 d")}),
-    "compromised_terminal": (2, {"reports": (2, 1, 3), "back": ("4 d", "7 d", "2 d")}),
-}
-TRIES = (10, 5, 3)  # failures of one user in an hour: the pattern's default, and lower numbers
+TRANSFERS = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
+CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
+_CARD = """'transaction' as event_type, {id} as tx_id, event_time, {card}::varchar as card_id,
+    {account}::varchar as account_id, round(amount, 2) as amount, 'approved' as status, '{channel}' as channel,
+    '' as country, null::double as lat, null::double as lon, {device} as device_id,
+    {merchant}::varchar as merchant_id"""
 
 
 def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -> UpsertRecord:
     """Return a rule for a pattern of `patterns/`."""
     record = upsert(bundle_source(ROOT / "patterns" / file), pattern)
     return record.model_copy(update={"id": name, "params": dict(params)})
-
-
-def choices() -> dict[str, tuple[str, dict[str, ParamValue]]]:
-    """Return the pattern and parameters of each rule, by rule name."""
-    return {
-        f"{pattern}_{number}": (pattern, dict(zip(offered, values, strict=True)))
-        for pattern, (_, offered) in CHOICES.items()
-        for number, values in enumerate(product(*offered.values()))
-    }
 
 
 def found(records: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
@@ -77,88 +54,49 @@ def found(records: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
     return replayed.alerts
 
 
-# ----------------------------------------------------------------------------------------------------- payments
+def _labels(event: str, kind: str) -> str:
+    """Return the SQL of the label columns, in which the two data sets differ."""
+    return f"{event} as event_id, true as label, {kind} as kind, null::varchar as episode, 0::bigint as reported_at"
 
 
-def payments(days: int) -> tuple[pa.Table, pa.Table]:
-    """Return (events of payments and reports, labels) of the first days; labels mark the days for the choice."""
+def _asked(events: str, labels: str, **tables: pa.Table) -> tuple[pa.Table, pa.Table]:
     with duckdb.connect() as connection:
-        connection.sql(f"""create table p as from '{ULB}'
-            where event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days} day""")
-        labels = connection.sql(f"""
-            select tx_id::varchar as tx_id, fraud_scenario as kind,
-                   event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days * 2 // 3} day as is_chosen_on
-            from p""")
-        events = connection.sql(f"""
-            select 'payment' as event_type, tx_id::varchar as tx_id, null::varchar as report_id, event_time,
-                   customer_id::varchar as customer_id, terminal_id::varchar as terminal_id, round(amount, 2) as amount
-            from p union all
-            select 'fraud_report', null, 'r' || tx_id, event_time + interval {DELAY_DAYS} day,
-                   customer_id::varchar, terminal_id::varchar, null
-            from p where is_fraud""")
-        assert labels is not None
-        assert events is not None
-        return events.to_arrow_table(), labels.to_arrow_table()
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.sql(events).to_arrow_table(), connection.sql(labels).to_arrow_table()
 
 
-def judged(alerts: pa.Table, labels: pa.Table) -> dict[tuple[str, bool], tuple[int, int, list[float]]]:
-    """Judge each rule on each part: payments alerted, frauds among them, recall by kind.
-
-    The key is (rule, whether parameters were chosen on the part).
-    """
-    recalls = ", ".join(f"count(h.tx_id) filter (kind = {k}) / count(*) filter (kind = {k})" for k in KINDS)
-    with duckdb.connect() as connection:
-        connection.register("alerts", alerts.select(["rule_id", "events"]))
-        connection.register("labels", labels)
-        query = connection.sql(f"""
-            with hit as (select distinct rule_id, unnest(events).event_id as tx_id from alerts),
-                 rules as (select distinct rule_id from hit)
-            select r.rule_id, l.is_chosen_on, count(h.tx_id), count(h.tx_id) filter (kind > 0), {recalls}
-            from rules r cross join labels l left join hit h on h.rule_id = r.rule_id and h.tx_id = l.tx_id
-            group by 1, 2""")
-        assert query is not None
-        rows = query.fetchall()
-    return {
-        (rule, part): (alerted, frauds, [s or 0.0 for s in shares]) for rule, part, alerted, frauds, *shares in rows
-    }
+def chargebacks() -> tuple[pa.Table, pa.Table]:
+    """Return (events, labels) of card payments online, some of which were charged back."""
+    columns = _CARD.format(
+        id="tx_id::varchar", card="card_masked", account="user_id", channel="ecom", device="device_id::varchar",
+        merchant="merchant_id",
+    )  # fmt: skip
+    labels = _labels("tx_id::varchar", "'chargeback'")
+    return _asked(f"select {columns} from '{CHARGEBACKS}'", f"select {labels} from '{CHARGEBACKS}' where is_chargeback")
 
 
-def detect_payments(days: int) -> None:
-    """Choose on the first part, report on both."""
-    events, labels = payments(days)
-    offered = choices()
-    rules = (rule("payments.cep", pattern, name, params) for name, (pattern, params) in offered.items())
-    figures = judged(found(rules, events), labels)
-    nothing = (0, 0, [0.0] * len(KINDS))
-    rows = []
-    for pattern, (kind, _) in CHOICES.items():
-
-        def quality(name: str, kind: int = kind) -> float:
-            alerted, frauds, recalls = figures.get((name, True), nothing)
-            precision, recall = frauds / max(alerted, 1), recalls[kind - 1]
-            return 2 * precision * recall / max(precision + recall, 1e-9)
-
-        names = [name for name, (candidate, _) in offered.items() if candidate == pattern]
-        best = max(names, key=quality)
-        for name in dict.fromkeys((best, names[0])):
-            settings = " ".join(f"{key}={value}" for key, value in offered[name][1].items())
-            for part, title in ((True, "chosen on"), (False, "held out")):
-                alerted, frauds, recalls = figures.get((name, part), nothing)
-                shares = (f"{frauds / max(alerted, 1):.1%}", *(f"{share:.1%}" for share in recalls))
-                choice = "chosen" if name == best else "as written"
-                rows.append((f"{pattern} {settings} ({choice})".replace(" d", "d"), title, f"{alerted:,}", *shares))
-    print(
-        f"{labels.num_rows:,} card payments, a fraud is reported after {DELAY_DAYS} days. Parameters are chosen on the"
-    )
-    print(f"first {days * 2 // 3} of {days} days. Recall by kind: {', '.join(f'{k} {n}' for k, n in KINDS.items())}.")
-    show("", ("rule", "part", "alerted", "precision", *(f"recall {kind}" for kind in KINDS)), rows)
+def transfers(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return (events, labels) of transfers: each is money that leaves an account, and money that comes into another."""
+    half = """select 'money' as event_type, '{way}' || tx_id as money_id, event_time, {own}::varchar as account_id,
+        '{direction}' as direction, 'transfer' as means, {other}::varchar as counterparty,
+        round(amount, 2) as sum_of_money, null::varchar as to_country from given"""
+    halves = [
+        half.format(way=way, own=account, other=other, direction=direction)
+        for way, account, other, direction in (
+            ("a", "orig_account_id", "dest_account_id", "outgoing"),
+            ("b", "dest_account_id", "orig_account_id", "incoming"),
+        )
+    ]
+    labels = [
+        f"select {columns} from given where is_sar"
+        for columns in (_labels(f"'{way}' || tx_id", "typology") for way in "ab")
+    ]
+    return _asked(" union all ".join(halves) + " order by event_time", " union all ".join(labels), given=table)
 
 
-# ------------------------------------------------------------------------------------------------------- logins
-
-
-def logins() -> tuple[pa.Table, int]:
-    """Return the logins of all servers with planted successes, and the number of these."""
+def logins() -> tuple[pa.Table, pa.Table]:
+    """Return (events, labels) of logins to servers, with a break-in after the failures of each address."""
     with duckdb.connect() as connection:
         connection.sql(f"""create table logins as
             select source || '-' || seq as login_id, event_time, source || ' ' || source_ip as source_ip, user_name,
@@ -168,47 +106,8 @@ def logins() -> tuple[pa.Table, int]:
             select 'planted-' || row_number() over (order by source_ip), max(event_time) + interval 10 second,
                    source_ip, arg_max(user_name, event_time), true
             from logins group by source_ip having not bool_or(ok)""")
-        events = connection.sql("from logins union all from planted")
-        assert events is not None
-        return events.to_arrow_table(), connection.execute("select count(*) from planted").fetchall()[0][0]
-
-
-def detect_logins() -> None:
-    """Count the planted break-ins that are detected, and list the other alerts."""
-    events, planted = logins()
-    rules = [rule("logins.cep", "guessed_password", f"tries_{tries}", {"tries": tries}) for tries in TRIES]
-    alerts = found(rules, events).to_pylist()
-    rows = []
-    for tries in TRIES:
-        is_planted = [
-            a["events"][-1]["event_id"].startswith("planted-") for a in alerts if a["rule_id"] == f"tries_{tries}"
-        ]
-        precision = f"{sum(is_planted) / len(is_planted):.1%}" if is_planted else "-"
-        rows.append(
-            (f"tries = {tries}", str(planted), str(len(is_planted)), precision, f"{sum(is_planted) / planted:.1%}")
-        )
-    title = f"SSH: {events.num_rows:,} attempts to log in, a break-in after the failures of each of {planted} addresses"
-    show(title, ("guessed_password", "break-ins", "alerts", "precision", "recall"), rows)
-    others = [
-        (a["key"], a["detected_at"].isoformat(" "), a["measures"])
-        for a in alerts
-        if a["rule_id"] == f"tries_{TRIES[0]}" and not a["events"][-1]["event_id"].startswith("planted-")
-    ]
-    show(
-        f"successes of the logs themselves that are alerted, tries = {TRIES[0]}",
-        ("server, address", "time", "who"),
-        others,
-    )
-
-
-def main() -> None:
-    """Match and print."""
-    if not ULB.exists():
-        print(f"the public card transactions are not at {ULB}")
-        return
-    detect_payments(int(sys.argv[1]) if len(sys.argv) > 1 else 183)
-    detect_logins()
-
-
-if __name__ == "__main__":
-    main()
+        connection.sql("create table events as from logins union all from planted")
+        columns = _labels("login_id", "'break-in'")
+        labels = f"select {columns} from events where login_id like 'planted-%'"
+        table = connection.sql("select 'login' as event_type, * from events order by event_time").to_arrow_table()
+        return table, connection.sql(labels).to_arrow_table()

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.bench import library
-from tests.bench.detection import SSH
+from tests.bench import detection
 from tests.bench.handbook_data import simulated
 from tests.bench.laundering_data import simulated_transfers
-from tests.bench.peer_data import SHARED, ULB
+from tests.bench.peer_data import ULB
 from tests.bench.planted import FIELDS, planted
 from tests.bench.planted_features import READ
 from tests.testing.library import PATTERNS
@@ -31,7 +30,6 @@ DELAY_DAYS = 7
 NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins", *FIELDS)
 _WRITTEN = Path(__file__).with_name("chargebacks.cep")
 _RECORDING = "elastic_auth"
-_CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 Tries = Mapping[str, Mapping[str, str]]
 # The values of `cep tune --try`, by pattern: an analyst knows the size of amounts and the pace of the business.
 _TRIES: dict[str, Tries] = {
@@ -182,7 +180,7 @@ def cards(name: str, payments: pa.Table) -> Given:
 
 def laundering(name: str, transfers: pa.Table) -> Given:
     """Return transfers as money that leaves an account and money that comes into another; a model scores the first."""
-    events, labels = library.transfers(transfers)
+    events, labels = detection.transfers(transfers)
     with duckdb.connect() as connection:
         connection.register("l", labels)
         connection.register("t", transfers)
@@ -208,7 +206,7 @@ def laundering(name: str, transfers: pa.Table) -> Given:
 
 def charged_back() -> Given:
     """Return card payments online, some of which were charged back."""
-    events, labels = library.chargebacks()
+    events, labels = detection.chargebacks()
     labels = labels.append_column("spell", labels["event_id"])
     declared = (PATTERNS / "events.cep").read_text(encoding="utf-8")
     features = _past("transaction", "amount", ("card_id", "account_id", "device_id", "merchant_id"), (1, 7, 30))
@@ -223,7 +221,7 @@ def logged_in() -> Given:
 
     It is the longest of the recordings, of 24 days. Another one, months later, would leave parts of the time empty.
     """
-    events, labels = library.logins()
+    events, labels = detection.logins()
     events = events.filter(pc.starts_with(events["source_ip"], f"{_RECORDING} "))
     labels = labels.filter(pc.is_in(labels["event_id"], value_set=events["login_id"].combine_chunks()))
     labels = labels.append_column("spell", labels["event_id"])
@@ -266,11 +264,11 @@ def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Gi
     if "laundering" in names:
         transfers = simulated_transfers(seed, customers, 3 * days, max(1, customers // 25))
         sets.append(laundering("laundering", transfers))
-    if "transfers" in names and library.TRANSFERS.exists():
-        sets.append(laundering("transfers", pq.read_table(library.TRANSFERS)))
-    if "chargebacks" in names and _CHARGEBACKS.exists():
+    if "transfers" in names and detection.TRANSFERS.exists():
+        sets.append(laundering("transfers", pq.read_table(detection.TRANSFERS)))
+    if "chargebacks" in names and detection.CHARGEBACKS.exists():
         sets.append(charged_back())
-    if "logins" in names and SSH.exists():
+    if "logins" in names and detection.SSH.exists():
         sets.append(logged_in())
     sets += [among_honest(name, seed) for name in FIELDS if name in names]
     return sets
