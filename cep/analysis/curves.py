@@ -152,7 +152,7 @@ def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
     if len(settings) > TUNE_REPLAYED_MAX:
         raise UsageError(
             f"{rule} has {len(axes)} parameters with {len(settings)} values in all, and the most is "
-            f"{TUNE_REPLAYED_MAX}; compare some of them with: cep tune {rule} --try PARAM=VALUES"
+            f"{TUNE_REPLAYED_MAX}; compare some of them with: cep rules tune {rule} --try PARAM=VALUES"
         )
     aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
     result = []

@@ -192,8 +192,8 @@ def thresholds(parts: Parts) -> str:
     text = (
         "What a rule would have found with another value of one parameter, the others as they are. Each value was "
         "replayed over the whole history. A dashed line is the present value. These figures are in-sample: the value "
-        "that is best here is chosen by the same frauds that judge it, so it will find less later. cep tune judges a "
-        "value on time that did not choose it."
+        "that is best here is chosen by the same frauds that judge it, so it will find less later. cep rules tune "
+        "judges a value on time that did not choose it."
     )
     heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
     tables = []

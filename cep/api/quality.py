@@ -100,7 +100,7 @@ class Quality:
     def prune(
         self, *, tolerance: float = 0.0, budget: float | None = None, alert_cost: float | None = None
     ) -> Pruned:  # fmt: skip
-        """Say which rules could go without losing more than this share of the frauds, as `cep prune` does.
+        """Say which rules could go without losing more than this share of the frauds, as `cep rules prune` does.
 
         With a `budget` the rules that stay have at most so many alerts a day together. `alert_cost` is the cost of an
         alert in frauds. Raises: UsageError.

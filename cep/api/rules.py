@@ -256,7 +256,7 @@ class Rules:
         self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,
         exclude: Sequence[str] = (), use: Sequence[str] = (), **given: Unpack[Measuring],
     ) -> Suggested:  # fmt: skip
-        """Find sequences of a key that labelled frauds have and other events lack, as `cep suggest` does.
+        """Find sequences of a key that labelled frauds have and other events lack, as `cep rules suggest` does.
 
         `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
         `count` are the maximum events of a sequence and the maximum patterns. No condition reads a field of `exclude`;
@@ -283,7 +283,8 @@ class Rules:
         tries: Mapping[str, str] | None = None, budget: float | None = None, review_cost: float = 0.0,
         gap: str | None = None, **given: Unpack[Measuring],
     ) -> Tuned:  # fmt: skip
-        """Find the best parameters of a rule, as `cep tune` does: `proposed` of the result, and figures on later time.
+        """Find the best parameters of a rule, as `cep rules tune` does: `proposed` of the result, and figures on later
+        time.
 
         `proposed` is the present setting unless another one is better on the last part of the time (`outcome`).
 

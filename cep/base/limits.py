@@ -239,20 +239,20 @@ REPORT_EVENTS_WALKED_MAX = 30_000
 REPORT_BYTES_MAX = 1_000_000
 # Events of a history in which a report replays the values of a rule's parameters without being asked: some seconds.
 REPORT_REPLAYED_EVENTS_MAX = 100_000
-# Events that `cep suggest` mines, three quarters of them of keys with frauds. A search looks at them some ten thousand
-# times, and there is one for each window and pattern: minutes on one core.
+# Events that `cep rules suggest` mines, three quarters of them of keys with frauds. A search looks at them some ten
+# thousand times, and there is one for each window and pattern: minutes on one core.
 SUGGEST_EVENTS_MAX = 50_000
 # Steps of a suggested sequence: of longer ones a history has too few to tell them from chance.
 SUGGEST_STEPS_MAX = 5
-# Settings of a rule that `cep tune` replays together: their programs and alerts are in memory at the same time.
+# Settings of a rule that `cep rules tune` replays together: their programs and alerts are in memory at the same time.
 TUNE_RULES_AT_ONCE = 64
 # Alerts of the loosest setting of a tuned rule: fewer settings are replayed at once, so that at most this many alerts
 # are in memory. A useful rule has fewer.
 TUNE_ALERTS_MAX = 1_000_000
-# Settings that `cep tune` compares by replaying each, where they do not follow from a replay for each value, and values
-# that `cep report --thresholds` draws.
+# Settings that `cep rules tune` compares by replaying each, where they do not follow from a replay for each value, and
+# values that `cep report --thresholds` draws.
 TUNE_REPLAYED_MAX = 256
-# Settings that `cep tune` compares at all: some arrays of this length for each part of the time.
+# Settings that `cep rules tune` compares at all: some arrays of this length for each part of the time.
 TUNE_SETTINGS_MAX = 1_000_000
 # Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
 WATCH_POLLS_MAX = 172_800

@@ -1,4 +1,4 @@
-"""`cep audit`: the audit of a job → the changes of its rules, or the faults of the audit itself.
+"""`cep rules audit`: the audit of a job → the changes of its rules, or the faults of the audit itself.
 
 Tested by: tests/cli/test_audit.py, tests/runners/embedded/test_signed.py, tests/base/test_audit.py
 """
@@ -43,15 +43,15 @@ of the chain: the job writes it to its status topic and its checkpoint folder, o
 the job has CEP_MANIFEST_KEY. With the same key, `verify` does not accept another head.
 
 examples:
-  cep audit verify job/dead_letters --conf cep.toml
-  cep audit verify audit.jsonl --head 12:5a0c…
-  cep audit verify --dead-letter-topic cep-dead --conf cep.toml
-  cep audit show job/dead_letters
+  cep rules audit verify job/dead_letters --conf cep.toml
+  cep rules audit verify audit.jsonl --head 12:5a0c…
+  cep rules audit verify --dead-letter-topic cep-dead --conf cep.toml
+  cep rules audit show job/dead_letters
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs below `cep audit` and their arguments."""
+    """Declare the verbs below `cep rules audit` and their arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, line in (("verify", "report the faults of the trail"), ("show", "print the trail")):
         verb = verbs.add_parser(name, help=line)
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `cep audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
+    """Run `cep rules audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
     console = Terminal(highlight=False, soft_wrap=True)
     if options.what == "show":
         _show(_trail(options), console)
@@ -153,7 +153,7 @@ def _given_head(text: str | None) -> Head | None:
         return None
     count, _, digest = text.partition(":")
     if not (count.isascii() and count.isdigit() and len(count) <= 12 and digest):
-        raise UsageError(f"--head {text}: give COUNT:HASH, as `cep audit verify` prints it")
+        raise UsageError(f"--head {text}: give COUNT:HASH, as `cep rules audit verify` prints it")
     return Head(int(count), digest)
 
 

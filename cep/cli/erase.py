@@ -1,4 +1,4 @@
-"""`cep erase`: keys → a stopped job's state or a savepoint without them, and the other places that may have them.
+"""`cep job erase`: keys → a stopped job's state or a savepoint without them, and the other places that may have them.
 
 Tested by: tests/cli/test_erase.py
 """
@@ -50,19 +50,19 @@ times of suppression, snoozes, dead letters, and the texts of the audit about th
 checkpoint, and no older one. At the end every file and entry is searched for the keys. Other keys are not changed.
 
 examples:
-  cep erase --key card_id=c17 --checkpoint /var/lib/cep/job
-  cep erase --key card=4111111111111111 --secrets cep-keys --checkpoint /var/lib/cep/job
-  cep erase --key card_id=c17 --checkpoint /var/lib/cep/job --dead-letter-topic cep-dead --conf cep.toml
-  cep erase --key card_id=c17,merchant_id=m3 --savepoint /backup/cep
-  cep erase --keys-file keys.txt --checkpoint /var/lib/cep/job      (a line a key)
+  cep job erase --key card_id=c17 --checkpoint /var/lib/cep/job
+  cep job erase --key card=4111111111111111 --secrets cep-keys --checkpoint /var/lib/cep/job
+  cep job erase --key card_id=c17 --checkpoint /var/lib/cep/job --dead-letter-topic cep-dead --conf cep.toml
+  cep job erase --key card_id=c17,merchant_id=m3 --savepoint /backup/cep
+  cep job erase --keys-file keys.txt --checkpoint /var/lib/cep/job      (a line a key)
 
-A job on Spark: `cep savepoint --portable`, then `cep erase --savepoint`, then `cep restore --engine spark` into a new
-folder. Remove the old one.
+A job on Spark: `cep job savepoint --portable`, then `cep job erase --savepoint`, then `cep job restore --engine spark`
+into a new folder. Remove the old one.
 
 A job that takes signed changes erases keys only if two people have signed the request:
-  cep erase --key card_id=c17 --checkpoint job --request erase.json --sign-with ada.pem
-  cep erase --key card_id=c17 --checkpoint job --request erase.json --sign-with bob.pem
-  cep erase --key card_id=c17 --checkpoint job --request erase.json
+  cep job erase --key card_id=c17 --checkpoint job --request erase.json --sign-with ada.pem
+  cep job erase --key card_id=c17 --checkpoint job --request erase.json --sign-with bob.pem
+  cep job erase --key card_id=c17 --checkpoint job --request erase.json
 """
 
 
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     if options.checkpoint and not is_embedded(folder):
         raise UsageError(
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
-            "key there, and restore it into a new folder: `cep erase --help` has the commands"
+            "key there, and restore it into a new folder: `cep job erase --help` has the commands"
         )
     erasure = _Asked(tuple(key_texts), options.request, options.sign_with)
     if erasure.sign_with is not None:

@@ -1,4 +1,4 @@
-"""`cep heartbeat`: a time → a record of the control topic: no earlier event is to come.
+"""`cep job heartbeat`: a time → a record of the control topic: no earlier event is to come.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -27,8 +27,8 @@ never late.
 The writer of the events sends it, after the last event.
 
 examples:
-  cep heartbeat --conf cep.toml
-  cep heartbeat --event-time 2026-06-01T00:00:00Z --conf cep.toml
+  cep job heartbeat --conf cep.toml
+  cep job heartbeat --event-time 2026-06-01T00:00:00Z --conf cep.toml
 """
 
 

@@ -23,33 +23,11 @@ from cep.base.errors import (
     StateFormatError,
     UsageError,
 )
+from cep.cli.verbs import VERBS
 
 if TYPE_CHECKING:
     from cep.lang.diagnostics import Diagnostic
 
-# Verb → its page, for wrong arguments. The message of `cep docs` names pages itself.
-VERB_PAGES = {
-    "demo": "start/first-rule",
-    **dict.fromkeys(("new", "check", "lint", "fmt", "plan", "lsp"), "guides/write"),
-    "test": "guides/test",
-    "explain": "reference/diagnostics",
-    **dict.fromkeys(("replay", "diff"), "guides/replay"),
-    **dict.fromkeys(("backtest", "report"), "guides/measure"),
-    **dict.fromkeys(("prune", "suggest"), "guides/suggest"),
-    **dict.fromkeys(("why", "why-not", "shadow", "tune"), "guides/tune"),
-    "features": "guides/python",
-    "describe": "guides/map",
-    **dict.fromkeys(("rules", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
-    "lists": "guides/lists",
-    **dict.fromkeys(("run", "live", "heartbeat"), "guides/live"),
-    **dict.fromkeys(("keys", "sign", "approve"), "guides/approve"),
-    "audit": "guides/audit",
-    "erase": "guides/erase",
-    "settings": "reference/settings",
-    **dict.fromkeys(("state", "letters"), "guides/operate"),
-    "monitor": "guides/watch",
-    **dict.fromkeys(("savepoint", "restore", "rescale"), "guides/move"),
-}
 # Class → its page; the nearest class in the tree of errors counts.
 ERROR_PAGES: dict[type[CepError], str] = {
     RecordError: "reference/files",
@@ -77,7 +55,7 @@ RULE_FILES = "reference/rule-files"
 def page_of_error(error: CepError, verb: str) -> str | None:
     """Return the page that helps with an error of a verb; None if the message says all."""
     if isinstance(error, UsageError):
-        return VERB_PAGES.get(verb)
+        return VERBS[verb].page
     return next((ERROR_PAGES[class_] for class_ in type(error).__mro__ if class_ in ERROR_PAGES), None)
 
 

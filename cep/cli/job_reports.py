@@ -76,7 +76,7 @@ class ProgressLines:
 
 
 class KeyAnswers:
-    """Answers `/key?key=c17`: every open run of the key, as `cep state --key` shows them; nothing without a runner."""
+    """Answers `/key?key=c17`: every open run of the key, as in `cep job state --key`; nothing without a runner."""
 
     runner: Runner | None = None
 
@@ -90,7 +90,7 @@ class KeyAnswers:
 
 
 class JobReports:
-    """Receives the reports of a runner. `status` is the topic for the job's rules: `cep publish` waits for it."""
+    """Receives the reports of a runner. `status` is the topic for the job's rules: `cep rules publish` waits for it."""
 
     def __init__(
         self, observed: Observed, log: Log, engine: Engine, commits: Commits, sources: Sources,

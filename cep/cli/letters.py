@@ -1,8 +1,8 @@
-"""`cep letters list` and `send`: alerts that receivers have refused (refused.py).
+"""`cep job letters list` and `send`: alerts that receivers have refused (refused.py).
 
-`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have caused.
+`cep job letters replay`: dead letters and a history → the alerts that late and repaired events would have caused.
 
-`cep letters remove`: removes old letters, or old suppressed alerts, from a folder.
+`cep job letters remove`: removes old letters, or old suppressed alerts, from a folder.
 
 Tested by: tests/cli/test_letters.py
 """
@@ -54,11 +54,11 @@ The letters name late events by their ids; the history must contain these events
 files. A repaired record replaces the event with the same id, of which some values could not be read.
 
 examples:
-  cep letters list job/dead_letters
-  cep letters send job/dead_letters --conf cep.toml
-  cep letters replay job/dead_letters --rules rules --events history.parquet
-  cep letters replay job/dead_letters --rules rules --events history.parquet --repaired mended.jsonl
-  cep letters remove job/dead_letters job/held --older-than "90 d"
+  cep job letters list job/dead_letters
+  cep job letters send job/dead_letters --conf cep.toml
+  cep job letters replay job/dead_letters --rules rules --events history.parquet
+  cep job letters replay job/dead_letters --rules rules --events history.parquet --repaired mended.jsonl
+  cep job letters remove job/dead_letters job/held --older-than "90 d"
 """
 _FIRST, _LATE = HELP.split("\n\n", maxsplit=1)[0], "late"
 

@@ -50,7 +50,9 @@ holds from an event time on, like a change of a rule. Rules are not compiled aga
   cep lists show                                print the declared lists; with topics, the job's lists, too
   cep lists add blocked C-104 C-105             add entries
   cep lists remove blocked C-104                remove entries
-  cep lists replace blocked --from blocked.csv  give all entries, up to millions; `cep publish` gives declared ones
+  cep lists replace blocked --from blocked.csv  give all entries, up to millions
+
+`cep rules publish` sends the entries of declared lists.
 
 examples:
   cep lists show --rules rules --conf cep.toml

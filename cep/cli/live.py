@@ -223,8 +223,8 @@ def _checkpoint_of(settings: Settings) -> Path:
         raise UsageError("give --checkpoint, or the same in a settings file (`cep settings` prints one)")
     if is_embedded(path):
         raise UsageError(
-            f"{path} is of `cep run`; start that, or move the job with `cep savepoint` and "
-            "`cep restore --engine spark` (`cep docs guides/move`)"
+            f"{path} is of `cep run`; start that, or move the job with `cep job savepoint` and "
+            "`cep job restore --engine spark` (`cep docs guides/move`)"
         )
     return path
 

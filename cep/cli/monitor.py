@@ -1,4 +1,4 @@
-"""`cep monitor`: alert rules for Prometheus, or a dashboard for Grafana, over the metrics of jobs of this version.
+"""`cep job monitor`: alert rules for Prometheus, or a dashboard for Grafana, over the metrics of jobs of this version.
 
 Tested by: tests/cli/test_monitor.py
 """
@@ -17,8 +17,8 @@ Print alert rules for Prometheus, or a dashboard for Grafana. They hold for jobs
 metrics have the same names. Thresholds are to begin with.
 
 examples:
-  cep monitor alerts > /etc/prometheus/rules/cep.yml
-  cep monitor dashboard > cep.json                       (in Grafana: Dashboards, New, Import)
+  cep job monitor alerts > /etc/prometheus/rules/cep.yml
+  cep job monitor dashboard > cep.json                       (in Grafana: Dashboards, New, Import)
 """
 
 

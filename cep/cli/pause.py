@@ -1,4 +1,4 @@
-"""`cep pause` and `cep resume`: a rule of a job that runs → stopped until it is told to go on.
+"""`cep rules pause` and `cep rules resume`: a rule of a job that runs → stopped until it is told to go on.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -22,30 +22,30 @@ from cep.cli.topics import (
 from cep.model.rule import PauseRecord, ResumeRecord
 
 HELP = """\
-Stop a rule until `cep resume`. A paused rule does not match, and its open runs are dropped. Versions that are published
-during the pause count: after `cep resume` the version in force matches. To only suppress a rule's alerts, use `cep
-snooze`.
+Stop a rule until `cep rules resume`. A paused rule does not match, and its open runs are dropped. Versions that are
+published during the pause count: after `cep rules resume` the version in force matches. To only suppress a rule's
+alerts, use `cep rules snooze`.
 
 examples:
-  cep pause card_testing --why "floods the queue" --at-once --conf cep.toml
+  cep rules pause card_testing --why "floods the queue" --at-once --conf cep.toml
 """
 HELP_RESUME = """\
 Let a paused rule match again.
 
 examples:
-  cep resume card_testing --at-once --conf cep.toml
+  cep rules resume card_testing --at-once --conf cep.toml
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `cep pause`."""
+    """Declare the arguments of `cep rules pause`."""
     parser.add_argument("rule", metavar="RULE", help="the rule's id")
     add_person_arguments(parser)
     add_topic_arguments(parser)
 
 
 def add_arguments_resume(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `cep resume`, which are the same."""
+    """Declare the arguments of `cep rules resume`, which are the same."""
     add_arguments(parser)
 
 

@@ -1,4 +1,4 @@
-"""`cep prune`: rules, events and labels → the few rules that find nearly the same, and the gain of the other rules.
+"""`cep rules prune`: rules, events and labels → the few rules that find nearly the same, and the gain of the others.
 
 Tested by: tests/cli/test_prune.py
 """
@@ -40,8 +40,8 @@ With --budget the remaining rules have at most so many alerts a day, and find as
 can be expected to find. Each other rule is listed with the frauds that it would have added. Rules are not changed.
 
 examples:
-  cep prune --rules rules --events history.parquet --labels is_fraud
-  cep prune --rules rules --events history/ --labels chargebacks.csv --tolerance 0.01 --budget 50/day
+  cep rules prune --rules rules --events history.parquet --labels is_fraud
+  cep rules prune --rules rules --events history/ --labels chargebacks.csv --tolerance 0.01 --budget 50/day
 """
 
 

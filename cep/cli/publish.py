@@ -1,4 +1,4 @@
-"""`cep publish`: rule files → the control topic of a job that runs, checked, compared, and acknowledged.
+"""`cep rules publish`: rule files → the control topic of a job that runs, checked, compared, and acknowledged.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -70,16 +70,16 @@ Bring the rules of a folder into a running job. These checks come first:
   their patterns have no mistakes and no findings  cep check, cep lint
   the patterns' tests pass                         cep test
   two people stand for each change                 if [publish] two_person = true is set
-  the signatures of these two people               cep sign, cep approve; if the job has signers
+  the signatures of these two people               cep rules sign, cep rules approve; if the job has signers
 
 Declared lists that the rules use are published with them if their entries have changed. The rules are compared with the
 running rules, and sent to the control topic. The job acknowledges them on its status topic.
 
 examples:
-  cep publish --dry-run --conf cep.toml
-  cep publish --bootstrap-servers kafka:9092 --control-topic rules --status-topic rules-status
-  cep publish --conf cep.toml --effective-at 2026-06-01T00:00:00Z
-  cep publish --conf cep.toml --change rules/signed/card_testing.pause.1.json
+  cep rules publish --dry-run --conf cep.toml
+  cep rules publish --bootstrap-servers kafka:9092 --control-topic rules --status-topic rules-status
+  cep rules publish --conf cep.toml --effective-at 2026-06-01T00:00:00Z
+  cep rules publish --conf cep.toml --change rules/signed/card_testing.pause.1.json
 """
 _STYLES = {"new": "green", "changed": "yellow", "retired": "magenta", "refused": "bold red", "missing": "dim"}
 

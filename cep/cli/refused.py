@@ -1,4 +1,4 @@
-"""`cep letters list` and `cep letters send`: the alerts that receivers have refused, shown, and sent again.
+"""`cep job letters list` and `cep job letters send`: the alerts that receivers have refused, shown, and sent again.
 
 A letter of a refused alert (sinks/refused.py) has the alert as it was sent and the name of its sink. Letters stand in
 files or in a topic. Alerts that were sent again leave the files; a topic keeps its letters, and receivers tell repeats

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="control records (JSON lines) that came to the job then, in the order of the topic: each version sees its "
-        "own span of event time, so each needs its `effective_at`, as `cep publish` stamps it",
+        "own span of event time, so each needs its `effective_at`, as `cep rules publish` stamps it",
     )
     add_trust_arguments(parser)
     add_events_arguments(parser)

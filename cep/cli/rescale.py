@@ -1,4 +1,4 @@
-"""`cep rescale`: another number of matching tasks for a stopped live job.
+"""`cep job rescale`: another number of matching tasks for a stopped live job.
 
 Tested by: tests/runners/spark/test_rescale.py
 """
@@ -20,8 +20,8 @@ From then on the job has the new number of tasks, even if --partitions differs.
 Make a savepoint first: Spark calls its repartitioning experimental.
 
 examples:
-  cep savepoint --checkpoint /var/lib/cep/job --to /backup/cep
-  cep rescale --checkpoint /var/lib/cep/job --partitions 4
+  cep job savepoint --checkpoint /var/lib/cep/job --to /backup/cep
+  cep job rescale --checkpoint /var/lib/cep/job --partitions 4
 """
 
 
@@ -44,12 +44,13 @@ def run(options: argparse.Namespace) -> int:
     if is_embedded(options.checkpoint):
         raise UsageError(
             f"{options.checkpoint} is of `cep run`, which has no tasks to change: --workers sets its threads, and "
-            "`cep savepoint` with `cep restore --groups 0-15` divides it among processes (`cep docs guides/move`)"
+            "`cep job savepoint` with `cep job restore --groups 0-15` divides it among processes "
+            "(`cep docs guides/move`)"
         )
     job_of(options.checkpoint)
     console = Terminal(stderr=True, highlight=False)
     with console.status("starting Spark"):
-        spark = create_session("cep rescale", options.cores)
+        spark = create_session("cep job rescale", options.cores)
     try:
         with console.status("moving key groups"):
             before = rescale(spark, options.checkpoint, options.partitions)

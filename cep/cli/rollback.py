@@ -1,4 +1,4 @@
-"""`cep rollback`: a rule of a job that runs → an earlier version of it, under a new number.
+"""`cep rules rollback`: a rule of a job that runs → an earlier version of it, under a new number.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -33,8 +33,8 @@ The earlier version comes from the control topic. If compaction has removed it t
 rules folder in git.
 
 examples:
-  cep rollback card_testing --to 3 --conf cep.toml
-  cep rollback card_testing --to 3 --at-once --on-update restart --conf cep.toml
+  cep rules rollback card_testing --to 3 --conf cep.toml
+  cep rules rollback card_testing --to 3 --at-once --on-update restart --conf cep.toml
 """
 
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     if earlier is None:
         raise UsageError(
             f"version {options.to} of {options.rule} is neither on the control topic nor in the history of "
-            f"{options.rules} in git; write it again under a new version and run `cep publish`"
+            f"{options.rules} in git; write it again under a new version and run `cep rules publish`"
         )
     record = RollbackRecord(
         id=options.rule,

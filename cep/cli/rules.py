@@ -37,78 +37,111 @@ from cep.rulebook.meaning import content_hash
 from cep.rulebook.signed_lists import entries_name, list_name
 from cep.rulebook.signers import given_trust
 
-HELP = """\
-List, show, lock and number the rules of a folder. rules.lock ties each version to the hash of its meaning, so that the
-meaning of a version never changes.
+HELP_LIST = """\
+List the rules of a folder with version, status, owner and the hash of their meaning. Print every mistake of the files,
+and every version whose meaning is not the locked one.
 
 examples:
   cep rules list
+  cep rules list --rules day/rules
+"""
+HELP_SHOW = """\
+Show one rule: its fields, its parameters, the hash of its meaning and the text of its pattern.
+
+examples:
   cep rules show card_testing
-  cep rules history card_testing     (from git)
-  cep rules bump card_testing        (after a change of the rule's meaning)
-  cep rules lock                     (after that, or for a new rule)
+"""
+HELP_HISTORY = """\
+List the versions of a rule in git, the newest first, with commit, date, author and reason.
+
+examples:
+  cep rules history card_testing
+"""
+HELP_LOCK = """\
+Write the versions that rules.lock does not have yet. rules.lock ties each version to the hash of its meaning, so that
+the meaning of a version never changes. A locked version with another meaning is refused.
+
+examples:
+  cep rules lock                     (for a new rule, or after a change of its version)
+"""
+HELP_BUMP = """\
+Raise the version of a rule in its file and lock it: after a change of the rule's meaning.
+
+examples:
+  cep rules bump card_testing
+  cep rules bump card_testing --above 7     (after a rollback to version 7)
+"""
+HELP_CARD = """\
+Print one rule as a page in Markdown: purpose, parameters, versions, tests and approvals.
+
+examples:
   cep rules card card_testing > card_testing.md
+"""
+HELP_SCHEMA = """\
+Print the JSON schema of control records, or of rule files.
+
+examples:
   cep rules schema > control.schema.json
+  cep rules schema --files > rule.schema.json
 """
 _WIDTH = 200
 _CHANGED_LIST = "list {name}: its entries have changed since they were locked; sign the rules that read it again"
 _SHORT = 12  # characters of a hash that a person can compare
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs below `cep rules` and their arguments."""
-    verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    _folder(verbs.add_parser("list", help="all rules with version, status and mistakes"))
-    _folder(_rule(verbs.add_parser("show", help="one rule: its meaning, key, parameters and text")))
-    _folder(_rule(verbs.add_parser("history", help="the versions of a rule in git, the newest first")))
-    _folder(verbs.add_parser("lock", help="write the versions that rules.lock has not; refuse changed meanings"))
-    bump = _folder(_rule(verbs.add_parser("bump", help="raise the version of a rule in its file and lock it")))
-    bump.add_argument("--above", type=int, default=0, metavar="VERSION", help="at least one more than this")
-    card = _folder(_rule(verbs.add_parser("card", help="one rule as a page: purpose, versions, tests, approvals")))
-    card.add_argument("--figures", type=Path, metavar="FILE", help="figures of the last backtest (a JSON object)")
-    add_trust_arguments(card)
-    schema = verbs.add_parser("schema", help="JSON schema of control records, or of rule files")
-    schema.add_argument("--files", action="store_true", help="of rule files, for editors")
+def add_arguments_list(parser: argparse.ArgumentParser) -> None:
+    """Declare the folder."""
+    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run `cep rules`. Returns 0, or 1 if something is wrong with the rules. Raises: UsageError."""
-    if options.what == "schema":
-        printed(json.dumps(rule_file_json_schema() if options.files else control_json_schema(), indent=2))
-        return 0
+def add_arguments_show(parser: argparse.ArgumentParser) -> None:
+    """Declare the rule and the folder."""
+    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    add_arguments_list(parser)
+
+
+add_arguments_lock, add_arguments_history = add_arguments_list, add_arguments_show
+
+
+def add_arguments_bump(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep rules bump`."""
+    add_arguments_show(parser)
+    parser.add_argument("--above", type=int, default=0, metavar="VERSION", help="at least one more than this")
+
+
+def add_arguments_card(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep rules card`."""
+    add_arguments_show(parser)
+    parser.add_argument("--figures", type=Path, metavar="FILE", help="figures of the last backtest (a JSON object)")
+    add_trust_arguments(parser)
+
+
+def add_arguments_schema(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep rules schema`."""
+    parser.add_argument("--files", action="store_true", help="of rule files, for editors")
+
+
+def run_schema(options: argparse.Namespace) -> int:
+    """Print a schema. Returns 0."""
+    printed(json.dumps(rule_file_json_schema() if options.files else control_json_schema(), indent=2))
+    return 0
+
+
+def _console() -> Console:
+    # Into a file or another program nothing is cut off.
+    return Terminal(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def _read(options: argparse.Namespace) -> tuple[list[UpsertRecord], list[str]]:
+    """Read the rules of the folder, and the mistakes of its files. Raises: UsageError."""
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
-    records, problems = read_rules(options.rules)
-    # Into a file or another program nothing is cut off.
-    console = Terminal(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
-    match options.what:
-        case "list":
-            return _list(options.rules, records, problems, console)
-        case "lock":
-            return _lock(options.rules, records, problems, console)
-        case "bump":
-            return _bump(options, records, problems, console)
-        case "card":
-            trust = given_trust(options.signers, options.root_key)
-            printed(card_of(options.rules, _record(options, records, problems), trust, options.figures).rstrip())
-            return 0
-        case "show":
-            return _show(_record(options, records, problems), console)
-        case _:
-            return _history(options, console)
+    return read_rules(options.rules)
 
 
-def _folder(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
-    return parser
-
-
-def _rule(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
-    return parser
-
-
-def _record(options: argparse.Namespace, records: list[UpsertRecord], problems: list[str]) -> UpsertRecord:
+def _record(options: argparse.Namespace) -> UpsertRecord:
+    """Read the rule that is asked for. Raises: UsageError with the mistakes of its file."""
+    records, problems = _read(options)
     for record in records:
         if record.id == options.rule:
             return record
@@ -116,7 +149,16 @@ def _record(options: argparse.Namespace, records: list[UpsertRecord], problems: 
     raise UsageError("\n".join(mistakes) if mistakes else f"{options.rules} has no rule {options.rule}")
 
 
-def _list(directory: Path, records: list[UpsertRecord], problems: list[str], console: Console) -> int:
+def run_card(options: argparse.Namespace) -> int:
+    """Print the card of a rule. Returns 0. Raises: UsageError."""
+    record = _record(options)
+    printed(card_of(options.rules, record, given_trust(options.signers, options.root_key), options.figures).rstrip())
+    return 0
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List the rules. Returns 0, or 1 if something is wrong with them. Raises: UsageError."""
+    (records, problems), console, directory = _read(options), _console(), options.rules
     contradictions = {problem.rule_id: str(problem) for problem in problems_of_lock(records, read_lock(directory))}
     deployment: Deployment = deploy(records)
     set_aside = {rule.rule_id: rule.full_reason for rule in deployment.set_aside}
@@ -140,7 +182,9 @@ def _list_entries(directory: Path) -> dict[str, str]:
     return {list_name(declared): entries_name(declared) for declared in declared_lists(directory)[0]}
 
 
-def _show(record: UpsertRecord, console: Console) -> int:
+def run_show(options: argparse.Namespace) -> int:
+    """Show a rule. Returns 0, or 1 if it cannot be in force. Raises: UsageError."""
+    record, console = _record(options), _console()
     fields = record.model_dump(exclude={"source", "params", "kind"}, exclude_none=True)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in {**fields, "meaning": content_hash(record)}.items():
@@ -155,7 +199,9 @@ def _show(record: UpsertRecord, console: Console) -> int:
     return 1 if deployment.set_aside else 0
 
 
-def _history(options: argparse.Namespace, console: Console) -> int:
+def run_history(options: argparse.Namespace) -> int:
+    """List the versions of a rule in git. Returns 0. Raises: UsageError."""
+    _read(options)
     lines = history(options.rules, options.rule)
     if not lines:
         raise UsageError(f"git knows nothing of {options.rules / (options.rule + '.toml')}; commit it first")
@@ -169,11 +215,13 @@ def _history(options: argparse.Namespace, console: Console) -> int:
             str(record.version), record.status, content_hash(record)[:_SHORT],
         )  # fmt: skip
         table.add_row(*cells, commit[:_SHORT], Text(subject))
-    console.print(table)
+    _console().print(table)
     return 0
 
 
-def _lock(directory: Path, records: list[UpsertRecord], problems: list[str], console: Console) -> int:
+def run_lock(options: argparse.Namespace) -> int:
+    """Write the lock. Returns 0, or 1 if something is wrong with the rules. Raises: UsageError."""
+    (records, problems), console, directory = _read(options), _console(), options.rules
     before = read_lock(directory)
     after, contradictions = locked(records, before)
     entries = _list_entries(directory)
@@ -193,8 +241,9 @@ def _lock(directory: Path, records: list[UpsertRecord], problems: list[str], con
     return 1 if problems or contradictions else 0
 
 
-def _bump(options: argparse.Namespace, records: list[UpsertRecord], problems: list[str], console: Console) -> int:
-    record = _record(options, records, problems)
+def run_bump(options: argparse.Namespace) -> int:
+    """Raise the version of a rule. Returns 0. Raises: UsageError."""
+    record = _record(options)
     lock = read_lock(options.rules)
     version = max(record.version, options.above, *lock.get(record.id, {0: ""})) + 1
     path = options.rules / f"{record.id}.toml"
@@ -204,5 +253,5 @@ def _bump(options: argparse.Namespace, records: list[UpsertRecord], problems: li
         raise UsageError(f"{path} {error}") from error
     raised = record.model_copy(update={"version": version})
     write_lock(options.rules, locked([raised], lock)[0])
-    console.print(f"{record.id}: version {record.version} → {version}, locked", markup=False)
+    _console().print(f"{record.id}: version {record.version} → {version}, locked", markup=False)
     return 0

@@ -135,8 +135,8 @@ def _start(options: argparse.Namespace, settings: Settings, log: Log, stop: Stop
     if checkpoint is not None:
         if is_live_folder(checkpoint):
             raise UsageError(
-                f"{checkpoint} is of `cep live`; start that, or move the job with `cep savepoint --portable` and "
-                "`cep restore` (`cep docs guides/move`)"
+                f"{checkpoint} is of `cep live`; start that, or move the job with `cep job savepoint --portable` and "
+                "`cep job restore` (`cep docs guides/move`)"
             )
         job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
     check_ending(settings, available_now=options.available_now)

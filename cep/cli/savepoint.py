@@ -1,4 +1,4 @@
-"""`cep savepoint` and `cep restore`: the checkpoint folder of a stopped job, to another place and back.
+"""`cep job savepoint` and `cep job restore`: the checkpoint folder of a stopped job, to another place and back.
 
 Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved.py
 """
@@ -26,28 +26,28 @@ Copy the checkpoint folder of a stopped job: progress, rules, keyed state. Every
 earlier savepoint in the same place has are not copied again.
 
 examples:
-  cep savepoint --checkpoint /var/lib/cep/job --to /backup/cep
-  cep savepoint --checkpoint /var/lib/cep/job --to s3://bucket/cep     (with s3fs installed)
-  cep savepoint --checkpoint /var/lib/cep/job --to /backup/move --portable
+  cep job savepoint --checkpoint /var/lib/cep/job --to /backup/cep
+  cep job savepoint --checkpoint /var/lib/cep/job --to s3://bucket/cep     (with s3fs installed)
+  cep job savepoint --checkpoint /var/lib/cep/job --to /backup/move --portable
 
 With --portable, the savepoint of a job on Spark has the same form as a savepoint of `cep run`. From that form
-`cep restore` makes a folder for `cep live` or for `cep run`, with any number of tasks or processes.
+`cep job restore` makes a folder for `cep live` or for `cep run`, with any number of tasks or processes.
 """
 HELP_RESTORE = """\
 Make a checkpoint folder from a savepoint, verified file by file. A job that starts with it goes on where the savepoint
 was made. It reads and matches later events again, and sends their alerts again under the same alert ids.
 
 examples:
-  cep restore --from /backup/cep --checkpoint /var/lib/cep/job-2
-  cep restore --from /backup/cep --list
-  cep restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-15     (a process of `cep run`)
-  cep restore --from /backup/run --checkpoint /var/lib/cep/job-3 --engine spark   (for `cep live`)
-  cep restore --from /backup/run --checkpoint /var/lib/cep/job-4 --watermark-back 2026-03-01T00:00:00Z
+  cep job restore --from /backup/cep --checkpoint /var/lib/cep/job-2
+  cep job restore --from /backup/cep --list
+  cep job restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-15     (a process of `cep run`)
+  cep job restore --from /backup/run --checkpoint /var/lib/cep/job-3 --engine spark   (for `cep live`)
+  cep job restore --from /backup/run --checkpoint /var/lib/cep/job-4 --watermark-back 2026-03-01T00:00:00Z
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `cep savepoint`."""
+    """Declare the arguments of `cep job savepoint`."""
     parser.add_argument(
         "--checkpoint",
         type=Path,
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `cep restore`."""
+    """Declare the arguments of `cep job restore`."""
     parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="where savepoints are")
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder to make; new or empty")
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     from cep.runners.spark.to_savepoint import save_for_both  # noqa: PLC0415
 
     if options.portable:
-        spark = create_session("cep savepoint")
+        spark = create_session("cep job savepoint")
         try:
             written = save_for_both(spark, options.checkpoint[0], Target(options.to))
         finally:
@@ -141,7 +141,8 @@ def run_restore(options: argparse.Namespace) -> int:
 
     if options.engine == "embedded":
         raise UsageError(
-            f"{options.source} has no savepoint that `cep run` starts from; make one with `cep savepoint --portable`"
+            f"{options.source} has no savepoint that `cep run` starts from; make one with "
+            "`cep job savepoint --portable`"
         )
 
     if options.list:
@@ -163,7 +164,7 @@ def _set_back(options: argparse.Namespace, target: Target) -> Callable[[Payload]
     if options.checkpoint is None or not embedded.has_savepoint(target):
         raise UsageError(
             "--watermark-back makes a new checkpoint folder from a savepoint of `cep run`, or of `cep live` with "
-            "`cep savepoint --portable`"
+            "`cep job savepoint --portable`"
         )
     try:
         to_ms = utc_ms(options.watermark_back)

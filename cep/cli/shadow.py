@@ -1,4 +1,4 @@
-"""`cep shadow report`: the alerts of a version in shadow and of the live one → gained, lost, volume, cost.
+"""`cep rules shadow report`: the alerts of a version in shadow and of the live one → gained, lost, volume, cost.
 
 Both runners write the same files into a job's folder: rules, totals, and alerts of the shadow.
 Tested by: tests/cli/test_shadow.py, tests/cli/test_diff.py
@@ -44,13 +44,13 @@ The cost is the number of open runs to which an event was offered, counted by th
 diff` gives it in microseconds.
 
 examples:
-  cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts alerts
-  cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts kafka:alerts --bootstrap-servers kafka:9092
+  cep rules shadow report card_testing --checkpoint /var/lib/cep/job --alerts alerts
+  cep rules shadow report card_testing --checkpoint /var/lib/cep/job --alerts kafka:alerts --conf cep.toml
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb below `cep shadow` and its arguments."""
+    """Declare the verb below `cep rules shadow` and its arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     report = verbs.add_parser("report", help="alerts gained and lost, volume, and cost")
     report.add_argument("rule", metavar="RULE", help="the rule's id")

@@ -1,4 +1,4 @@
-"""`cep sign` and `cep approve`: a version of a rule → a change that its author and another person have signed.
+"""`cep rules sign` and `cep rules approve`: a version of a rule → a change that two people have signed.
 
 Tested by: tests/cli/test_sign.py
 """
@@ -36,22 +36,23 @@ Sign a version of a rule as its author. The change is written to rules/signed/, 
 change without `--effective-at` starts when the job reads it, or when its file says.
 
 examples:
-  cep sign card_testing --sign-with ada.pem --conf cep.toml
-  cep sign card_testing --retire --sign-with ada.pem --conf cep.toml
-  cep sign --heartbeat 2026-03-01T00:00:00Z --sign-with ada.pem --conf cep.toml     (print it, for the control topic)
+  cep rules sign card_testing --sign-with ada.pem --conf cep.toml
+  cep rules sign card_testing --retire --sign-with ada.pem --conf cep.toml
+  cep rules sign --heartbeat 2026-03-01T00:00:00Z --sign-with ada.pem --conf cep.toml     (print it, for the control
+  topic)
 """
 HELP_APPROVE = """\
-Show a change that its author has signed, and approve it. `cep publish` then sends it.
+Show a change that its author has signed, and approve it. `cep rules publish` then sends it.
 
 examples:
-  cep approve rules/signed/card_testing.2.json --sign-with bob.pem --conf cep.toml
-  cep approve rules/signed/card_testing.2.json --conf cep.toml     (show it, and sign nothing)
+  cep rules approve rules/signed/card_testing.2.json --sign-with bob.pem --conf cep.toml
+  cep rules approve rules/signed/card_testing.2.json --conf cep.toml     (show it, and sign nothing)
 """
-_STEP = "cep approve {path} --sign-with FILE"
+_STEP = "cep rules approve {path} --sign-with FILE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `cep sign`."""
+    """Declare the arguments of `cep rules sign`."""
     parser.add_argument("rule", metavar="RULE", nargs="?", help="the rule's id")
     parser.add_argument("--heartbeat", metavar="TIME", help="sign that no event before this time will come; no rule")
     parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
@@ -61,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments_approve(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `cep approve`."""
-    parser.add_argument("change", type=Path, metavar="FILE", help="a change that `cep sign` has written")
+    """Declare the arguments of `cep rules approve`."""
+    parser.add_argument("change", type=Path, metavar="FILE", help="a change that `cep rules sign` has written")
     add_setting_arguments(parser, "control", "publish")
 
 
@@ -118,7 +119,7 @@ def run_approve(options: argparse.Namespace) -> int:
     records = read_change(options.change)
     for record in records:
         if record.signed is None:
-            raise UsageError(f"{options.change} has no author's signature; its author runs `cep sign`")
+            raise UsageError(f"{options.change} has no author's signature; its author runs `cep rules sign`")
         # The author's signature alone must count before another stands for it.
         refusal = reason_against(_of_author(record), trust.asking_one())
         if refusal is not None:
@@ -143,7 +144,7 @@ def _check_lists(path: Path, record: Signable) -> None:
     if other:
         raise UsageError(
             f"{path}: the entries of {', '.join(other)} are not the entries that its author has signed; restore the "
-            "list, or let the author run `cep sign` again"
+            "list, or let the author run `cep rules sign` again"
         )
 
 
@@ -157,7 +158,7 @@ def store_signed(records: list[Signable], path: Path, trust: Trust, console: Con
     if refusal is not None and not is_open:
         raise UsageError(f"{path.name}: {refusal.reason}")
     write_change(path, records)
-    next_step = f"another person runs `{_STEP.format(path=path)}`" if is_open else "`cep publish` sends it"
+    next_step = f"another person runs `{_STEP.format(path=path)}`" if is_open else "`cep rules publish` sends it"
     console.print(f"signed: {path}; {next_step}", markup=False)
     return not is_open
 

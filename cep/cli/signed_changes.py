@@ -79,7 +79,7 @@ def signed_rules(
         refusal = reason_against(stored or record, trust)
         if refusal is not None:
             flag = "" if isinstance(record, UpsertRecord) else " --retire"
-            text = f"{record.id} version {record.version}: {refusal.reason} (`cep sign {record.id}{flag}` begins)"
+            text = f"{record.id} version {record.version}: {refusal.reason} (`cep rules sign {record.id}{flag}` begins)"
             console.print(text, markup=False, style="red")
             missing_count += 1
         signed.append(stored or record)

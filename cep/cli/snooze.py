@@ -1,4 +1,4 @@
-"""`cep snooze`: a rule's alerts, on all keys or one → suppressed until a date, recorded and counted.
+"""`cep rules snooze`: a rule's alerts, on all keys or one → suppressed until a date, recorded and counted.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -31,8 +31,8 @@ Suppress the alerts of a rule until a date. The rule continues to match. Suppres
 folder (held/) and counted, so they are not lost. A date in the past ends a snooze.
 
 examples:
-  cep snooze card_testing --until 2026-07-01T00:00:00Z --why "campaign of the issuer" --conf cep.toml
-  cep snooze card_testing --key c17 --until 2026-07-01T00:00:00Z --conf cep.toml
+  cep rules snooze card_testing --until 2026-07-01T00:00:00Z --why "campaign of the issuer" --conf cep.toml
+  cep rules snooze card_testing --key c17 --until 2026-07-01T00:00:00Z --conf cep.toml
 """
 
 

@@ -1,4 +1,4 @@
-"""`cep state`: the checkpoint directory of a live job → how much it keeps, for which rules; runs and past of one key.
+"""`cep job state`: the checkpoint folder of a job → how much it keeps, for which rules; runs and past of one key.
 
 Tested by: tests/cli/test_state.py, tests/runners/spark/test_state.py
 """
@@ -39,10 +39,10 @@ With --key, show every open run of one key, with its events and the events that 
 and sums as they stand, and the last events.
 
 examples:
-  cep state --checkpoint /var/lib/cep/job
-  cep state --checkpoint /var/lib/cep/job --busiest 10
-  cep state --checkpoint /var/lib/cep/job --key c17
-  cep state --checkpoint /var/lib/cep/job --json | jq .rules
+  cep job state --checkpoint /var/lib/cep/job
+  cep job state --checkpoint /var/lib/cep/job --busiest 10
+  cep job state --checkpoint /var/lib/cep/job --key c17
+  cep job state --checkpoint /var/lib/cep/job --json | jq .rules
 """
 
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     job = job_of(options.checkpoint)
     console = Terminal(stderr=True, highlight=False)
     with console.status("starting Spark"):
-        spark = create_session("cep state", 1)
+        spark = create_session("cep job state", 1)
     try:
         with console.status("reading the state"):
             pages = stored_pages(spark, options.checkpoint, job, options.key)

@@ -1,4 +1,4 @@
-"""`cep suggest`: events and labels → patterns that find frauds, as a pattern file with tests, to be judged by a person.
+"""`cep rules suggest`: events and labels → patterns that find frauds, as a pattern file with tests; a person decides.
 
 Tested by: tests/cli/test_suggest.py
 """
@@ -49,8 +49,8 @@ pattern gets a rule file next to it, in status shadow. No rule is put in force: 
 fraud.
 
 examples:
-  cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id
-  cep suggest --rules rules --events history/ --labels fraud.csv --key card_id --max-steps 4 --out suggested.cep
+  cep rules suggest --rules rules --events history.parquet --labels is_fraud --key card_id
+  cep rules suggest --rules rules --events history/ --labels fraud.csv --key card_id --max-steps 4 --out suggested.cep
 """
 _NAME = re.compile(r"suggested_(\d{1,9})")
 _REJECTED_SHOWN = 3

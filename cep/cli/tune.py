@@ -1,4 +1,4 @@
-"""`cep tune RULE`: events, labels and an aim → the parameters that meet it best, as a change of the rule's file.
+"""`cep rules tune RULE`: events, labels and an aim → the parameters that meet it best, as a change of the rule's file.
 
 Tested by: tests/cli/test_tune.py
 """
@@ -37,9 +37,9 @@ present setting, by a paired bootstrap. If it is not, the present setting stays.
 rule's file. The file is changed only with --write.
 
 examples:
-  cep tune card_testing --rules rules --events history.parquet --labels is_fraud --objective f1
-  cep tune large --rules rules --events history/ --labels fraud.csv --objective recall --budget 50/day
-  cep tune large --rules rules --events history/ --labels fraud.csv --try large=100..900/17 --try back=7d,14d,30d
+  cep rules tune card_testing --rules rules --events history.parquet --labels is_fraud --objective f1
+  cep rules tune large --rules rules --events history/ --labels fraud.csv --objective recall --budget 50/day
+  cep rules tune large --rules rules --events history/ --labels fraud.csv --try large=100..900/17 --try back=7d,14d,30d
 """
 _SHOWN = 25  # settings that are printed; --json has all
 _WAYS = {

@@ -329,8 +329,8 @@ class HeartbeatRecord(_Strict):
     """Declare that no event before `event_time` will come: moves the watermark while the sources are idle.
 
     It counts once all earlier records of its source have been matched. A heartbeat ahead of the job's clock by more
-    than `ahead_max` is refused. So is an unsigned one in a job with signed changes; `cep heartbeat` and `cep sign
-    --heartbeat` sign it.
+    than `ahead_max` is refused. So is an unsigned one in a job with signed changes; `cep job heartbeat` and `cep rules
+    sign --heartbeat` sign it.
     """
 
     kind: Literal["heartbeat"] = "heartbeat"
@@ -372,7 +372,7 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
 
 
 def topic_key(record: ControlRecord) -> str:
-    """Return the key of a record in the control topic, before `cep publish` changes it (cli/topics.py).
+    """Return the key of a record in the control topic, before `cep rules publish` changes it (cli/topics.py).
 
     Compaction keeps the last record of each key, so a job that reads the topic from its start gets the same rules: a
     shadow has another key than the live version of its rule. Each record of a list has its own key, because the content

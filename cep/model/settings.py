@@ -226,7 +226,7 @@ class ControlSettings(_Section):
 
 
 class PublishSettings(_Section):
-    """The conditions of `cep publish` before it changes the rules of a job, and who signs changes."""
+    """The conditions of `cep rules publish` before it changes the rules of a job, and who signs changes."""
 
     sign_with: PathText | None = _setting(
         None,

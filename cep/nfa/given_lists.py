@@ -5,7 +5,7 @@
     list watch: string                          empty: the control topic fills it
 
 Lists without a type are constants of their patterns and not handled here. Lists of the control topic replace declared
-ones; `cep publish` sends them to a running job.
+ones; `cep rules publish` sends them to a running job.
 
 Tested by: tests/nfa/test_given_lists.py, tests/lang/golden/diagnostics/
 """

@@ -64,7 +64,7 @@ def read_change(path: Path) -> list[Signable]:
     try:
         data = read_file(path, _BYTES_MAX)
     except UnreadableError as error:
-        raise UsageError(f"{path} cannot be read: {error}; `cep sign` writes such files") from error
+        raise UsageError(f"{path} cannot be read: {error}; `cep rules sign` writes such files") from error
     records: list[Signable] = []
     for number, line in enumerate(data.splitlines(), start=1):
         record, problems = parse_control(line)

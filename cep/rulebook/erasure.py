@@ -1,7 +1,7 @@
 """Keys → a rulebook that does not name them: without their snoozes, and without texts about them.
 
 The version of a snooze stays, under the hash of the key, so that an old record of it is refused. Texts of rules and
-entries of lists must be changed by people: `cep erase` reports them.
+entries of lists must be changed by people: `cep job erase` reports them.
 Tested by: tests/rulebook/test_erasure.py, tests/cli/test_erase.py
 """
 

@@ -30,7 +30,7 @@ from cep.rulebook.meaning import content_hash
 
 LOCK_FILE = "rules.lock"
 _HEAD = """\
-# Which meaning each version of a rule has: `cep rules lock` writes it, `cep publish` refuses what contradicts it.
+# Which meaning each version of a rule has: `cep rules lock` writes it, `cep rules publish` refuses what contradicts it.
 """
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LOCKED = re.compile(r"^(?:\[(.+)\]|(\d{1,10}) = )", re.MULTILINE)

@@ -1,9 +1,9 @@
 """Declared lists of a folder of rules → the names of their entries, with which rules are signed.
 
 A list may change without a new version of its rules. So its entries are not a part of a rule's meaning, and a signature
-of the rule alone would not notice an edited list. `cep sign` puts the name of each list's entries (lists/store.py) into
-the record. A job takes a declared list only if its signed rules name these entries, or if a signed change of the list
-in `signed/` has the same entries.
+of the rule alone would not notice an edited list. `cep rules sign` puts the name of each list's entries
+(lists/store.py) into the record. A job takes a declared list only if its signed rules name these entries, or if a
+signed change of the list in `signed/` has the same entries.
 Tested by: tests/rulebook/test_signed_lists.py
 """
 

@@ -208,10 +208,10 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
         return _refused(
             "unsigned",
             "its entries are not the entries that the signed rules name; look at what has changed in the list, and "
-            "sign the rules that read it again with `cep sign`",
+            "sign the rules that read it again with `cep rules sign`",
         )
     if signed is None:
-        return _refused("unsigned", f"it is not signed, and {_people(needed)} must sign; run `cep sign`")
+        return _refused("unsigned", f"it is not signed, and {_people(needed)} must sign; run `cep rules sign`")
     if signed.rule_set != trust.rule_set:
         return _refused("other_rules", f"it is signed for the rules `{signed.rule_set}`, not `{trust.rule_set}`")
     refusal = _against(record, signed, signed.author, "author", trust)
@@ -220,12 +220,14 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
     if signed.approver is None:
         if needed == 1:
             return None
-        return _refused("unsigned", "its author has signed, and nobody has approved; another person runs `cep approve`")
+        return _refused(
+            "unsigned", "its author has signed, and nobody has approved; another person runs `cep rules approve`"
+        )
     author, approver = trust.signer(signed.author.key), trust.signer(signed.approver.key)
     if signed.approver.key == signed.author.key or (
         author is not None and approver is not None and author.name.casefold() == approver.name.casefold()
     ):
-        return _refused("self_approved", "its author has approved it; another person must run `cep approve`")
+        return _refused("self_approved", "its author has approved it; another person must run `cep rules approve`")
     return _against(record, signed, signed.approver, "approver", trust)
 
 
@@ -250,7 +252,7 @@ def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome |
     """
     signed = record.signed
     if signed is None:
-        return _refused("unsigned", "the heartbeat is not signed; run `cep sign --heartbeat TIME`")
+        return _refused("unsigned", "the heartbeat is not signed; run `cep rules sign --heartbeat TIME`")
     if signed.rule_set != trust.rule_set:
         return _refused("other_rules", f"it is signed for the rules `{signed.rule_set}`, not `{trust.rule_set}`")
     signer = trust.signer(signed.author.key)
@@ -535,7 +537,7 @@ def _replayed(version: int, last: int) -> Outcome:
     return _refused(
         "replayed",
         f"version {version} is older than version {last}, which has been taken; to go back, sign a new change: "
-        "`cep rollback` makes one",
+        "`cep rules rollback` makes one",
     )
 
 

@@ -225,8 +225,8 @@ class Observed(Collector):
         if self.log is not None:
             self.log.tell(
                 "alerts_refused",
-                f"{count} alerts were refused by {name}: {reason}; they are in the dead letters: `cep letters list` "
-                "shows them, and `cep letters send` sends them again",
+                f"{count} alerts were refused by {name}: {reason}; they are in the dead letters: `cep job letters "
+                "list` shows them, and `cep job letters send` sends them again",
                 sink=name, count=count, reason=reason,
             )  # fmt: skip
 

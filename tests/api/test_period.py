@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(place: Path, verb: str, *arguments: object, events: str = "events", flags: tuple[str, ...] = FLAGS) -> int:
-    return cli.main([verb, *map(str, arguments), "--events", str(place / f"{events}.parquet"), *flags])
+    return cli.main([*verb.split(), *map(str, arguments), "--events", str(place / f"{events}.parquet"), *flags])
 
 
 def sources(place: Path) -> list[Any]:
@@ -133,7 +133,7 @@ def test_backtest_report_and_prune(place: Path) -> None:
     assert figures["about"]["labels_without_event"] == 0, "a column has no labels of other events"
     expected.report(place / "cut.html", thresholds=[])
     assert run(place, "report", *flags, "--thresholds", "none", "--out", place / "verb.html") == 0
-    assert run(place, "prune", *flags, "--json", place / "prune.json") == 0
+    assert run(place, "rules prune", *flags, "--json", place / "prune.json") == 0
     assert orjson.loads((place / "prune.json").read_bytes()) == orjson.loads(orjson.dumps(asdict(expected.prune())))
     for events in sources(place):
         quality = rules.backtest(events, "is_fraud", cores=2, **PERIOD)
@@ -147,7 +147,7 @@ def test_tune(place: Path) -> None:
     rules = cep.load(place / "rules")
     tries = {"small": "1.00,2.00"}
     command = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
-    assert run(place, "tune", *command, "--gap", "1min", "--json", place / "verb.json") == 0
+    assert run(place, "rules tune", *command, "--gap", "1min", "--json", place / "verb.json") == 0
     expected = asdict(rules.tune("small_then_large", within(labelled()), "is_fraud", tries=tries, gap="1min", cores=2))
     assert orjson.loads((place / "verb.json").read_bytes()) == orjson.loads(orjson.dumps(expected))
     for events in sources(place):

@@ -97,7 +97,7 @@ def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> Non
         (folder / "patterns.cep").write_text(f'{EVENT}list watched: string = ["c1", "c3", "c5", "c7"]\n{watched}')
     read = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
     flags = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json", "--gap", "1 s", "--episodes", "0s"]
-    assert cli.main(["tune", "small_then_large", *map(str, [*read, *flags])]) == 0
+    assert cli.main(["rules", "tune", "small_then_large", *map(str, [*read, *flags])]) == 0
     terms: dict[str, Any] = {"tries": {"small": "1..5/5"}, "gap": "1 s", "episodes": "0s", "cores": 2}
     best = cep.load(folder).tune("small_then_large", table, "is_fraud", **terms)
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
@@ -150,7 +150,7 @@ def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
         "--json": str(tmp_path / "tuned.json"),
     }  # fmt: skip
     flags = [word for pair in values_by_flag.items() for word in pair]
-    assert cli.main(["tune", "small_then_large", *arguments, *flags]) == 0
+    assert cli.main(["rules", "tune", "small_then_large", *arguments, *flags]) == 0
     rules, labels = cep.load(folder), tmp_path / "labels.parquet"
     terms: dict[str, Any] = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2,
              "amount": "amount", "as_of": "2026-06-01T00:00:00Z", "maturity": "5 min"}  # fmt: skip
@@ -183,7 +183,12 @@ def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.Capt
     terms: dict[str, Any] = {"as_of": "2026-04-25T00:00:00Z", "maturity": "1 d", "amount": "amount"}
     flags = [word for name, value in terms.items() for word in ("--" + name.replace("_", "-"), value)]
     out = tmp_path / "suggested.cep"
-    assert cli.main(["suggest", *map(str, command), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]) == 0
+    assert (
+        cli.main(
+            ["rules", "suggest", *map(str, command), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]
+        )
+        == 0
+    )
     answer = cep.load(folder).suggest(table, "is_fraud", "card_id", steps=2, count=1, cores=2, **terms)
     assert answer.text == out.read_text()
     (one,) = answer.suggestions

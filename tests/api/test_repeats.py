@@ -48,7 +48,7 @@ def place(tmp_path: Path) -> Path:
 
 def run(place: Path, verb: str, *arguments: object, events: str = "dirty", more: tuple[str, ...] = ()) -> int:
     shares = ("--rejected-max", "0.9")
-    return cli.main([verb, *map(str, arguments), "--events", str(place / f"{events}.parquet"), *shares, *more])
+    return cli.main([*verb.split(), *map(str, arguments), "--events", str(place / f"{events}.parquet"), *shares, *more])
 
 
 def sources(place: Path) -> list[Any]:
@@ -104,7 +104,7 @@ def test_backtest_report_and_prune(place: Path) -> None:
     command = ("--rules", place / "rules", "--labels", "is_fraud")
     assert run(place, "backtest", *command, "--json", place / "verb.json") == 0
     assert orjson.loads((place / "verb.json").read_bytes()) == orjson.loads(orjson.dumps(expected.to_json()))
-    assert run(place, "prune", *command, "--json", place / "prune.json") == 0
+    assert run(place, "rules prune", *command, "--json", place / "prune.json") == 0
     assert orjson.loads((place / "prune.json").read_bytes()) == orjson.loads(orjson.dumps(asdict(expected.prune())))
     assert run(place, "report", *command, "--thresholds", "none", "--out", place / "dirty.html") == 0
     assert (place / "dirty.html").read_bytes() == (place / "clean.html").read_bytes()
@@ -115,7 +115,7 @@ def test_backtest_report_and_prune(place: Path) -> None:
 def test_tune(place: Path) -> None:
     rules = cep.load(place / "rules")
     command = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
-    assert run(place, "tune", *command, "--gap", "1min", "--episodes", "0s", "--json", place / "verb.json") == 0
+    assert run(place, "rules tune", *command, "--gap", "1min", "--episodes", "0s", "--json", place / "verb.json") == 0
     tries = {"small": "1.00,2.00"}
     expected = asdict(
         rules.tune("small_then_large", labelled(), "is_fraud", tries=tries, gap="1min", episodes="0 s", cores=2)

@@ -31,7 +31,7 @@ NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "log
 _WRITTEN = Path(__file__).with_name("chargebacks.cep")
 _RECORDING = "elastic_auth"
 Tries = Mapping[str, Mapping[str, str]]
-# The values of `cep tune --try`, by pattern: an analyst knows the size of amounts and the pace of the business.
+# The values of `cep rules tune --try`, by pattern: an analyst knows the size of amounts and the pace of the business.
 _TRIES: dict[str, Tries] = {
     "payments": {
         "leaked_customer": {"times": "1.5..6/19", "known": "1,3,5,10", "back": "7d,14d,30d,60d"},

@@ -1,4 +1,4 @@
-"""How well `cep suggest` detects fraud in labelled data, compared with the best hand-written pattern.
+"""How well `cep rules suggest` detects fraud in labelled data, compared with the best hand-written pattern.
 
     python -m tests.bench.suggested [--days N] [--planted N] [SETS]
 
@@ -8,10 +8,10 @@ unusual value for the key. A fraud is recovered if a suggestion detects half of 
 
 **Data**: the first seven tenths of the time are mined; the rest is reported, except for a gap between them. The table
 compares the suggestions with the patterns of `patterns/`, with default parameters and with the parameters of `cep
-tune`, all on the same time; the best of these has the highest F1 there, which favours it. The bench asks for
+rules tune`, all on the same time; the best of these has the highest F1 there, which favours it. The bench asks for
 suggestions once by each key. The library detects no chargebacks, as its patterns look for bursts. There the rivals are
-the patterns of `chargebacks.cep`, which a person wrote after a look at the first part of the time, and which `cep tune`
-has tuned on it.
+the patterns of `chargebacks.cep`, which a person wrote after a look at the first part of the time, and which `cep rules
+tune` has tuned on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A set of labelled data and rules → their alerts there, and the parameters that `cep tune` proposes."""
+"""A set of labelled data and rules → their alerts there, and the parameters that `cep rules tune` proposes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def measured_on(
 
 
 def tuned(data: Given, record: UpsertRecord, path: Path, until_ms: int) -> UpsertRecord | None:
-    """Return the rule with the parameters that `cep tune` proposes to an analyst who knows the time before `until_ms`.
+    """Return the rule with the parameters that `cep rules tune` proposes to an analyst who knows the time before
+    `until_ms`.
 
     Tune cuts that time into its own three parts, so the time from `until_ms` on does not influence the proposal. Return
     None if tune keeps the present setting, or has too few frauds to compare settings.

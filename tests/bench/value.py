@@ -3,13 +3,13 @@
     python -m tests.bench.value [--days N] [--customers N] [--seed N] [SETS]
 
 The time of each set is cut 3 : 1 : 1. A gap of 7 days follows each part, as a fraud becomes known only later; the gap
-is one day in the month of chargebacks and where frauds are planted. `cep tune` sees the first two parts and proposes a
-setting, or keeps the present one. Models are trained on the first part, and their limits are chosen on the second. The
-printed figures come from the third part, which did not influence any choice. Rules, default and tuned, are added one by
-one, the best first; a rule stays if it raises F1 on the second part, and if it alone and all together have a precision
-of 0.5 there. *As sent* are the alerts that a team gets if each rule suppresses further alerts of a key for a day; the
-other rows of rules show all matches. A model that reads *raw columns* has the fields of the event, one that reads *cep
-features* also has columns of its past from `cep.features`.
+is one day in the month of chargebacks and where frauds are planted. `cep rules tune` sees the first two parts and
+proposes a setting, or keeps the present one. Models are trained on the first part, and their limits are chosen on the
+second. The printed figures come from the third part, which did not influence any choice. Rules, default and tuned, are
+added one by one, the best first; a rule stays if it raises F1 on the second part, and if it alone and all together have
+a precision of 0.5 there. *As sent* are the alerts that a team gets if each rule suppresses further alerts of a key for
+a day; the other rows of rules show all matches. A model that reads *raw columns* has the fields of the event, one that
+reads *cep features* also has columns of its past from `cep.features`.
 
 **simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `handbook_data.py`; it needs
 no data. **laundering**: transfers after IBM's AMLSim, written down in `laundering_data.py`, over three times the days.
@@ -171,7 +171,7 @@ def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
     )
     kinds = np.array(default.marks.kind, dtype=object)[test.frauds]
     by_kind = sorted({*kinds.tolist()})
-    print(f"{data.name}: cep tune proposes another setting for {len(proposals)} of {len(by_tune)} rules")
+    print(f"{data.name}: cep rules tune proposes another setting for {len(proposals)} of {len(by_tune)} rules")
     show(title, _HEAD, [row[: len(_HEAD)] for row in rows])
     whole = {row[0]: row for row in rows if not row[0].startswith("  ")}
     shares = [

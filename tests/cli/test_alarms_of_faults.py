@@ -194,7 +194,7 @@ def test_faults_of_records_sinks_and_processes(runner: str, prometheus: Tools, t
         hanging.released.set()
         refusing.judge = lambda _: 204
         letters = str(tmp_path / "job" / "job" / "dead_letters")
-        assert main(["letters", "send", letters, "--conf", str(settings(sinks))]) == 0
+        assert main(["job", "letters", "send", letters, "--conf", str(settings(sinks))]) == 0
         jobs.append(begun(runner, settings(sinks)))
 
         def is_quiet() -> bool:

@@ -1,4 +1,4 @@
-"""`cep audit verify` against attackers who can write into the folder of a job: a cut trail and a new one are found."""
+"""`cep rules audit verify` against attackers who can write into the folder of a job: it finds a cut or new trail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def verify(job: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     capsys.readouterr()
-    code = main(["audit", "verify", str(job / "dead_letters")])
+    code = main(["rules", "audit", "verify", str(job / "dead_letters")])
     return code, capsys.readouterr().out
 
 
@@ -87,6 +87,6 @@ def test_a_head_counts_without_a_key_and_verify_says_so(
     assert (code, "CEP_MANIFEST_KEY is not set" in printed) == (0, True)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(b"".join(trail_file(job).read_bytes().splitlines(keepends=True)[:-1]))
-    assert main(["audit", "verify", str(copy)]) == 0
+    assert main(["rules", "audit", "verify", str(copy)]) == 0
     assert "lines missing at the end are not noticed" in capsys.readouterr().out
-    assert main(["audit", "verify", str(copy), "--checkpoint", str(job)]) == Exit.FINDINGS
+    assert main(["rules", "audit", "verify", str(copy), "--checkpoint", str(job)]) == Exit.FINDINGS

@@ -143,7 +143,7 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     for number, part in enumerate((lines[:200], lines[200:])):
         (tmp_path / "events" / f"{number}.jsonl").write_bytes(b"\n".join(part) + b"\n")
         assert main(arguments) == 0
-    assert main(["savepoint", "--checkpoint", str(out / "job"), "--to", str(out / "savepoint")]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(out / "job"), "--to", str(out / "savepoint")]) == 0
     (tmp_path / "all.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     replay = ["replay", "--rules", str(rules), "--events", str(tmp_path / "all.jsonl")]
     replay += ["--rejected-max", "1", "--out"]

@@ -100,10 +100,10 @@ def test_a_shadow_is_compared_with_the_live_version(tmp_path: Path, capsys: pyte
     FileSink(tmp_path / "alerts").write(sent, 0)
     costs = {"rule_events[a@1]": 1_000, "rule_steps[a@1]": 250, "rule_events[a@2]": 800, "rule_steps[a@2]": 1_600}
     write_progress(tmp_path, 0, costs)
-    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "a: shadow version 2 2 alerts, live 2" in printed
     assert "kept 1, gained 1, lost 1" in printed
     assert "1 1,000 250 0.250 2 800 1,600 2.000" in printed
-    assert main([*report[:2], "b", *report[3:]]) == 2
+    assert main([*report[:3], "b", *report[4:]]) == 2

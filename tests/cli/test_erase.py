@@ -86,7 +86,7 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
             before = stored_portably(folder / "job", tmp_path / "proof")
             assert all(any(token.encode() in content for content in before) for token in gone)
             keys = ["--key", f"card={NUMBERS[0]}", "--key", f"card={gone[1]}"]
-            assert main(["erase", *keys, "--checkpoint", str(folder / "job")]) == 0
+            assert main(["job", "erase", *keys, "--checkpoint", str(folder / "job")]) == 0
             printed = capsys.readouterr().out
             for part in ("runs by card", "keys with a past by card", "waiting events by card", "alerts remembered"):
                 assert part in printed
@@ -113,7 +113,7 @@ def stored_portably(job: Path, into: Path) -> list[bytes]:
     """Return the entries of a job as a portable savepoint, whose texts are not compressed."""
     from cep.state.entries import read_entries  # noqa: PLC0415
 
-    assert main(["savepoint", "--checkpoint", str(job), "--to", str(into)]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(job), "--to", str(into)]) == 0
     contents = [path.read_bytes() for path in into.rglob("*") if path.is_file()]
     for path in (into / "files").iterdir():
         try:
@@ -179,18 +179,18 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
         "--lateness", "2 min", "--available-now", "--control", str(tmp_path / "control"), *flags,
     ]  # fmt: skip
     assert main(arguments) == 0
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]) == 0
     shutil.copytree(tmp_path / "job" / "dead_letters", tmp_path / "trail")
     before = b"".join(path.read_bytes() for path in (tmp_path / "trail").iterdir())
     assert all(way in before for way in ways_to_write(gone) if way.isascii() and b"\\" in way)
     (tmp_path / "keys").write_text(f"card={NUMBERS[0]},shop=s1\n\n  shop=s2,card={NUMBERS[1]}  \n")
-    assert main(["erase", "--key", f"card={NUMBERS[0]}", "--savepoint", str(tmp_path / "saved")]) == Exit.USAGE
+    assert main(["job", "erase", "--key", f"card={NUMBERS[0]}", "--savepoint", str(tmp_path / "saved")]) == Exit.USAGE
     assert "write card=…,shop=…" in capsys.readouterr().err
     lines_of = {}
     for place_kind in ("savepoint", "checkpoint"):
         folder = tmp_path / ("saved" if place_kind == "savepoint" else "job")
         also = ["--audit", str(tmp_path / "trail")] if place_kind == "savepoint" else []
-        words = ["erase", "--keys-file", str(tmp_path / "keys"), f"--{place_kind}", str(folder), *also]
+        words = ["job", "erase", "--keys-file", str(tmp_path / "keys"), f"--{place_kind}", str(folder), *also]
         assert main([*words, *(signed_request(words, tmp_path, capsys) if is_signed else ())]) == 0
         printed = capsys.readouterr().out
         assert "removed: 2 snoozes" in printed
@@ -204,23 +204,23 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     assert sum(entry["removed"].values()) >= 2
     assert (len(entry["lines"]), len(entry.get("digests", ()))) == (3, 2 if is_signed else 0)
     assert_absent(ways, (path.read_bytes() for path in (tmp_path / "trail").iterdir()))
-    assert main(["audit", "verify", str(tmp_path / "trail")]) == Exit.FINDINGS, "texts are gone before a line says so"
+    code = main(["rules", "audit", "verify", str(tmp_path / "trail")])
+    assert code == Exit.FINDINGS, "texts are gone before a line says so"
     (tmp_path / "trail" / "batch-9.jsonl").write_bytes(orjson.dumps(entry) + b"\n")
-    assert main(["audit", "verify", str(tmp_path / "trail")]) == 0
+    assert main(["rules", "audit", "verify", str(tmp_path / "trail")]) == 0
     assert_absent(ways, iter(stored_portably(tmp_path / "job", tmp_path / "proof")))
-    trail = tmp_path / "job" / "dead_letters"
-    head = f"{int(entry['number'])}:{entry['hash']}"
-    assert main(["audit", "verify", str(trail), "--head", head]) == 0, "the same line in the folder"
+    trail, head = tmp_path / "job" / "dead_letters", f"{int(entry['number'])}:{entry['hash']}"
+    assert main(["rules", "audit", "verify", str(trail), "--head", head]) == 0, "the same line in the folder"
     (tmp_path / "events" / "2.jsonl").write_bytes(lines[0].replace(b"t0", b"t99") + b"\n")
     assert main(arguments) == 0
-    assert main(["audit", "verify", str(trail), "--head", head]) == 0
+    assert main(["rules", "audit", "verify", str(trail), "--head", head]) == 0
 
 
 def test_what_makes_no_sense_is_refused_without_a_value(
     rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["erase", "--key", "card=1", "--checkpoint", str(tmp_path / "none")]) == Exit.USAGE
-    assert main(["erase", "--key", "card=1", "--checkpoint", str(rules)]) == Exit.USAGE
+    assert main(["job", "erase", "--key", "card=1", "--checkpoint", str(tmp_path / "none")]) == Exit.USAGE
+    assert main(["job", "erase", "--key", "card=1", "--checkpoint", str(rules)]) == Exit.USAGE
     assert "portable savepoint" in capsys.readouterr().err
-    assert main(["erase", "--checkpoint", str(rules)]) == Exit.USAGE
+    assert main(["job", "erase", "--checkpoint", str(rules)]) == Exit.USAGE
     assert stored is not None

@@ -1,4 +1,4 @@
-"""`cep letters`: late events give the alerts of a job in which they were not late.
+"""`cep job letters`: late events give the alerts of a job in which they were not late.
 
 Old letters go, the audit stays.
 """
@@ -37,7 +37,7 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     # Lines of the audit, which lie among the letters, are not letters.
     (tmp_path / "job" / "dead_letters" / "batch-9.jsonl").write_bytes(b'{"code":"audit","number":"000000000000"}\n')
     capsys.readouterr()
-    again = ["letters", "replay", "job/dead_letters", "--events", "events"]
+    again = ["job", "letters", "replay", "job/dead_letters", "--events", "events"]
     assert main(again) == 1
     printed = capsys.readouterr().out
     assert "1 late" in printed
@@ -68,7 +68,7 @@ def test_a_repaired_record_replaces_its_flawed_event(
             if "null_fields" in letter] == [["amount"]]  # fmt: skip
     (tmp_path / "mended.jsonl").write_bytes(b"\n".join([orjson.dumps(small), orjson.dumps(large)]))
     capsys.readouterr()
-    again = ["letters", "replay", "job/dead_letters", "--events", "events", "--repaired", "mended.jsonl"]
+    again = ["job", "letters", "replay", "job/dead_letters", "--events", "events", "--repaired", "mended.jsonl"]
     assert main(again) == 1
     printed = capsys.readouterr().out
     assert "kept 1, gained 1, lost 0" in printed
@@ -79,14 +79,14 @@ def test_a_repaired_record_replaces_its_flawed_event(
 def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "letters.jsonl"
     path.write_bytes(b'{"code": "late"}\n[1]\n')
-    assert main(["letters", "replay", str(path), "--events", str(path)]) == 2
+    assert main(["job", "letters", "replay", str(path), "--events", str(path)]) == 2
     assert "no dead letter" in capsys.readouterr().err
     path.write_bytes(b'{"code": "late", "event_id": ["e1"]}\n')
-    assert main(["letters", "replay", str(path), "--events", str(path)]) != 0
+    assert main(["job", "letters", "replay", str(path), "--events", str(path)]) != 0
     assert "bug" not in capsys.readouterr().err
-    assert main(["letters", "replay", str(tmp_path / "none"), "--events", str(path)]) == 2
+    assert main(["job", "letters", "replay", str(tmp_path / "none"), "--events", str(path)]) == 2
     os.mkfifo(tmp_path / "pipe.jsonl")
-    assert main(["letters", "replay", str(tmp_path / "pipe.jsonl"), "--events", str(path)]) == 2
+    assert main(["job", "letters", "replay", str(tmp_path / "pipe.jsonl"), "--events", str(path)]) == 2
     assert "it is no regular file" in capsys.readouterr().err
 
 
@@ -104,7 +104,7 @@ def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, capsys: pytest.Ca
     for path, (data, days) in files.items():
         path.write_bytes(data)
         os.utime(path, (time.time() - 86_400 * days,) * 2)
-    remove = ["letters", "remove", str(letters), str(held_folder), "--older-than"]
+    remove = ["job", "letters", "remove", str(letters), str(held_folder), "--older-than"]
     assert main([*remove, "90 d"]) == 0
     printed = capsys.readouterr().out
     assert f"{letters}: 3 letters removed, of 2 files" in printed
@@ -125,6 +125,6 @@ def test_nothing_is_removed_of_what_may_be_something_else(
         (tmp_path / f"{name}.jsonl").write_bytes(data or b"")
         os.utime(tmp_path / f"{name}.jsonl", (1, 1))
     folders = [str(tmp_path), *([str(tmp_path / "none")] if other is None else [])]
-    assert main(["letters", "remove", *folders, "--older-than", older]) == 2
+    assert main(["job", "letters", "remove", *folders, "--older-than", older]) == 2
     assert len(list(tmp_path.iterdir())) == 2
     assert capsys.readouterr().err

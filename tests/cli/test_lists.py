@@ -1,4 +1,4 @@
-"""`cep lists`, and lists in `cep publish`, on a broker; a rulebook of this process replaces the job."""
+"""`cep lists`, and lists in `cep rules publish`, on a broker; a rulebook of this process replaces the job."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def held(job: Answering) -> dict[str, tuple[int, int]]:
 
 
 def test_the_life_of_a_list(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish = ["publish", "--rules", str(folder), *job.flags]
+    publish = ["rules", "publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0
     assert "list blocked" in capsys.readouterr().out
     assert main(publish) == 0
@@ -133,6 +133,6 @@ def test_what_is_wrong_with_a_list(job: Answering, folder: Path, capsys: pytest.
     assert read_control_topic(job.control) == ([], 0)
     (folder / "cards.toml").unlink()
     (folder.parent / "patterns" / "blocked.csv").unlink()
-    assert main(["publish", "--rules", str(folder), *job.flags]) == 1
+    assert main(["rules", "publish", "--rules", str(folder), *job.flags]) == 1
     assert "CEP801" in capsys.readouterr().out
     assert main(["lists", "show", "--rules", str(folder)]) == 1

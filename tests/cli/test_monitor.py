@@ -54,7 +54,7 @@ def test_panels_do_not_overlap() -> None:
 
 def test_the_verb_prints_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     for part, name in FILES.items():
-        assert main(["monitor", part]) == 0
+        assert main(["job", "monitor", part]) == 0
         assert capsys.readouterr().out == (FOLDER / name).read_text(encoding="utf-8")
 
 

@@ -15,8 +15,8 @@ from tests.cli.test_run import RULES
 from tests.runners.embedded.cases import morning
 
 ROWS = {
-    "rescale": (["rescale", "--partitions", "3"], "`cep savepoint` with `cep restore --groups 0-15`"),
-    "live": (["live", "--rules", RULES, "--events", "."], "`cep savepoint` and `cep restore --engine spark`"),
+    "rescale": (["job", "rescale", "--partitions", "3"], "`cep job savepoint` with `cep job restore --groups 0-15`"),
+    "live": (["live", "--rules", RULES, "--events", "."], "`cep job savepoint` and `cep job restore --engine spark`"),
 }
 
 
@@ -39,7 +39,7 @@ def test_a_folder_of_cep_live(name: str, tmp_path: Path, capsys: pytest.CaptureF
     assert main(words) == Exit.USAGE
     printed = capsys.readouterr().err
     assert "is of `cep live`" in printed
-    assert "`cep savepoint --portable` and `cep restore`" in printed
+    assert "`cep job savepoint --portable` and `cep job restore`" in printed
 
 
 def test_the_page_of_standbys_has_the_words_of_the_message() -> None:

@@ -1,4 +1,4 @@
-"""`cep prune` on files: the rules that could go, and the frauds that each of them adds."""
+"""`cep rules prune` on files: the rules that could go, and the frauds that each of them adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.test_backtest import write_folder
 
 def prune(folder: Path, *more: str) -> int:
     command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["prune", *command, *more])
+    return main(["rules", "prune", *command, *more])
 
 
 def test_rules_that_could_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def versions(job: Answering) -> dict[str, int]:
 
 
 def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish = ["publish", "--rules", str(folder), *job.flags]
+    publish = ["rules", "publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0
     assert read_control_topic(job.control) == ([], 0)
     assert main(publish) == 0
@@ -124,20 +124,31 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert drained in printed
     assert "missing" not in printed, "the other rules have files, they are only not asked for"
     assert versions(job)["card_testing"] == 2
-    assert main(["rollback", "card_testing", "--to", "1", "--rules", str(folder), *job.flags]) == 0
+    assert main(["rules", "rollback", "card_testing", "--to", "1", "--rules", str(folder), *job.flags]) == 0
     assert "cep rules bump card_testing --above 3" in " ".join(capsys.readouterr().out.split())
     assert versions(job)["card_testing"] == 3
     record = job.book.record_of("card_testing", 3)
     assert record is not None
     assert record.params["tries"] == 3
     assert main(publish) == 1, "the file is behind what runs"
-    assert main(["pause", "card_testing", "--reason", "floods", "--by", "ann", *job.flags]) == 0
+    assert main(["rules", "pause", "card_testing", "--reason", "floods", "--by", "ann", *job.flags]) == 0
     assert job.book.report().paused == ("card_testing",)
     (pause_change,) = job.book.report().taken["card_testing/pause"]
     assert (pause_change["by"], pause_change["reason"]) == ("ann", "floods")
-    assert main(["resume", "card_testing", *job.flags]) == 0
+    assert main(["rules", "resume", "card_testing", *job.flags]) == 0
     assert job.book.report().paused == ()
-    snooze = ["snooze", "card_testing", "--key", "c1", "--until", "2030-01-01T00:00:00Z", "--by", "ann", *job.flags]
+    snooze = [
+        "rules",
+        "snooze",
+        "card_testing",
+        "--key",
+        "c1",
+        "--until",
+        "2030-01-01T00:00:00Z",
+        "--by",
+        "ann",
+        *job.flags,
+    ]
     assert main(snooze) == 0
     assert [(s.rule_id, s.key) for s in job.book.report().snoozes] == [("card_testing", "c1")]
     (folder / "rising_amounts.toml").unlink()
@@ -153,7 +164,7 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
 
 def test_what_the_job_refuses_is_told(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job.book.key_domains = (("account_id",),)
-    assert main(["publish", "--rules", str(folder), "--only", "card_testing", *job.flags]) == 1
+    assert main(["rules", "publish", "--rules", str(folder), "--only", "card_testing", *job.flags]) == 1
     assert "the job does not route events by (card_id)" in " ".join(capsys.readouterr().out.split())
 
 
@@ -162,7 +173,7 @@ def test_a_failing_test_and_a_finding_stop_a_publication(
 ) -> None:
     pattern = folder.parent / "patterns" / "cards.cep"
     whole = pattern.read_text()
-    publish = ["publish", "--rules", str(folder), "--only", "card_testing", *job.flags]
+    publish = ["rules", "publish", "--rules", str(folder), "--only", "card_testing", *job.flags]
     pattern.write_text(whole.replace("expect none", "expect matches 7", 1))
     assert main(publish) == 1
     assert "test fails" in capsys.readouterr().out
@@ -177,7 +188,7 @@ def test_two_people_where_it_is_configured(
 ) -> None:
     conf = tmp_path / "cep.toml"
     conf.write_text("[publish]\ntwo_person = true\n")
-    publish = ["publish", "--rules", str(folder), "--only", "card_testing", "--conf", str(conf), *job.flags]
+    publish = ["rules", "publish", "--rules", str(folder), "--only", "card_testing", "--conf", str(conf), *job.flags]
     assert main(publish) == 1
     assert "two people must stand for a change" in " ".join(capsys.readouterr().out.split())
     changed(folder, 'owner = "card-fraud"', 'owner = "card-fraud"\nauthor = "ann"\napproved_by = "bob"')
@@ -186,7 +197,7 @@ def test_two_people_where_it_is_configured(
 
 
 def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["publish", "--rules", str(folder)]) == 2
+    assert main(["rules", "publish", "--rules", str(folder)]) == 2
     assert "--control-topic" in capsys.readouterr().err
 
 
@@ -212,7 +223,7 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
         first = wait_for_status(status, lambda job_status: bool(job_status["rules"]), 60.0)
         assert first is not None
         assert first["epoch"] == len(first["rules"])
-        assert main(["pause", "card_testing", "--wait", "60", *flags]) == 0
+        assert main(["rules", "pause", "card_testing", "--wait", "60", *flags]) == 0
         assert f"is paused; the job is at epoch {first['epoch'] + 1}" in " ".join(capsys.readouterr().out.split())
         both = [shutil.copytree(folder.parent, tmp_path / person) / "rules" for person in ("ann", "bob")]
         for tries, rules in enumerate(both, start=4):
@@ -255,7 +266,9 @@ def _publish_at_once(folders: list[Path], flags: list[str], monkeypatch: pytest.
     def publish(rules: Path) -> None:
         who = rules.parent.name
         person = ["--by", who, "--why", f"a change of {who}"]
-        codes[who] = main(["publish", "--rules", str(rules), "--only", "card_testing", "--at-once", *person, *flags])
+        codes[who] = main(
+            ["rules", "publish", "--rules", str(rules), "--only", "card_testing", "--at-once", *person, *flags]
+        )
 
     monkeypatch.setattr("cep.cli.publish.send", sent)
     threads = [threading.Thread(target=publish, args=(rules,)) for rules in folders]
@@ -269,14 +282,14 @@ def _publish_at_once(folders: list[Path], flags: list[str], monkeypatch: pytest.
 def test_a_heartbeat(kafka_broker: KafkaCluster) -> None:
     name = f"publish-{next(NUMBERS)}"
     flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name]
-    assert main(["heartbeat", "--event-time", "2026-01-01T00:00:00+01:00", *flags]) == 0
-    assert main(["heartbeat", *flags]) == 0
+    assert main(["job", "heartbeat", "--event-time", "2026-01-01T00:00:00+01:00", *flags]) == 0
+    assert main(["job", "heartbeat", *flags]) == 0
     first, second = read_control_topic(Topic(kafka_broker.address, name))[0]
     assert first.record == HeartbeatRecord(event_time="2025-12-31T23:00:00Z")
     assert isinstance(second.record, HeartbeatRecord)
     assert abs(second.record.event_time_ms - time.time() * 1_000) < 60_000
     assert first.key == second.key, "compaction needs the last one only"
-    assert main(["heartbeat", "--event-time", "soon", *flags]) == 2
+    assert main(["job", "heartbeat", "--event-time", "soon", *flags]) == 2
 
 
 def _is_there(kafka: KafkaCluster, topic: str) -> bool:
@@ -290,5 +303,5 @@ def test_a_job_that_does_not_answer(
     for topic in (name, f"{name}-status"):
         kafka_broker.create(topic, 1)
     flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
-    assert main(["publish", "--rules", str(folder), "--wait", "0.1", *flags]) == 3
+    assert main(["rules", "publish", "--rules", str(folder), "--wait", "0.1", *flags]) == 3
     assert "the job has not acknowledged" in capsys.readouterr().err

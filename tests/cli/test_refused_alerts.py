@@ -116,15 +116,15 @@ log = "json"
     assert sorted(receiver.taken) == sorted(alert_ids - unwanted)
 
     letters = str(tmp_path / "job" / "dead_letters")
-    assert main(["letters", "list", letters]) == 1
+    assert main(["job", "letters", "list", letters]) == 1
     shown = capsys.readouterr().out
     assert f"1 alerts were refused by {name}" in shown
     assert next(iter(unwanted)) in shown
-    assert main(["letters", "send", letters, "--conf", str(conf)]) == 1
+    assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 1
     assert f"{name}: 0 alerts sent, 1 refused again" in capsys.readouterr().out
     unwanted_before, receiver.judge = set(unwanted), lambda _: 204
-    assert main(["letters", "send", letters, "--conf", str(conf)]) == 0
+    assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 0
     assert sorted(receiver.taken) == sorted(alert_ids)
     assert receiver.taken[-1] in unwanted_before
-    assert main(["letters", "list", letters]) == 0
+    assert main(["job", "letters", "list", letters]) == 0
     assert "no refused alerts" in capsys.readouterr().out

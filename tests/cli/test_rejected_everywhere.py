@@ -19,6 +19,7 @@ import pytest
 
 import cep
 from cep.cli import main as cli
+from cep.cli.verbs import VERBS as ALL_VERBS
 from tests.analysis.test_suggest import BASE, planted
 from tests.cli.test_backtest import RULE
 
@@ -106,16 +107,17 @@ def commands(place: Path) -> dict[str, list[object]]:
         "diff": [place / "rules", place / "rules"],
         "backtest": labelled,
         "report": [*labelled, "--thresholds", "none", "--out", place / "page.html"],
-        "prune": labelled,
-        "suggest": [*labelled, "--key", "card_id", "--max-steps", "1", "--max", "1"],
-        "tune": ["large", *labelled, "--try", "least=200,300"],
+        "rules prune": labelled,
+        "rules suggest": [*labelled, "--key", "card_id", "--max-steps", "1", "--max", "1"],
+        "rules tune": ["large", *labelled, "--try", "least=200,300"],
         "features": [f"n={EXPRESSION}", "--declare", place / "events.cep", "--out", place / "f.csv"],
-        "letters": ["replay", place / "letters", *rules],
+        "job letters": ["replay", place / "letters", *rules],
     }
 
 
 VERBS = (
-    "replay", "why", "why-not", "diff", "backtest", "report", "prune", "suggest", "tune", "features", "letters",
+    "replay", "why", "why-not", "diff", "backtest", "report", "rules prune", "rules suggest",
+    "rules tune", "features", "job letters",
 )  # fmt: skip
 QUICK = {(verb, "CSV") for verb in VERBS} | {("replay", form) for form in FORMS}
 
@@ -130,23 +132,20 @@ QUICK = {(verb, "CSV") for verb in VERBS} | {("replay", form) for form in FORMS}
 )
 def test_a_verb_ends_with_1_and_says_why(verb: str, form: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*commands(place)[verb], "--events", place / form / FORMS[form][0]]
-    assert cli.main([verb, *map(str, words)]) == 1
+    assert cli.main([*verb.split(), *map(str, words)]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert "missing_field: field `tx_id` is missing or null" in lines[-2]
     assert "(50.00%) were rejected, more than --rejected-max 0.01 allows" in lines[-1]
-    code = cli.main([verb, *map(str, words), "--rejected-max", "0.5"])
-    assert code == int(verb == "prune"), "a rule could go"
+    code = cli.main([*verb.split(), *map(str, words), "--rejected-max", "0.5"])
+    assert code == int(verb == "rules prune"), "a rule could go"
     assert "(50.00%) were rejected" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_no_verb_is_forgotten() -> None:
     """The table has each verb with the flag for a history."""
     reading = set()
-    for verb in cli._VERBS:
-        parser = argparse.ArgumentParser(add_help=False)
-        add_arguments = cli._VERBS[verb].part("add_arguments")
-        if add_arguments is not None:
-            add_arguments(parser)
+    for verb, entry in ALL_VERBS.items():
+        parser = cli.parser_of(verb, entry)
         inner = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         parts = [parser, *(part for choices in inner for part in choices.values())]
         if any("--events" in part._option_string_actions for part in parts):

@@ -85,13 +85,13 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(day()), deployment(), tmp_path))
     assert len(written(tmp_path / "job" / "dead_letters")) == 1
     assert not readable_by_others(tmp_path / "job", tmp_path / "alerts")
-    saved = ["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]
+    saved = ["job", "savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]
     assert main(saved) == 0
-    assert main(["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "again")]) == 0
+    assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "again")]) == 0
     assert not readable_by_others(tmp_path / "saved", tmp_path / "again")
     capsys.readouterr()
     forged(tmp_path / "saved", NAME, f"beside/{tmp_path}/victim", b"bad")
-    assert main(["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "forged")]) != 0
+    assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "forged")]) != 0
     assert "outside of" in capsys.readouterr().err
     assert not [*tmp_path.rglob("victim"), *tmp_path.glob("forged")]
 

@@ -95,6 +95,6 @@ def test_what_is_wrong_is_said_at_once(
     client_settings["ssl.ca.location"] = str(secure.certificates / Path(client_settings["ssl.ca.location"]).name)
     conf = settings_file(tmp_path, client_settings, monkeypatch)
     fixed = ["--conf", str(conf), "--bootstrap-servers", getattr(secure, listener), "--control-topic", "control"]
-    for verb in (["run", "--rules", str(ROOT / "rules"), "--topic", "events"], ["heartbeat"]):
+    for verb in (["run", "--rules", str(ROOT / "rules"), "--topic", "events"], ["job", "heartbeat"]):
         assert main([*verb, *fixed]) == Exit.USAGE
         assert reason in shown(tmp_path, capsys)

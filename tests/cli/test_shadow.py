@@ -1,4 +1,4 @@
-"""`cep shadow report` over a job of `cep run` whose only sink is a topic; its dead letters also go to a topic."""
+"""`cep rules shadow report` over a job of `cep run` whose only sink is a topic; its dead letters also go to a topic."""
 
 from __future__ import annotations
 
@@ -105,7 +105,16 @@ def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixtu
     assert not (job / "dead_letters").exists()
     count = Counter(alert["rule_id"] for alert in sent)["small_then_large"]
     assert count > 2
-    report = ["shadow", "report", "small_then_large", "--checkpoint", str(job), "--bootstrap-servers", topics.address]
+    report = [
+        "rules",
+        "shadow",
+        "report",
+        "small_then_large",
+        "--checkpoint",
+        str(job),
+        "--bootstrap-servers",
+        topics.address,
+    ]
     capsys.readouterr()
     assert main([*report, "--alerts", f"kafka:{topics.alerts}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -120,7 +129,7 @@ def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixtu
 def test_where_alerts_are_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
     (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
-    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts"]
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts"]
     assert main([*report, "kafka:alerts"]) == 2
     assert "needs --bootstrap-servers" in capsys.readouterr().err
     assert main([*report, str(tmp_path / "nowhere")]) == 2
@@ -133,7 +142,7 @@ def test_where_alerts_are_must_be_said(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_damaged_status_is_named(status: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / STATUS_FILE).write_bytes(status)
     (tmp_path / "alerts").mkdir()
-    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == FAILED
     printed = capsys.readouterr().err
     assert STATUS_FILE in printed
@@ -147,7 +156,7 @@ def test_a_pipe_among_alerts_is_named(folder: str, tmp_path: Path, capsys: pytes
     for name in (SUPPRESSED_FOLDER, "alerts"):
         (tmp_path / name).mkdir()
     os.mkfifo(tmp_path / folder / "batch-1.jsonl")
-    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == FAILED
     printed = capsys.readouterr().err
     assert f"{folder}/batch-1.jsonl" in printed
@@ -163,7 +172,7 @@ def test_damaged_alerts_are_named(line: bytes, tmp_path: Path, capsys: pytest.Ca
     status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
     (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
     suppressed, alerts = tmp_path / SUPPRESSED_FOLDER, tmp_path / "alerts"
-    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]
     for folder in (suppressed, alerts):
         folder.mkdir()
     (suppressed / "batch-1.jsonl").write_bytes(line)
@@ -202,7 +211,7 @@ def test_a_field_of_an_alert_that_is_damaged_is_named(
     ):
         folder.mkdir()
         (folder / "batch-1.jsonl").write_bytes(orjson.dumps(line))
-    assert main(["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]) == FAILED
+    assert main(["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]) == FAILED
     printed = capsys.readouterr().err
     assert f"{suppressed if of_shadow else alerts} has a line that is no alert" in printed
     assert "noon" in printed if value == "noon" else f"`{field}`" in printed

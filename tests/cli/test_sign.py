@@ -69,25 +69,25 @@ def test_keys_and_signers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_rule_is_signed_and_approved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = ["--rules", str(folder)]
     path = folder / "signed" / f"{RULE}.1.json"
-    assert main(["sign", RULE, *rules]) == 2, "no signers are named"
-    assert main(["sign", RULE, *rules, *trusting(folder)]) == 2, "nor a key"
-    assert main(["sign", RULE, *rules, *by(folder, "eve")]) == 2, "she is no signer"
+    assert main(["rules", "sign", RULE, *rules]) == 2, "no signers are named"
+    assert main(["rules", "sign", RULE, *rules, *trusting(folder)]) == 2, "nor a key"
+    assert main(["rules", "sign", RULE, *rules, *by(folder, "eve")]) == 2, "she is no signer"
     assert not path.exists()
-    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
-    assert main(["approve", str(path), *by(folder, "ada")]) == 2
-    assert "another person must run `cep approve`" in capsys.readouterr().err
-    assert main(["approve", str(path), *trusting(folder)]) == 0
+    assert main(["rules", "sign", RULE, *rules, *by(folder, "ada")]) == 0
+    assert main(["rules", "approve", str(path), *by(folder, "ada")]) == 2
+    assert "another person must run `cep rules approve`" in capsys.readouterr().err
+    assert main(["rules", "approve", str(path), *trusting(folder)]) == 0
     shown = capsys.readouterr().out
     assert "signed by Ada" in shown
     assert "+pattern card_testing(" in shown
-    assert main(["approve", str(path), *by(folder, "bob")]) == 0
+    assert main(["rules", "approve", str(path), *by(folder, "bob")]) == 0
     (record,) = read_change(path)
     assert record.signed is not None
     assert record.signed.approver is not None
     path.write_bytes(path.read_bytes().replace(b'"priority":10', b'"priority":11'))
-    assert main(["approve", str(path), *by(folder, "bob")]) == 2
+    assert main(["rules", "approve", str(path), *by(folder, "bob")]) == 2
     changed(folder, "tries = 3", "tries = 4")
-    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 1, "its version has another meaning"
+    assert main(["rules", "sign", RULE, *rules, *by(folder, "ada")]) == 1, "its version has another meaning"
 
 
 def next_version(folder: Path, old: str, new: str) -> Path:
@@ -95,12 +95,12 @@ def next_version(folder: Path, old: str, new: str) -> Path:
     rules = ["--rules", str(folder)]
     first, second = (folder / "signed" / f"{RULE}.{version}.json" for version in (1, 2))
     assert main(["rules", "lock", *rules]) == 0
-    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
-    assert main(["approve", str(first), *by(folder, "bob")]) == 0
+    assert main(["rules", "sign", RULE, *rules, *by(folder, "ada")]) == 0
+    assert main(["rules", "approve", str(first), *by(folder, "bob")]) == 0
     source = folder.parent / "patterns" / "cards.cep"
     source.write_text(source.read_text().replace(old, new, 1))
     assert main(["rules", "bump", RULE, *rules]) == 0
-    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
+    assert main(["rules", "sign", RULE, *rules, *by(folder, "ada")]) == 0
     return second
 
 
@@ -117,7 +117,7 @@ def test_an_approver_sees_the_difference_to_the_signed_version(
     for data, is_compared in ((signed, True), (edited, False), (None, False)):
         before.unlink() if data is None else before.write_bytes(data)
         capsys.readouterr()
-        assert main(["approve", str(path), *trusting(folder)]) == 0
+        assert main(["rules", "approve", str(path), *trusting(folder)]) == 0
         shown = capsys.readouterr().out
         text, meaning = shown.split("meaning, without comments and layout:")
         assert all('card_id != "c9"' in part for part in (text, meaning)), "an edited file hides nothing"
@@ -129,13 +129,13 @@ def test_an_approver_sees_the_difference_to_the_signed_version(
 def test_an_approver_sees_hidden_characters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hidden = f"{CONDITION} # \u2028 and amount < 2 \x1b[2K\u202e"
     path = folder / "signed" / f"{RULE}.1.json"
-    assert main(["sign", RULE, "--rules", str(folder), *by(folder, "ada")]) == 0
+    assert main(["rules", "sign", RULE, "--rules", str(folder), *by(folder, "ada")]) == 0
     (record,) = read_change(path)
     assert isinstance(record, UpsertRecord)
     source = record.source.replace(CONDITION, hidden)
     write_change(path, [sign(unsigned(record).model_copy(update={"source": source}), ADA, RULE_SET)])
     capsys.readouterr()
-    assert main(["approve", str(path), *trusting(folder)]) == 0
+    assert main(["rules", "approve", str(path), *trusting(folder)]) == 0
     shown = capsys.readouterr().out
     assert "\\u2028 and amount < 2 \\u001b[2K\\u202e" in shown
     assert "CEP101" in shown
@@ -144,14 +144,14 @@ def test_an_approver_sees_hidden_characters(folder: Path, capsys: pytest.Capture
 
 def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = ["--rules", str(folder)]
-    publish = ["publish", *rules, "--only", RULE, *trusting(folder), *job.flags]
+    publish = ["rules", "publish", *rules, "--only", RULE, *trusting(folder), *job.flags]
 
     def signed(version: int, *more: str) -> None:
-        assert main(["sign", RULE, *rules, *by(folder, "ada"), *more]) == 0
-        assert main(["approve", str(folder / "signed" / f"{RULE}.{version}.json"), *by(folder, "bob")]) == 0
+        assert main(["rules", "sign", RULE, *rules, *by(folder, "ada"), *more]) == 0
+        assert main(["rules", "approve", str(folder / "signed" / f"{RULE}.{version}.json"), *by(folder, "bob")]) == 0
 
     assert main(publish) == 1
-    assert "cep sign card_testing" in capsys.readouterr().out
+    assert "cep rules sign card_testing" in capsys.readouterr().out
     signed(1)
     assert main(publish) == 0
     changed(folder, "tries = 3", "tries = 4")
@@ -161,22 +161,22 @@ def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.C
     assert job.book.report().last_versions == {RULE: 2}
     # A pause needs two signatures, a resumption one.
     pause = folder / "signed" / f"{RULE}.pause.1.json"
-    assert main(["pause", RULE, *by(folder, "ada"), *job.flags]) == 0
+    assert main(["rules", "pause", RULE, *by(folder, "ada"), *job.flags]) == 0
     assert job.book.report().paused == ()
-    assert main(["approve", str(pause), *by(folder, "bob")]) == 0
-    send = ["publish", "--change", str(pause), *trusting(folder), *job.flags]
+    assert main(["rules", "approve", str(pause), *by(folder, "bob")]) == 0
+    send = ["rules", "publish", "--change", str(pause), *trusting(folder), *job.flags]
     assert main(send) == 0
     assert job.book.report().paused == (RULE,)
-    assert main(["resume", RULE, *by(folder, "bob"), *job.flags]) == 0
+    assert main(["rules", "resume", RULE, *by(folder, "bob"), *job.flags]) == 0
     assert job.book.report().paused == ()
     assert main(send) == 1, "an old pause is not taken again"
     assert "is older than version 2" in " ".join(capsys.readouterr().out.split())
     # A rollback is a change of its own; the next version follows it.
-    rollback = ["rollback", RULE, "--to", "1", *rules, *by(folder, "ada"), *job.flags]
+    rollback = ["rules", "rollback", RULE, "--to", "1", *rules, *by(folder, "ada"), *job.flags]
     assert main(rollback) == 0
     back = folder / "signed" / f"{RULE}.3.json"
-    assert main(["approve", str(back), *by(folder, "bob")]) == 0
-    assert main(["publish", "--change", str(back), *trusting(folder), *job.flags]) == 0
+    assert main(["rules", "approve", str(back), *by(folder, "bob")]) == 0
+    assert main(["rules", "publish", "--change", str(back), *trusting(folder), *job.flags]) == 0
     assert main(["rules", "bump", RULE, "--above", "3", *rules]) == 0
     signed(4)
     assert main(publish) == 0
@@ -185,21 +185,21 @@ def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.C
     add = ["lists", "add", "blocked", "C-1", "--of", "string", *by(folder, "ada"), *job.flags]
     assert main(add) == 0
     (path,) = (folder / "signed").glob("list.blocked.*")
-    assert main(["approve", str(path), *by(folder, "bob")]) == 0
-    assert main(["publish", "--change", str(path), *trusting(folder), *job.flags]) == 0
+    assert main(["rules", "approve", str(path), *by(folder, "bob")]) == 0
+    assert main(["rules", "publish", "--change", str(path), *trusting(folder), *job.flags]) == 0
     assert [report.entries for report in job.book.report().lists] == [1]
 
 
 def test_who_goes_around_the_verbs_gets_nowhere(job: Answering, folder: Path) -> None:
     rules = ["--rules", str(folder)]
-    unverified = ["publish", *rules, "--only", RULE, *job.flags]
+    unverified = ["rules", "publish", *rules, "--only", RULE, *job.flags]
     assert main(unverified) == 1, "the job refuses what a publisher without signers sends"
     assert job.book.report().last_versions == {}
-    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
+    assert main(["rules", "sign", RULE, *rules, *by(folder, "ada")]) == 0
     path = folder / "signed" / f"{RULE}.1.json"
-    assert main(["publish", "--change", str(path), *trusting(folder), *job.flags]) == 1
-    assert main(["publish", "--change", str(path), *job.flags]) == 1
+    assert main(["rules", "publish", "--change", str(path), *trusting(folder), *job.flags]) == 1
+    assert main(["rules", "publish", "--change", str(path), *job.flags]) == 1
     (record,) = read_change(path)
     path.write_bytes(unsigned(record).to_json())
-    assert main(["approve", str(path), *by(folder, "bob")]) == 2
+    assert main(["rules", "approve", str(path), *by(folder, "bob")]) == 2
     assert job.book.report().last_versions == {}

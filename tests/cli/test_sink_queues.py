@@ -169,14 +169,14 @@ def test_refused_alerts_in_a_topic_are_listed_and_sent_again(
         assert main(["run", "--conf", str(conf), "--available-now"]) == 0
         where = [f"kafka:{topic}", "--conf", str(conf)]
         capsys.readouterr()
-        assert main(["letters", "list", *where]) == 1
+        assert main(["job", "letters", "list", *where]) == 1
         shown = capsys.readouterr().out
         assert unwanted[0] in shown
         assert f"1 alerts were refused by {name}" in shown
-        assert main(["letters", "send", *where]) == 1
+        assert main(["job", "letters", "send", *where]) == 1
         assert f"{name}: 0 alerts sent, 1 refused again" in capsys.readouterr().out
         receiver.judge = lambda _: 204
-        assert main(["letters", "send", *where]) == 0
+        assert main(["job", "letters", "send", *where]) == 0
         wanted = ids(expected(morning(), deployment(), tmp_path))
         assert Counter(receiver.taken) == wanted
     finally:

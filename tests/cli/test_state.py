@@ -1,4 +1,4 @@
-"""`cep state` refuses other folders than checkpoints early, and shows the state of all levels of a job."""
+"""`cep job state` refuses other folders than checkpoints early, and shows the state of all levels of a job."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ pattern flagged by card { seq a -> b within 1 h where a: flag b: flag count(flag
 
 
 def test_a_folder_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["state", "--checkpoint", str(tmp_path)]) == Exit.USAGE
+    assert main(["job", "state", "--checkpoint", str(tmp_path)]) == Exit.USAGE
     assert "no checkpoint directory of a live job" in capsys.readouterr().err
 
 
 def test_a_job_that_has_done_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema: Schema = load_text(EVENTS).schema
     open_checkpoint(tmp_path / "job", Job(schema, (("key",),)), ())
-    assert main(["state", "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
+    assert main(["job", "state", "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
     assert "no finished micro-batch" in capsys.readouterr().err
 
 
@@ -66,7 +66,7 @@ def test_an_idle_job_and_its_folder_have_the_same_runs(tmp_path: Path, capsys: p
 
     def in_folder() -> float:
         capsys.readouterr()
-        if main(["state", "--checkpoint", str(tmp_path / "job"), "--json"]) != 0:  # no checkpoint yet
+        if main(["job", "state", "--checkpoint", str(tmp_path / "job"), "--json"]) != 0:  # no checkpoint yet
             return -1.0
         return float(sum(rule["runs"] for rule in json.loads(capsys.readouterr().out)["rules"]))
 
@@ -95,17 +95,17 @@ def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     inputs = ["--rules", str(rules), "--events", str(events), "--checkpoint", str(job), "--alerts", str(tmp_path / "a")]
     assert main(["run", *inputs, "--available-now"]) == 0
     capsys.readouterr()
-    assert main(["state", "--checkpoint", str(job), "--json"]) == 0
+    assert main(["job", "state", "--checkpoint", str(job), "--json"]) == 0
     whole_state = json.loads(capsys.readouterr().out)
     assert {rule["rule_id"]: rule["runs"] for rule in whole_state["rules"]} == {"paid": 4, "flagged": 3}
     rules_by_part = {part["of"]: part["rules"] for share in whole_state["histories"] for part in share["parts"]}
     assert rules_by_part["count(flag over 1 h)"] == ["flagged v1"]
     assert rules_by_part["count(payment over 1 d)"] == ["paid v1"]
-    assert main(["state", "--checkpoint", str(job), "--key", "x", "--json"]) == 0
+    assert main(["job", "state", "--checkpoint", str(job), "--key", "x", "--json"]) == 0
     key_state = json.loads(capsys.readouterr().out)
     runs = [part["rule_id"] for part in key_state if "rule_id" in part]
     assert (runs.count("paid"), runs.count("flagged")) == (4, 3)
     counts = [tuple(map(tuple, part["tallies"])) for part in key_state if "tallies" in part]
     assert sorted(counts) == [(("count(flag over 1 h)", 3),), (("count(payment over 1 d)", 4),)], "each page once"
-    assert main(["state", "--checkpoint", str(job), "--key", "x"]) == 0
+    assert main(["job", "state", "--checkpoint", str(job), "--key", "x"]) == 0
     assert "flagged v1 by card: waits for b" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`cep suggest` on files: a pattern file whose tests pass, and its errors."""
+"""`cep rules suggest` on files: a pattern file whose tests pass, and its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.test_backtest import RULE
 
 def suggest(folder: Path, *more: str, key: str = "card_id") -> int:
     command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["suggest", *command, "--key", key, *more])
+    return main(["rules", "suggest", *command, "--key", key, *more])
 
 
 OTHER = "event other { other_id id  event_time time  card_id string  note string  sum decimal(2) }\npattern any"
@@ -64,7 +64,7 @@ def bench(folder: Path, pattern: str = "", **columns: pa.Array) -> None:
 
 def mined(folder: Path, *more: str) -> int:
     command = [str(folder / "pays.cep"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["suggest", *command, "--key", "card_id", "--max-steps", "2", *more])
+    return main(["rules", "suggest", *command, "--key", "card_id", "--max-steps", "2", *more])
 
 
 def test_a_key_of_whole_numbers_and_event_types_without_a_pattern(

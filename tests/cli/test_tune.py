@@ -1,4 +1,4 @@
-"""`cep tune` on files: its output, its proposal, and that it writes only on request."""
+"""`cep rules tune` on files: its output, its proposal, and that it writes only on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def tune(folder: Path, *more: str, rule: str = "planted") -> int:
     command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["tune", rule, *command, *more])
+    return main(["rules", "tune", rule, *command, *more])
 
 
 def test_a_change_is_proposed_and_written_if_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

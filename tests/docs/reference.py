@@ -49,7 +49,8 @@ from cep.api.rules import Rule, Rules
 from cep.api.why import Why
 from cep.base.exits import MEANINGS
 from cep.cli.doc_pages import DOCS
-from cep.cli.main import _VERBS
+from cep.cli.main import parser_of
+from cep.cli.verbs import TOP, Group, entries
 from cep.columnar.times import TIME_FORMS
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.lang.explain.catalogue import CATALOGUE
@@ -85,16 +86,25 @@ _GROUPS = {
 
 def verbs() -> str:
     """Return the page of all verbs, with their options."""
-    lines = ["# Verbs", "", f"{MADE} `cep VERB --help` prints the same.", "", "| verb | does |", "| --- | --- |"]
-    lines += [f"| [`cep {name}`](#cep-{name}) | {verb.line} |" for name, verb in _VERBS.items()]
+    lines = ["# Verbs", "", f"{MADE} `cep VERB --help` prints the same."]
+    for title, section in TOP.sections.items():
+        lines += ["", f"## {title}", "", "| verb | does |", "| --- | --- |"]
+        lines += [f"| [`cep {name}`](#cep-{name}) | {entry.line} |" for name, entry in section.items()]
     lines += ["", "What a verb ends with: [exit codes](exit-codes.md)."]
-    for name, verb in _VERBS.items():
-        parser = argparse.ArgumentParser(prog=f"cep {name}", add_help=False)
-        add_arguments = verb.part("add_arguments")
-        if add_arguments is not None:
-            add_arguments(parser)
-        lines += ["", f"## `cep {name}`", *_help(verb.part("HELP")), *_options(parser)]
+    for name, entry in entries():
+        lines += ["", f"## `cep {name}`"]
+        if isinstance(entry, Group):
+            lines += [*_help(entry.text), *_listed(name, entry), *_help(entry.ending)]
+        else:
+            lines += [*_help(entry.part("HELP")), *_options(parser_of(name, entry))]
     return "\n".join(lines) + "\n"
+
+
+def _listed(noun: str, group: Group) -> Iterator[str]:
+    """Yield a table of the verbs of a group for each heading."""
+    for title, section in group.sections.items():
+        yield from ("", f"| {title} | |", "| --- | --- |")
+        yield from (f"| [`cep {noun} {name}`](#cep-{noun}-{name}) | {entry.line} |" for name, entry in section.items())
 
 
 def _help(text: str) -> Iterator[str]:
@@ -105,15 +115,16 @@ def _help(text: str) -> Iterator[str]:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
+    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    for action in actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():
                 rows = list(_options(inner))
                 yield from ("", f"`{parser.prog} {name}`" + ("" if rows else " has no options."), *rows)
             return
-    if parser._actions:
+    if actions:
         yield from ("", "| argument | meaning |", "| --- | --- |")
-    for action in parser._actions:
+    for action in actions:
         names = ", ".join(action.option_strings)
         choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else None
         value = action.metavar or choices or (action.dest.upper() if action.nargs != 0 else "")
@@ -209,9 +220,9 @@ def diagnostics() -> str:
     """Return the page of all codes."""
     lines = ["# Diagnostics", "", MADE, "`cep explain CODE` prints one of them. A code keeps its meaning for ever."]
     shown = examples()
-    for group, entries in groupby(CATALOGUE.items(), key=lambda item: item[0][3]):
+    for group, items in groupby(CATALOGUE.items(), key=lambda item: item[0][3]):
         lines += ["", f"## {_GROUPS[group]}"]
-        for code, entry in entries:
+        for code, entry in items:
             lines += ["", f"### {code}: {entry.title}", "", _cell(entry.explanation, pipes=False)]
             lines += ["", "```text", shown[code].rstrip("\n"), "```"]
     return "\n".join(lines) + "\n"

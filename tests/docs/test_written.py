@@ -16,7 +16,8 @@ import cep
 from cep.api.rules import Rules
 from cep.api.spark import StreamTerms
 from cep.cli.doc_pages import DOCS, page_paths
-from cep.cli.main import _ENDING, _VERBS, _parser, main
+from cep.cli.main import main, parser_of
+from cep.cli.verbs import TOP, VERBS, Verb, entries, find
 from cep.model.rule import RuleFile
 from cep.rulebook.signers import _File
 from tests.docs.pages import RUN, Block, blocks_of
@@ -24,8 +25,9 @@ from tests.docs.written import commands_in, words_of
 from tests.tidy.source import ROOT
 
 PAGES = {name: path.read_text(encoding="utf-8") for name, path in page_paths().items() if DOCS in path.parents}
-TOP = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
-HELP = {name: verb.part("HELP") or "" for name, verb in _VERBS.items()} | {"(all)": _ENDING}
+READMES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
+HELP = {"(all)": TOP.ending}
+HELP |= {name: entry.part("HELP") if isinstance(entry, Verb) else entry.ending for name, entry in entries()}
 # Servers that tests have. A block that needs another server is checked by its form alone, and says why.
 SERVERS = {"kafka", "spark"}
 _DRAWING = re.compile(r"[─│┌└▶▼├┬┴┐┘]|-->")
@@ -35,20 +37,20 @@ GENERATED = {"reference/verbs", "reference/diagnostics", "reference/api"}
 _EVENT = """event transaction { tx_id id  event_time time  card_id string  bin string  ip string }"""
 # A block that is not run (page, first words) → why. Its commands go through the parser of `cep` all the same.
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("guides/audit", "cep audit verify"): "needs topics; the page runs the same verb above",
+    ("guides/audit", "cep rules audit"): "needs topics; the page runs the same verb above",
     ("guides/approve", "cep keys withdraw"): "the ellipsis stands for a key that the reader makes",
     ("guides/approve", "cep keys rotate"): "the ellipsis stands for a key that the reader makes",
     ("guides/card-data", "k2 8c41…"): "two lines of a file of secrets, cut short",
     ("guides/operate-spark", "cep live --conf"): "runs until it is stopped; guides/live runs it on two topics",
     ("guides/platform", "docker build -f"): "needs a registry of images and a cluster",
-    ("guides/platform", "cep letters remove"): "needs the folders of a job that has run for months",
+    ("guides/platform", "cep job letters"): "needs the folders of a job that has run for months",
     ("guides/spark", "pip install 'cep[spark]'"): "needs the network",
     ("guides/standby", "cep run --rules"): "two processes that go on until they are stopped",
     ("guides/standby", "lease brokers give"): "a table of three lines",
     ("reference/language/changing-lists", "list blocked:"): "an excerpt, which a test below checks",
     ("guides/tune", "git worktree add"): "needs a repository of the reader; the page runs the same verb above",
-    ("guides/tune", "cep tune rapid_refunds"): "needs months of labelled events",
-    ("guides/tune", "cep shadow report"): "needs days of a job",
+    ("guides/tune", "cep rules tune"): "needs months of labelled events",
+    ("guides/tune", "cep rules shadow"): "needs days of a job",
     ("guides/watch", "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318"): "needs a collector",
 }  # fmt: skip
 # A server that no test has → why, and its substitute.
@@ -67,12 +69,16 @@ def _first_words(code: str) -> str:
 
 def _parse(words: tuple[str, ...]) -> None:
     """Let the parser of `cep` read the words. An ellipsis stands for more options."""
-    _parser(words[0]).parse_args([word for word in words if word != "…"])
+    name, entry = find(words)
+    if isinstance(entry, Verb):
+        parser_of(name, entry).parse_args([word for word in words[len(name.split()) :] if word != "…"])
+    else:
+        main(words)  # ends with a message
 
 
 def _all_commands() -> list[tuple[str, tuple[str, ...]]]:
     commands = [(name, words) for name, text in HELP.items() for words in commands_in(text)]
-    for name, text in {**PAGES, **TOP}.items():
+    for name, text in {**PAGES, **READMES}.items():
         if name not in GENERATED:
             code = [block.code for block in blocks_of(text) if block.tag in ("sh", "text", "")]
             commands += [(name, words) for words in commands_in("\n".join(code))]
@@ -96,8 +102,8 @@ def test_every_command_is_one(name: str, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_verbs_with_options_have_an_example() -> None:
     assert len(COMMANDS) > 200
-    shown = {words[0] for _, words in COMMANDS}
-    assert set(_VERBS) - shown == {"lsp"}  # which an editor starts
+    shown = {find(words)[0] for _, words in COMMANDS}
+    assert VERBS.keys() - shown == {"lsp"}  # which an editor starts
 
 
 @pytest.mark.parametrize(
@@ -182,7 +188,7 @@ def test_commands_are_recognised() -> None:
     assert list(commands_in(code)) == [("run", "--conf", "x"), ("why", "y"), ("docs",)]
 
 
-@pytest.mark.parametrize("words", [("run", "--no-such-option"), ("no-such-verb",), ("erase", "--checkpoint")])
+@pytest.mark.parametrize("words", [("run", "--no-such-option"), ("no-such-verb",), ("job", "erase", "--checkpoint")])
 def test_a_wrong_command_is_seen(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parse(words)

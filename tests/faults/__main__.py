@@ -2,9 +2,9 @@
 
     python -m tests.faults --seeds 1000 [--first 0] [--processes 2]
 
-Each row is a fault: the number of its seeds, the alarms of `cep monitor alerts` that rang after its begin, and after
-how many minutes (median, most). The last line has the seeds that went wrong; the command ends with 1 if there are any.
-Tested by: tests/faults/test_faults.py
+Each row is a fault: the number of its seeds, the alarms of `cep job monitor alerts` that rang after its begin, and
+after how many minutes (median, most). The last line has the seeds that went wrong; the command ends with 1 if there are
+any. Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metrics of a job, minute by minute → which rules of `cep monitor alerts` ring, for which labels, and when.
+"""The metrics of a job, minute by minute → which rules of `cep job monitor alerts` ring, for which labels, and when.
 
 It evaluates the rules' expressions as Prometheus does, if they have one of the shapes below, and refuses all others:
 otherwise an alarm that it cannot evaluate would look like a silent one. `promtool` reads all rules.

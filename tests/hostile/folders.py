@@ -167,7 +167,7 @@ def _make_trail(path: Path) -> tuple[Head, list[bytes]]:
 
 
 def _verify_trail(path: Path, head: Head, written: list[bytes]) -> None:
-    """Check that `cep audit` shows and verifies a trail: a changed trail must not count as whole."""
+    """Check that `cep rules audit` shows and verifies a trail: a changed trail must not count as whole."""
     audit.run(_parsed(audit, ["show", str(path.parent)]))
     outcome = audit.run(_parsed(audit, ["verify", str(path.parent), "--head", f"{head.count}:{head.hash}"]))
     lines = [line.rstrip(b"\r") for line in path.read_bytes().split(b"\n")]
@@ -195,8 +195,8 @@ def _make(folder: Path, into: Path) -> None:
     job, saved = str(folder / "job"), str(folder / "saved")
     _make_job(folder, Path(job))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        assert main(["savepoint", "--checkpoint", job, "--to", saved]) == 0
-        assert main(["restore", "--from", saved, "--checkpoint", str(into), "--engine", "spark"]) == 0
+        assert main(["job", "savepoint", "--checkpoint", job, "--to", saved]) == 0
+        assert main(["job", "restore", "--from", saved, "--checkpoint", str(into), "--engine", "spark"]) == 0
     for name, text in _QUERY.items():
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         (into / name).write_text(text)

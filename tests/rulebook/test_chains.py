@@ -135,7 +135,7 @@ CHANGES = st.sampled_from(["upsert", "shadow", "retire", "pause", "resume", "lis
 
 
 def written(kind: str, by: str, chains: Chains) -> Any:
-    """Return a change as `cep publish`, `cep pause` and `cep lists` write it."""
+    """Return a change as `cep rules publish`, `cep rules pause` and `cep lists` write it."""
     number = int(by.removeprefix("p"))
     record: Any
     if kind in ("pause", "resume"):

@@ -50,8 +50,8 @@ def folder(tmp_path: Path, way: str) -> Path:
         write_key(tmp_path / f"{name}.pem", key)
     write_signers(rules / "signed" / "signers.toml")
     assert main(["rules", "lock", "--rules", str(rules)]) == 0
-    assert main(["sign", "r", "--rules", str(rules), *by(rules, "ada")]) == 0
-    assert main(["approve", str(rules / "signed" / "r.1.json"), *by(rules, "bob")]) == 0
+    assert main(["rules", "sign", "r", "--rules", str(rules), *by(rules, "ada")]) == 0
+    assert main(["rules", "approve", str(rules / "signed" / "r.1.json"), *by(rules, "bob")]) == 0
     return rules
 
 
@@ -104,7 +104,7 @@ def test_the_lock_reports_changed_entries_once(folder: Path, way: str, capsys: p
 
 def test_an_approver_has_the_list_that_was_signed(folder: Path, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_list(folder, way, "c9", "c1")
-    assert main(["approve", str(folder / "signed" / "r.1.json"), *by(folder, "bob")]) == Exit.USAGE
+    assert main(["rules", "approve", str(folder / "signed" / "r.1.json"), *by(folder, "bob")]) == Exit.USAGE
     assert "the entries of spared/string are not the entries that its author has signed" in capsys.readouterr().err
 
 
@@ -136,4 +136,4 @@ def test_rules_that_disagree_vouch_for_no_list(folder: Path, way: str) -> None:
 def test_a_list_with_mistakes_is_not_signed(folder: Path, way: str) -> None:
     (folder / "spared.txt").unlink()
     if way != "in place":
-        assert main(["sign", "r", "--rules", str(folder), *by(folder, "ada")]) == Exit.USAGE
+        assert main(["rules", "sign", "r", "--rules", str(folder), *by(folder, "ada")]) == Exit.USAGE

@@ -166,9 +166,9 @@ def test_a_job_in_one_process_over_restarts(place: Path, moves: bool) -> None:
     (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
     assert main(words_of_phase(place, 1, "run")) == 0
     if moves:
-        assert main(["savepoint", "--checkpoint", str(place / "job"), "--to", str(place / "saved")]) == 0
+        assert main(["job", "savepoint", "--checkpoint", str(place / "job"), "--to", str(place / "saved")]) == 0
         (place / "job").rename(place / "old")
-        assert main(["restore", "--from", str(place / "saved"), "--checkpoint", str(place / "job")]) == 0
+        assert main(["job", "restore", "--from", str(place / "saved"), "--checkpoint", str(place / "job")]) == 0
     assert main(words_of_phase(place, 2, "run")) == 0
     matches = alerts(*sorted((place / "alerts").glob("*.jsonl")))
     assert len(matches) == len(set(matches))

@@ -194,22 +194,22 @@ def test_the_other_verbs_accept_it_too(name: str, tmp_path: Path, capsys: pytest
         "replay": ["--rules", str(rules), *read, "--out", alerts],
         "backtest": [*labelled, "--json", str(tmp_path / "f.json")],
         "report": [*labelled, "--out", str(tmp_path / "r.html"), "--thresholds", "none"],
-        "prune": labelled,
-        "suggest": [*labelled, "--key", customer or key, "--max-steps", "1"],
-        "tune": ["p", *labelled, "--try", "least=1,100"],
+        "rules prune": labelled,
+        "rules suggest": [*labelled, "--key", customer or key, "--max-steps", "1"],
+        "rules tune": ["p", *labelled, "--try", "least=1,100"],
         "diff": [str(rules), str(rules), *read, "--label", LABELS[name]],
         "features": [count, *read, *features, str(tmp_path / "o.csv")],
         "why-not": ["--rules", str(rules), "--rule", "p", "--key", first, *read],
     }
     codes: dict[str, tuple[int, str]] = {}
     for verb, words in words_by_verb.items():
-        code = cli.main([verb, *words])
+        code = cli.main([*verb.split(), *words])
         printed = capsys.readouterr()
         # There is an alert, so that `why-not` ends with 1. A set without customers lacks a key for sequences.
-        expected = {"why-not": 1, "suggest": 0 if customer else 2}.get(verb, 0)
+        expected = {"why-not": 1, "rules suggest": 0 if customer else 2}.get(verb, 0)
         if code != expected or "rejected" in printed.err:
             codes[verb] = (code, printed.err)
-        if verb == "tune":
+        if verb == "rules tune":
             assert "+least = 100" in printed.out
     assert codes == {}
     figures = json.loads((tmp_path / "f.json").read_text())

@@ -108,7 +108,7 @@ def test_a_job_that_was_stopped_goes_on(name: str, release: Path) -> None:
     # The release has written no trail of its changes. A trail begins here.
     trail = release / "jobs" / name / "dead_letters"
     assert [json.loads(line)["what"] for line in lines_of(trail) if is_audit(line.encode())][:1] == ["first"]
-    assert main(["audit", "verify", str(trail)]) == 0
+    assert main(["rules", "audit", "verify", str(trail)]) == 0
 
 
 def test_a_job_whose_store_is_lost_goes_on_from_its_checkpoint(release: Path) -> None:
@@ -126,7 +126,10 @@ def test_a_job_that_was_killed_sends_what_it_owes_and_goes_on(release: Path) -> 
 
 def test_a_savepoint_is_restored(release: Path) -> None:
     expected = with_changes(release)
-    assert main(["restore", "--from", str(release / "savepoint"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    assert (
+        main(["job", "restore", "--from", str(release / "savepoint"), "--checkpoint", str(release / "jobs" / "new")])
+        == 0
+    )
     assert go_on(release, release / "jobs" / "new") == 0
     check(release, "stopped", expected)
 
@@ -136,10 +139,10 @@ def test_a_portable_savepoint_of_spark_whose_levels_are_mixed_up_is_refused(
     engine: str, release: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = release / "jobs" / "new"
-    assert main(["restore", "--from", str(release / "spark"), "--checkpoint", str(new), "--engine", engine]) == 4
+    assert main(["job", "restore", "--from", str(release / "spark"), "--checkpoint", str(new), "--engine", engine]) == 4
     output = capsys.readouterr().err
     assert "mixed up the levels" in output
-    assert "`cep savepoint --portable`" in output
+    assert "`cep job savepoint --portable`" in output
     assert not new.exists()
 
 
@@ -147,7 +150,9 @@ def test_a_portable_savepoint_of_spark_whose_levels_are_mixed_up_is_refused(
 def test_the_folder_of_a_job_on_spark_becomes_a_portable_savepoint(spark: SparkSession, release: Path) -> None:
     expected = with_changes(release)
     save_for_both(spark, release / "jobs" / "live", Target(str(release / "saved")))
-    assert main(["restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    assert (
+        main(["job", "restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    )
     assert go_on(release, release / "jobs" / "new") == 0
     check(release, "live", expected)
 
@@ -182,8 +187,13 @@ def _bring_home(release: Path) -> None:
 
 def test_a_folder_becomes_a_savepoint_of_this_build(release: Path) -> None:
     expected = with_changes(release)
-    assert main(["savepoint", "--checkpoint", str(release / "jobs" / "stopped"), "--to", str(release / "saved")]) == 0
-    assert main(["restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    assert (
+        main(["job", "savepoint", "--checkpoint", str(release / "jobs" / "stopped"), "--to", str(release / "saved")])
+        == 0
+    )
+    assert (
+        main(["job", "restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
+    )
     assert go_on(release, release / "jobs" / "new") == 0
     check(release, "stopped", expected)
 
@@ -223,7 +233,7 @@ def test_letters_of_the_release_come_back(release: Path, capsys: pytest.CaptureF
     (release / "history.jsonl").write_text("\n".join(lines))
     letters = release / "jobs" / "stopped" / "dead_letters"
     options = ["--rules", str(release / "rules"), "--events", str(release / "history.jsonl")]
-    assert main(["letters", "replay", str(letters), *options]) in (0, 1)
+    assert main(["job", "letters", "replay", str(letters), *options]) in (0, 1)
     assert "letters: 1 late, 1 unreadable; 1 events come back" in capsys.readouterr().out
 
 

@@ -1,7 +1,7 @@
 """The folder of a job → the place of its checkpoints: the folder itself, or the configured target.
 
     FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
-    FOLDER/target          the place that was asked for, so that `cep state` and `cep savepoint` find it
+    FOLDER/target          the place that was asked for, so that `cep job state` and `cep job savepoint` find it
 
 Tested by: tests/runners/embedded/test_targets.py
 """

@@ -124,6 +124,6 @@ def payload_in(savepoint: Savepoint) -> Payload:
     if _MIXED in names and Job.from_json(payload.job).levels_count > 1:
         raise StateFormatError(
             f"the savepoint in {place} was made of a job on Spark by cep 0.2.0, which mixed up the levels of patterns "
-            "that feed each other; make it again with this build, `cep savepoint --portable`, from the job's folder"
+            "that feed each other; make it again with this build, `cep job savepoint --portable`, from the job's folder"
         )
     return payload

@@ -185,7 +185,7 @@ def open_warm_start(place: str) -> WarmStart:
         raise UsageError(f"{place} has no warm start; `cep replay --savepoint {place}` makes one")
     manifest = Manifest.from_bytes(target.read(NAME), f"{place}/{NAME}")
     if manifest.kind != KIND:
-        raise UsageError(f"{place} holds a {manifest.kind}, not the state of a replay; `cep restore` takes that")
+        raise UsageError(f"{place} holds a {manifest.kind}, not the state of a replay; `cep job restore` takes that")
     files = {file.name: file for file in manifest.files if file.name != _ABOUT}
     with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
         path = Path(scratch) / _ABOUT

@@ -94,7 +94,7 @@ def prepare_query(query: Path) -> None:
         if names != [VARIABLE]:
             raise UsageError(
                 f"{query.parent} keeps {', '.join(names)} apart, as an older build did; make a savepoint with "
-                "`cep savepoint --portable` of that build and restore it with `cep restore --engine spark`"
+                "`cep job savepoint --portable` of that build and restore it with `cep job restore --engine spark`"
             )
         here = [[_place_here(path.parents[2], place) for place in of_store] for of_store in places]
         if here != places:

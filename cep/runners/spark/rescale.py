@@ -55,7 +55,7 @@ def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
     if not CAN_REPARTITION:
         raise UsageError(
             f"Spark {pyspark.__version__} cannot lay out a checkpoint anew; run this with Spark 4.3, or make a "
-            "savepoint with `cep savepoint --portable` and restore it with `cep restore --engine spark`"
+            "savepoint with `cep job savepoint --portable` and restore it with `cep job restore --engine spark`"
         )
     job = job_of(checkpoint)
     if not 1 <= partitions <= job.groups_count:

@@ -85,7 +85,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
     """
     names = savepoints(target)
     if not names:
-        raise UsageError(f"{target.url} has no savepoints; make one with `cep savepoint`")
+        raise UsageError(f"{target.url} has no savepoints; make one with `cep job savepoint`")
     chosen = names[-1] if name is None else name
     if chosen not in names:
         raise UsageError(f"{target.url} has no savepoint {chosen}, only {', '.join(names)}")

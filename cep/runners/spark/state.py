@@ -119,7 +119,7 @@ def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int)
 
 def unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
     """Return the error for a checkpoint that Spark itself cannot read."""
-    return StateCorruptError(f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep restore`")
+    return StateCorruptError(f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep job restore`")
 
 
 def _highest(folder: Path) -> int | None:

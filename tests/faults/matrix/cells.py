@@ -32,8 +32,9 @@ from cep.base.errors import CepError
 from cep.base.exits import MEANINGS, Exit, exit_of
 from cep.base.limits import KAFKA_WAIT_MS_MAX, STOP_MS_MAX
 from cep.cli import live, run
-from cep.cli.main import _parser
+from cep.cli.main import parser_of
 from cep.cli.stopping import Stopping
+from cep.cli.verbs import VERBS
 from cep.runners.embedded.commit import Commits
 from cep.sinks.base import TAKEN_OVER
 from tests.faults.matrix import stream
@@ -616,12 +617,12 @@ class World:
 
 @cache
 def _parser_of(verb: str) -> Any:
-    return _parser(verb)
+    return parser_of(verb, VERBS[verb])
 
 
 def _options(is_live: bool, words: Sequence[str]) -> Any:
     verb = "live" if is_live else "run"
-    return _parser_of(verb).parse_args([verb, *words])
+    return _parser_of(verb).parse_args(words)
 
 
 def run_cell(cell: Cell, folder: Path) -> Result:

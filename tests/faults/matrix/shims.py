@@ -13,7 +13,6 @@ from typing import Any
 from unittest.mock import patch
 
 import fsspec
-import httpx2
 
 from cep.sources import kafka as kafka_sources
 from tests.faults.matrix import virtual_time as virtual
@@ -54,10 +53,7 @@ def stand_ins(world: Any) -> dict[str, Any]:
     names |= {f"{module}.Producer": Writer for module in _WRITERS}
     names |= {f"{module}.AdminClient": Admin for module in _ADMINS}
     webhook = SimpleNamespace(
-        Client=lambda **_: SimpleNamespace(
-            post=lambda _url, content, **_: world().webhook.answer(content), close=lambda: None
-        ),
-        HTTPError=httpx2.HTTPError, URL=httpx2.URL, InvalidURL=httpx2.InvalidURL,
+        post=lambda _url, content, **_: world().webhook.answer(content), close=lambda: None
     )  # fmt: skip
     return names | {
         "cep.base.kafka.sleep": virtual.sleep,
@@ -66,7 +62,7 @@ def stand_ins(world: Any) -> dict[str, Any]:
         "cep.runners.spark.live_output.perf_counter": virtual.monotonic,
         "cep.runners.embedded.commit.wait": virtual.wait,
         "cep.sinks.transactions.kafka.Future": virtual.VirtualFuture,
-        "cep.sinks.webhook.httpx2": webhook,
+        "httpx2.Client": lambda **_: webhook,
         "psycopg.connect": lambda *_, **__: world().database.connect(),
         "cep.runners.embedded.opening.RocksStore": DiskStore,
         "cep.runners.watch.shutil": SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=world().disk.free_bytes)),

@@ -100,9 +100,9 @@ def test_a_trail_without_signers_goes_on_over_restarts(
     assert job.run("anew", *job.control) == 0
     assert job.trail("anew") == lines
     folder = job.folder / "job" / "dead_letters"
-    assert main(["audit", "verify", str(folder), "--head", head_of(lines)]) == 0
+    assert main(["rules", "audit", "verify", str(folder), "--head", head_of(lines)]) == 0
     capsys.readouterr()
-    assert main(["audit", "show", str(folder)]) == 0
+    assert main(["rules", "audit", "show", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "Ada (not signed)" in printed
     assert f"{RULE}/snooze/{KEY}" in printed
@@ -113,7 +113,7 @@ def test_a_trail_without_signers_goes_on_over_restarts(
         [line.replace(b'"signers_version":null', b'"signers_version":1') for line in lines],
     ):  # fmt: skip
         path.write_bytes(b"\n".join(wrong) + b"\n")
-        assert main(["audit", "verify", str(path), "--head", head_of(lines)]) == Exit.FINDINGS
+        assert main(["rules", "audit", "verify", str(path), "--head", head_of(lines)]) == Exit.FINDINGS
 
 
 def test_a_job_whose_rules_never_change_writes_none_until_they_may(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_job_whose_rules_never_change_writes_none_until_they_may(tmp_path: Pat
     # A job that was started without the folder reads its files again.
     assert [(entry["kind"], entry["outcome"]) for entry in later] == [("snooze", "ignored"), ("pause", "applied")]
     folder = job.folder / "job" / "dead_letters"
-    assert main(["audit", "verify", str(folder), "--head", head_of(job.trail())]) == 0
+    assert main(["rules", "audit", "verify", str(folder), "--head", head_of(job.trail())]) == 0
 
 
 @pytest.mark.parametrize("is_stopped_for_good", [False, True])
@@ -146,7 +146,7 @@ def test_an_erased_key_leaves_no_byte_and_the_trail_is_whole(tmp_path: Path, is_
     job_folder, count = job.folder / "job", len(job.trail())
     ways = ways_to_write([KEY])
     assert any(way in line for way in ways for line in job.trail())
-    assert main(["erase", "--key", f"card_id={KEY}", "--checkpoint", str(job_folder)]) == 0
+    assert main(["job", "erase", "--key", f"card_id={KEY}", "--checkpoint", str(job_folder)]) == 0
     assert not [
         path for path in job_folder.rglob("*") if path.is_file() and any(way in path.read_bytes() for way in ways)
     ]
@@ -154,29 +154,40 @@ def test_an_erased_key_leaves_no_byte_and_the_trail_is_whole(tmp_path: Path, is_
     entry = orjson.loads(lines[-1])
     assert (entry["what"], entry["keys"], entry["lines"]) == ("erasure", {"card_id": 1}, [count - 1])
     assert entry["signers_version"] is None
-    assert main(["audit", "verify", str(job_folder / "dead_letters"), "--head", head_of(lines)]) == 0
+    assert main(["rules", "audit", "verify", str(job_folder / "dead_letters"), "--head", head_of(lines)]) == 0
     shutil.rmtree(job.folder / "control")  # the records name the key
     job.send("2.jsonl", with_nonce(ResumeRecord(id=RULE, version=2)))
     assert job.run("job", *job.control) == 0
     assert job.trail()[:-1] == lines
-    assert main(["audit", "verify", str(job_folder / "dead_letters"), "--head", head_of(job.trail())]) == 0
+    assert main(["rules", "audit", "verify", str(job_folder / "dead_letters"), "--head", head_of(job.trail())]) == 0
 
 
 def test_a_trail_in_a_topic_and_in_files(
     kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each record that a verb sends has a nonce. The job reports its head, and `cep erase` writes into the topic."""
+    """Each record of a verb has a nonce. The job reports its head, and `cep job erase` writes into the topic."""
     job, name = Plain(tmp_path), f"audited-{uuid.uuid4().hex[:8]}"
     broker, dead = ["--bootstrap-servers", kafka_broker.address], f"{name}-dead"
     topics = [*broker, "--control-topic", f"{name}-control", "--status-topic", f"{name}-status"]
     kafka_broker.create(dead, 2)
-    verify = ["audit", "verify", "--dead-letter-topic", dead, *broker]
+    verify = ["rules", "audit", "verify", "--dead-letter-topic", dead, *broker]
     status = ["--status-topic", f"{name}-status"]
     run: list[Any] = ["job", *topics, "--dead-letter-topic", dead]
     assert job.run(*run) == 0
     quick = [*topics, "--wait", "0", "--at-once", "--by", "Ada"]
-    snooze = ["snooze", RULE, "--until", "2030-01-01T00:00:00Z", "--key", KEY, "--why", f"{KEY} travels", *quick]
-    for verb in (snooze, ["pause", RULE, *quick], ["lists", "add", "blocked", "c9", "--of", "string", *quick]):
+    snooze = [
+        "rules",
+        "snooze",
+        RULE,
+        "--until",
+        "2030-01-01T00:00:00Z",
+        "--key",
+        KEY,
+        "--why",
+        f"{KEY} travels",
+        *quick,
+    ]
+    for verb in (snooze, ["rules", "pause", RULE, *quick], ["lists", "add", "blocked", "c9", "--of", "string", *quick]):
         assert main(verb) == 0
     sent = [place.record for place in read_control_topic(Topic(kafka_broker.address, f"{name}-control"))[0]]
     assert len({getattr(record, "nonce", None) for record in sent} - {None}) == len(sent) == 3
@@ -185,16 +196,16 @@ def test_a_trail_in_a_topic_and_in_files(
     lines = written(copy)
     assert len(lines) == len(job.rules) + 3
     assert main([*verify, *status]) == 0
-    assert main(["audit", "verify", str(copy), *broker, *status]) == 0
+    assert main(["rules", "audit", "verify", str(copy), *broker, *status]) == 0
 
-    erase = ["erase", "--key", f"card_id={KEY}", "--checkpoint", str(job.folder / "job")]
+    erase = ["job", "erase", "--key", f"card_id={KEY}", "--checkpoint", str(job.folder / "job")]
     assert main([*erase, "--dead-letter-topic", dead, *broker]) == 0
     after = written(copy)
     assert len(after) == len(lines) + 1
     assert after[-1] in [record.value() for record in consumed(kafka_broker, dead, 2)]
     assert not any(way in line for line in after for way in ways_to_write([KEY]))
     assert job.run(*run) == 0
-    assert main(["audit", "verify", str(copy), *broker, *status]) == 0
+    assert main(["rules", "audit", "verify", str(copy), *broker, *status]) == 0
     assert main([*verify, *status]) == 0
     job_status = read_status(Topic(kafka_broker.address, f"{name}-status"))
     assert job_status is not None
@@ -204,5 +215,5 @@ def test_a_trail_in_a_topic_and_in_files(
     other = [*broker, "--status-topic", f"{name}-other"]
     assert job.run("other", *other) == 0
     capsys.readouterr()
-    assert main(["audit", "verify", str(copy), *other]) == Exit.USAGE
+    assert main(["rules", "audit", "verify", str(copy), *other]) == Exit.USAGE
     assert "rules can change" in " ".join(capsys.readouterr().err.split())

@@ -49,10 +49,10 @@ def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, lines[:2_500])
     assert run(tmp_path / "one") == 0
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "s1")]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "s1")]) == 0
     for name, groups, store in (("left", "0-4", "memory"), ("right", "5-15", "rocksdb")):
         arguments = ["--checkpoint", str(tmp_path / name), "--groups", groups, "--store", store]
-        assert main(["restore", "--from", str(tmp_path / "s1"), *arguments]) == 0
+        assert main(["job", "restore", "--from", str(tmp_path / "s1"), *arguments]) == 0
     place(tmp_path / "events", 1, lines[2_500:4_500])
     assert run(tmp_path / "left", "--groups", "0-4", "--store", "memory") == 0
     with pytest.raises(UsageError, match="different positions"):
@@ -61,8 +61,8 @@ def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.Ca
     assert "start it with --groups 5-15" in capsys.readouterr().err
     assert run(tmp_path / "right", "--groups", "5-15", "--workers", "3") == 0
     both = ["--checkpoint", str(tmp_path / "left"), str(tmp_path / "right")]
-    assert main(["savepoint", *both, "--to", str(tmp_path / "s2")]) == 0
-    assert main(["restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "again")]) == 0
+    assert main(["job", "savepoint", *both, "--to", str(tmp_path / "s2")]) == 0
+    assert main(["job", "restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "again")]) == 0
     place(tmp_path / "events", 2, lines[4_500:])
     assert run(tmp_path / "again") == 0
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployment(), tmp_path))
@@ -110,11 +110,11 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
     place(tmp_path / "events", 0, day()[:3_000])
     assert run(tmp_path / "job") == 0
     capsys.readouterr()
-    assert main(["state", "--checkpoint", str(tmp_path / "job"), "--json"]) == 0
+    assert main(["job", "state", "--checkpoint", str(tmp_path / "job"), "--json"]) == 0
     state = json.loads(capsys.readouterr().out)
     assert state["runs"] > 100
     key = json.loads(day()[2_990])["card_id"]
-    assert main(["state", "--checkpoint", str(tmp_path / "job"), "--key", key, "--json"]) == 0
+    assert main(["job", "state", "--checkpoint", str(tmp_path / "job"), "--key", key, "--json"]) == 0
     stored = json.loads(capsys.readouterr().out)
     assert stored
     # Ask the running job the same question.

@@ -73,7 +73,7 @@ class SignedJob:
 
     def verify(self, path: Path, *flags: str) -> int:
         kafka = ["--bootstrap-servers", self.status.servers, "--status-topic", self.status.name]
-        return main(["audit", "verify", str(path), *(flags or kafka)])
+        return main(["rules", "audit", "verify", str(path), *(flags or kafka)])
 
     def causes(self, checkpoint: str = "job") -> list[str]:
         return sorted(letter["cause"] for letter in self.letters(checkpoint))
@@ -156,7 +156,7 @@ def verify_audit(job: SignedJob) -> None:
     assert job.verify(path) == 0
     assert job.verify(path, "--head", f"{len(lines)}:{entries[-1]['hash']}") == 0
     assert job.verify(path, "--head", f"{len(lines) + 1}:{entries[-1]['hash']}") == 1
-    assert main(["audit", "show", str(path)]) == 0
+    assert main(["rules", "audit", "show", str(path)]) == 0
 
 
 def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,16 +165,16 @@ def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixt
     kafka.create(name, 2)
     assert job.run("topic", *job.trust, "--dead-letter-topic", name) == 0
     broker = ["--bootstrap-servers", job.status.servers]
-    verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
+    verify = ["rules", "audit", "verify", "--dead-letter-topic", name, *broker]
     assert main([*verify, "--status-topic", job.status.name]) == 0
-    assert main(["audit", "verify", *broker]) == 2, "it has no topic"
+    assert main(["rules", "audit", "verify", *broker]) == 2, "it has no topic"
     copy = job.folder / "topic" / "audit"
     assert written(copy) == job.audit(), "the trail is in files as well"
     assert job.verify(copy) == 0
     last = orjson.loads(job.audit()[-1])
     assert main([*verify, "--head", f"{int(last['number'])}:{last['hash']}"]) == 0
     capsys.readouterr()
-    assert main(["audit", "show", "--dead-letter-topic", name, *broker]) == 0
+    assert main(["rules", "audit", "show", "--dead-letter-topic", name, *broker]) == 0
     printed = capsys.readouterr().out
     assert printed.count("first ") == len(job.records)
     numbers = [line.split()[0] for line in printed.splitlines() if line[0] != " "]
@@ -185,10 +185,10 @@ def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixt
 
 
 def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trail in a topic includes the erasure: `cep erase` writes the line there, or the operator has to."""
+    """The trail in a topic includes the erasure: `cep job erase` writes the line there, or the operator has to."""
     broker = ["--bootstrap-servers", job.status.servers]
-    erase = ["erase", "--key", "card_id=c-without-payments", "--checkpoint", str(job.folder / "topic")]
-    verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
+    erase = ["job", "erase", "--key", "card_id=c-without-payments", "--checkpoint", str(job.folder / "topic")]
+    verify = ["rules", "audit", "verify", "--dead-letter-topic", name, *broker]
     count = len(job.audit())
     erase += signed_request(erase, job.folder, capsys)
     assert main(erase) == 0

@@ -59,10 +59,10 @@ def test_a_job_with_its_checkpoints_elsewhere_is_looked_at_saved_and_restored(
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, lines[:3_000])
     assert run(tmp_path / "one", "--checkpoint-target", str(tmp_path / "far" / "one")) == 0
-    assert main(["state", "--checkpoint", str(tmp_path / "one")]) == 0
+    assert main(["job", "state", "--checkpoint", str(tmp_path / "one")]) == 0
     assert "impossible_travel" in capsys.readouterr().out
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
-    assert main(["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "two")]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
+    assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "two")]) == 0
     place(tmp_path / "events", 1, lines[3_000:])
     assert run(tmp_path / "two", "--checkpoint-target", str(tmp_path / "far" / "two")) == 0
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployment(), tmp_path))
@@ -81,8 +81,8 @@ def test_a_job_whose_machine_is_lost_goes_on_from_an_object_store(s3: S3Server, 
     place(tmp_path / "events", 1, lines[2_000:4_000])
     assert run(tmp_path / "one", *to_s3) == 0
     assert not (tmp_path / "one" / "checkpoints").exists()
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", s3.url("saved")]) == 0
-    assert main(["restore", "--from", s3.url("saved"), "--checkpoint", str(tmp_path / "two")]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "one"), "--to", s3.url("saved")]) == 0
+    assert main(["job", "restore", "--from", s3.url("saved"), "--checkpoint", str(tmp_path / "two")]) == 0
     place(tmp_path / "events", 2, lines[4_000:])
     assert run(tmp_path / "two", "--checkpoint-target", s3.url("two")) == 0
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployment(), tmp_path))

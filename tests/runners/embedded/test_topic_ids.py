@@ -44,7 +44,7 @@ def test_a_topic_that_was_created_again_ends_the_job(
     assert run(kafka_broker, tmp_path / "job", *topics) == 0
     assert run(kafka_broker, tmp_path / "job", *topics) == 0, "the same topics are read on"
     saved = tmp_path / "saved"
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(saved)]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(saved)]) == 0
     assert set(payload_in(open_savepoint(Target(str(saved)), tmp_path / "work")).topic_ids) == set(topics)
     kafka_broker.create_again(topics[number], 1)
     kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old topic exist in the new one
@@ -53,7 +53,7 @@ def test_a_topic_that_was_created_again_ends_the_job(
     message = capsys.readouterr().err
     assert f"cep: topic {topics[number]} was deleted and created again" in message
     assert "start with a new checkpoint" in message
-    restore = ["restore", "--from", str(saved), "--checkpoint"]
+    restore = ["job", "restore", "--from", str(saved), "--checkpoint"]
     assert main([*restore, str(tmp_path / "restored")]) == 0
     assert run(kafka_broker, tmp_path / "restored", *topics) == Exit.FINAL
     assert run(kafka_broker, tmp_path / "new", *topics) == 0

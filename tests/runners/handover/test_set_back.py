@@ -38,7 +38,7 @@ def poisoned(folder: Path) -> str:
     assert written(folder / "alerts") == []
     assert [letter["code"] for letter in written(folder / "old" / "dead_letters")] == ["late"] * 40
     place = str(folder / "savepoint")
-    assert main(["savepoint", "--checkpoint", str(folder / "old"), "--to", place]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(folder / "old"), "--to", place]) == 0
     return place
 
 
@@ -55,7 +55,7 @@ def test_a_job_goes_on_behind_the_time_that_it_was_set_back_to(
 ) -> None:
     place = poisoned(tmp_path)
     capsys.readouterr()
-    restore = ["restore", "--from", place, "--checkpoint", str(tmp_path / "new"), "--watermark-back", BACK]
+    restore = ["job", "restore", "--from", place, "--checkpoint", str(tmp_path / "new"), "--watermark-back", BACK]
     assert main(restore) == Exit.USAGE, "it is not confirmed"
     printed = capsys.readouterr()
     assert f"from {FAR[:-1]}" in printed.out
@@ -72,7 +72,7 @@ def test_a_job_goes_on_behind_the_time_that_it_was_set_back_to(
 
 def test_a_job_on_spark_begins_with_it(tmp_path: Path) -> None:
     place = poisoned(tmp_path)
-    restore = ["restore", "--from", place, "--checkpoint", str(tmp_path / "new"), "--engine", "spark"]
+    restore = ["job", "restore", "--from", place, "--checkpoint", str(tmp_path / "new"), "--engine", "spark"]
     assert main([*restore, "--watermark-back", BACK, "--yes"]) == 0
     begins = read_beginning(tmp_path / "new")
     assert begins is not None
@@ -83,7 +83,7 @@ def test_a_job_on_spark_begins_with_it(tmp_path: Path) -> None:
 def test_only_a_portable_savepoint_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     flags = ["--checkpoint", str(tmp_path / "new"), "--watermark-back", BACK, "--yes"]
-    assert main(["restore", "--from", str(tmp_path / "empty"), *flags]) == Exit.USAGE
+    assert main(["job", "restore", "--from", str(tmp_path / "empty"), *flags]) == Exit.USAGE
     assert "--portable" in capsys.readouterr().err
 
 

@@ -130,8 +130,8 @@ def test_from_one_process_to_spark(
     place(folder / "control", [changes_of(moved_case)], 2)
     live.files_count = 3
     assert run(folder, tmp_path / "one") == 0
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
-    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(folder / "checkpoint")]
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
+    restore = ["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(folder / "checkpoint")]
     assert main([*restore, "--engine", "spark"]) == 0
     # Like a second `cep live`, it continues with the same rules and must be the same job.
     assert open_checkpoint(folder / "checkpoint", moved_case.job, ()) == (moved_case.initial, True)
@@ -172,7 +172,10 @@ def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: P
     (folder / "alerts").mkdir()
     place(folder / "events", split(moved_case.lines[moved_case.cut :], 2), live.files_count)
     for name, groups in (("left", "0-4"), ("right", "5-7")):
-        assert main(["restore", "--from", str(saved), "--checkpoint", str(tmp_path / name), "--groups", groups]) == 0
+        assert (
+            main(["job", "restore", "--from", str(saved), "--checkpoint", str(tmp_path / name), "--groups", groups])
+            == 0
+        )
         assert run(folder, tmp_path / name, "--groups", groups) == 0
     place(folder / "control", [[END]], 90)
     for name, groups in (("left", "0-4"), ("right", "5-7")):
@@ -202,11 +205,11 @@ def test_a_topic_is_read_on_where_the_other_has_stopped(
 
     send(kafka_broker, live.topic, first)
     run_topic(tmp_path / "one")
-    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "s1")]) == 0
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "s1")]) == 0
     load_for_spark(Target(str(tmp_path / "s1")), folder / "checkpoint")
     live.phase(second)
     save_for_both(spark, folder / "checkpoint", Target(str(tmp_path / "s2")))
-    assert main(["restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "two")]) == 0
+    assert main(["job", "restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "two")]) == 0
     send(kafka_broker, live.topic, third)
     run_topic(tmp_path / "two")
     write_file(folder / "control" / "end.jsonl", [END], 90)

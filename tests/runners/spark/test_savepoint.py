@@ -51,7 +51,7 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
         restore(target, checkpoint)
     with pytest.raises(UsageError, match="has no savepoint nonsense"):
         restore(target, tmp_path / "new", "nonsense")
-    assert main(["restore", "--from", str(tmp_path / "saved"), "--list"]) == 0
+    assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--list"]) == 0
     assert len(savepoints(target)) == 2
 
 

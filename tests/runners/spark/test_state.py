@@ -1,4 +1,4 @@
-"""`cep state` reads from Spark's checkpoint the same as the job has matched."""
+"""`cep job state` reads from Spark's checkpoint the same as the job has matched."""
 
 from __future__ import annotations
 

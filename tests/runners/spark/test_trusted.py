@@ -173,9 +173,9 @@ def test_signed_changes_and_card_numbers(
     assert [(line["what"], line["id"], line["by"]) for line in audit[:1]] == [("first", "pairs", ["Ada", "Bob"])]
     assert [line["what"] for line in audit[1:]] == ["change"] * len(attacks(run.first))
     kafka = ["--bootstrap-servers", kafka_broker.address, "--status-topic", run.status.name]
-    assert main(["audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]) == 0
+    assert main(["rules", "audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]) == 0
     assert [orjson.loads(data) for data in written(run.checkpoint / AUDIT_FOLDER)] == audit, "it is in files as well"
-    assert main(["audit", "verify", str(run.checkpoint / AUDIT_FOLDER), *kafka]) == 0
+    assert main(["rules", "audit", "verify", str(run.checkpoint / AUDIT_FOLDER), *kafka]) == 0
     assert sorted(letter["cause"] for letter in letters if letter["code"] == "control_refused") == sorted(REFUSED)
 
     searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]
@@ -187,11 +187,20 @@ def test_signed_changes_and_card_numbers(
     gone = secret_keys()[0].token("pan", NUMBERS[0].encode())
     assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
     (tmp_path / "keys").write_text(f"card={NUMBERS[0]}\n")
-    erase = ["erase", "--keys-file", str(tmp_path / "keys"), "--savepoint", str(tmp_path / "saved")]
+    erase = ["job", "erase", "--keys-file", str(tmp_path / "keys"), "--savepoint", str(tmp_path / "saved")]
     assert main([*erase, *signed_request(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     run.checkpoint = tmp_path / "again"
-    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
+    restore = [
+        "job",
+        "restore",
+        "--from",
+        str(tmp_path / "saved"),
+        "--checkpoint",
+        str(run.checkpoint),
+        "--engine",
+        "spark",
+    ]
     assert main(restore) == 0
     run.restart()
     run.phase(lines[300:])
@@ -210,11 +219,20 @@ def test_others_go_on_as_if_nothing_was_erased(
     run.phase(lines[:120])
     save_for_both(spark, run.checkpoint, Target(str(tmp_path / "saved")))
     assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
-    erase = ["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
+    erase = ["job", "erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
     assert main([*erase, *signed_request(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     run.checkpoint = tmp_path / "again"
-    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
+    restore = [
+        "job",
+        "restore",
+        "--from",
+        str(tmp_path / "saved"),
+        "--checkpoint",
+        str(run.checkpoint),
+        "--engine",
+        "spark",
+    ]
     assert main(restore) == 0
     run.restart()
     run.phase(lines[120:])
@@ -246,12 +264,12 @@ def test_changes_without_signers_are_written_down(
     assert {(*entry["by"], entry["signers_version"]) for entry in entries} == {(None,)}
     assert status["audit"] == {"count": 5, "hash": entries[-1]["hash"]}
     kafka = ["--bootstrap-servers", kafka_broker.address, "--status-topic", run.status.name]
-    topic = ["audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]
+    topic = ["rules", "audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]
     assert main(topic) == 0
-    assert main(["audit", "verify", str(run.checkpoint / AUDIT_FOLDER), *kafka]) == 0
+    assert main(["rules", "audit", "verify", str(run.checkpoint / AUDIT_FOLDER), *kafka]) == 0
     for other in (trail[:-1], [*trail[:2], *trail[3:]], [trail[1], trail[0], *trail[2:]]):
         (tmp_path / "other.jsonl").write_bytes(b"\n".join(other) + b"\n")
-        assert main(["audit", "verify", str(tmp_path / "other.jsonl"), *kafka]) == 1
+        assert main(["rules", "audit", "verify", str(tmp_path / "other.jsonl"), *kafka]) == 1
 
     whole = run.checkpoint
     run.checkpoint = tmp_path / "anew"
@@ -261,12 +279,21 @@ def test_changes_without_signers_are_written_down(
     assert main(topic) == 0
 
     save_for_both(spark, whole, Target(str(tmp_path / "saved")))
-    erase = ["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
+    erase = ["job", "erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
     assert main([*erase, "--audit", str(whole / AUDIT_FOLDER)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     assert_absent([gone], iter(written(whole / AUDIT_FOLDER)))
     run.checkpoint = tmp_path / "again"
-    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
+    restore = [
+        "job",
+        "restore",
+        "--from",
+        str(tmp_path / "saved"),
+        "--checkpoint",
+        str(run.checkpoint),
+        "--engine",
+        "spark",
+    ]
     assert main(restore) == 0
     run.restart()
     after = run.phase(lines[300:], with_nonce(PauseRecord(id=name, version=3, by="Bob")))
