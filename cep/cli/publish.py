@@ -17,7 +17,6 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.cli.earlier import in_git, on_topic
 from cep.cli.given_job import trust_of
 from cep.cli.job_lines import runs_text
 from cep.cli.lists import send_lists
@@ -48,6 +47,7 @@ from cep.rulebook.chains import chain_of
 from cep.rulebook.deploy import deploy
 from cep.rulebook.difference import difference
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
+from cep.rulebook.history import in_git
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.publish import (
     Running,
@@ -56,6 +56,7 @@ from cep.rulebook.publish import (
     foreseen_levels,
     lacking_past,
     name_of_change,
+    on_topic,
     plan,
 )
 from cep.rulebook.publish_lists import ListStep, plan_lists, running_lists

@@ -89,10 +89,10 @@ example: a changed rule on its way into a job
         },
         "The rules of a running job": {
             "publish": Verb("bring rules into a running job", "publish", "guides/deploy"),
-            "rollback": Verb("put an earlier version of a rule in force", "rollback", "guides/deploy"),
-            "pause": Verb("stop a rule of a running job", "pause", "guides/deploy"),
-            "resume": Verb("let a paused rule continue", "pause", "guides/deploy", "_resume"),
-            "snooze": Verb("suppress a rule's alerts until a date", "snooze", "guides/deploy"),
+            "rollback": Verb("put an earlier version of a rule in force", "rule_changes", "guides/deploy", "_rollback"),
+            "pause": Verb("stop a rule of a running job", "rule_changes", "guides/deploy", "_pause"),
+            "resume": Verb("let a paused rule continue", "rule_changes", "guides/deploy", "_resume"),
+            "snooze": Verb("suppress a rule's alerts until a date", "rule_changes", "guides/deploy", "_snooze"),
             "shadow": Verb("compare a version in shadow with the live one", "shadow", "guides/tune"),
         },
         "The people who change rules": {
@@ -129,10 +129,10 @@ example: a copy of a stopped job, from which another job starts
             "monitor": Verb("print alert rules and a dashboard for jobs", "monitor", "guides/watch"),
         },
         "A stopped job": {
-            "savepoint": Verb("copy the state of a stopped job", "savepoint", "guides/move", is_private=True),
-            "restore": Verb("make a job from a savepoint", "savepoint", "guides/move", "_restore", is_private=True),
+            "savepoint": Verb("copy the state of a stopped job", "move", "guides/move", "_savepoint", is_private=True),
+            "restore": Verb("make a job from a savepoint", "move", "guides/move", "_restore", is_private=True),
             "erase": Verb("remove keys from the state of a stopped job", "erase", "guides/erase", is_private=True),
-            "rescale": Verb("change the number of matching tasks", "rescale", "guides/move", is_private=True),
+            "rescale": Verb("change the number of matching tasks", "move", "guides/move", "_rescale", is_private=True),
         },
     },
 )  # fmt: skip

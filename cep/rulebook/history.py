@@ -39,6 +39,15 @@ def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None
     return next((record for record in records if record.id == rule_id), None)
 
 
+def in_git(directory: Path, rule_id: str, version: int) -> UpsertRecord | None:
+    """Return the version from the newest commit that has it, or None."""
+    for commit in history(directory, rule_id):
+        record = at_commit(directory, commit.split(" ", 1)[0], rule_id)
+        if record is not None and record.version == version:
+            return record
+    return None
+
+
 @contextmanager
 def folder_at(directory: Path, commit: str) -> Iterator[Path | None]:
     """Provide a folder as it was in a commit, while the block runs; None for an unknown commit.

@@ -175,6 +175,13 @@ def name_of_change(record: Signable) -> str:
     return f"{noun_by_kind[record.kind]}{record.id} version {record.version}"
 
 
+def on_topic(records: Sequence[ControlRecord], rule_id: str, version: int) -> UpsertRecord | None:
+    """Return the first record of a version; the job refused the later ones. Otherwise None."""
+    upserts = (r.rule if isinstance(r, RollbackRecord) and r.version != version else r for r in records)
+    whole = (r.as_upsert() if isinstance(r, RollbackRecord) else r for r in upserts)
+    return next((r for r in whole if isinstance(r, UpsertRecord) and (r.id, r.version) == (rule_id, version)), None)
+
+
 def first_of(records: Iterable[ControlRecord], record: Signable) -> Signable | None:
     """Return the first record of a control topic that has the version of this one."""
     place = (chain_of(record), record.version)

@@ -1,6 +1,6 @@
-"""`cep job savepoint` and `cep job restore`: the checkpoint folder of a stopped job, to another place and back.
+"""`cep job savepoint`, `restore` and `rescale`: the checkpoint folder of a stopped job, copied, made again and divided.
 
-Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved.py
+Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved.py, tests/runners/spark/test_rescale.py
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms
 from cep.cli.given_job import range_of
 from cep.cli.paths import printed
@@ -21,7 +22,7 @@ from cep.runners.handover.set_back import consequences, read_payload, set_back
 from cep.runners.handover.to_spark import load_for_spark
 from cep.state.target import Target
 
-HELP = """\
+HELP_SAVEPOINT = """\
 Copy the checkpoint folder of a stopped job: progress, rules, keyed state. Every copied file is verified. Files that an
 earlier savepoint in the same place has are not copied again.
 
@@ -44,9 +45,19 @@ examples:
   cep job restore --from /backup/run --checkpoint /var/lib/cep/job-3 --engine spark   (for `cep live`)
   cep job restore --from /backup/run --checkpoint /var/lib/cep/job-4 --watermark-back 2026-03-01T00:00:00Z
 """
+HELP_RESCALE = """\
+Change the number of matching tasks of a stopped live job. Its key groups are moved whole; no record is read or matched.
+From then on the job has the new number of tasks, even if --partitions differs.
+
+Make a savepoint first: Spark calls its repartitioning experimental.
+
+examples:
+  cep job savepoint --checkpoint /var/lib/cep/job --to /backup/cep
+  cep job rescale --checkpoint /var/lib/cep/job --partitions 4
+"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments_savepoint(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep job savepoint`."""
     parser.add_argument(
         "--checkpoint",
@@ -87,7 +98,16 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def add_arguments_rescale(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep job rescale`."""
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, metavar="FOLDER", help="checkpoint folder of the stopped job"
+    )
+    parser.add_argument("--partitions", type=int, required=True, metavar="N", help="matching tasks from now on")
+    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use for the move (default 2)")
+
+
+def run_savepoint(options: argparse.Namespace) -> int:
     """Make a savepoint. Raises: UsageError, StateError."""
     if is_embedded(options.checkpoint[0]):
         savepoint = embedded.save(options.checkpoint, Target(options.to))
@@ -151,6 +171,32 @@ def run_restore(options: argparse.Namespace) -> int:
         return 0
     restored = restore(target, options.checkpoint, options.name)
     printed(f"{options.checkpoint} is {restored.name}, up to micro-batch {restored.batch_id}; start the job with it")
+    return 0
+
+
+def run_rescale(options: argparse.Namespace) -> int:
+    """Rescale. Raises: UsageError, StateError."""
+    # Loaded here because Spark takes a second to import, and `cep check` does without.
+    from cep.runners.spark.rescale import rescale  # noqa: PLC0415
+    from cep.runners.spark.session import create_session  # noqa: PLC0415
+    from cep.runners.spark.state import job_of  # noqa: PLC0415
+
+    if is_embedded(options.checkpoint):
+        raise UsageError(
+            f"{options.checkpoint} is of `cep run`, which has no tasks to change: --workers sets its threads, and "
+            "`cep job savepoint` with `cep job restore --groups 0-15` divides it among processes "
+            "(`cep docs guides/move`)"
+        )
+    job_of(options.checkpoint)
+    console = Terminal(stderr=True, highlight=False)
+    with console.status("starting Spark"):
+        spark = create_session("cep job rescale", options.cores)
+    try:
+        with console.status("moving key groups"):
+            before = rescale(spark, options.checkpoint, options.partitions)
+    finally:
+        spark.stop()
+    printed(f"{options.checkpoint}: {before} partitions are {options.partitions} now")
     return 0
 
 
