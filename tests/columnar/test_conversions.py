@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -89,6 +89,7 @@ SEVERAL = (
     "timestamp",
     "date",
 )
+SEVERAL_KINDS = "pandas of several kinds"
 VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)  # which Arrow does not write
 # Kinds of fields of messages, by their numbers in a descriptor.
 PROTOBUF = {
@@ -137,13 +138,11 @@ def of_file(type_: Type, path: Path, count: int, mapping: FieldMapping) -> list[
     return shown(type_, batch.event_id, batch.columns["v"], count)
 
 
-def of_csv(type_: Type, values: Sequence[Any], place: Path, mapping: FieldMapping) -> list[str]:
-    path = place / "values.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["i", "k", "event_time", "v"])
-        writer.writeheader()
-        writer.writerows(records(values))
-    return of_file(type_, path, len(values), mapping)
+def of_files(type_: Type, path: Path, count: int, mapping: FieldMapping) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name and the values of a file alone, and of folders in which other files differ from it."""
+    yield path.suffix, of_file(type_, path, count, mapping)
+    for name, folder in folders_of(path):
+        yield f"{path.suffix} next to {name}", of_file(type_, folder, count, mapping)
 
 
 def of_arrow(type_: Type, column: pa.Array, mapping: FieldMapping) -> list[str]:
@@ -193,14 +192,34 @@ def of_protobuf(type_: Type, values: Sequence[Any], kind: int, mapping: FieldMap
     return of_decoded(type_, decoded, len(values))
 
 
-def with_texts(path: Path) -> Path:
-    """Return a folder of the file and of another one, in which the column has texts."""
-    folder = path.with_name("folder")
-    folder.mkdir(exist_ok=True)
-    shutil.copy(path, folder / "a.parquet")
-    texts = table_of(pa.array(["x", None])).set_column(0, "i", pa.array(["text 1", "text 2"]))
-    pq.write_table(texts, folder / "b.parquet")
-    return folder
+def folders_of(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield folders of the file and of another one: there the column has texts, or the column is missing."""
+    texts = [{**record, "i": f"text {n}"} for n, record in enumerate(records(["x", None]))]
+    for name, others in (("texts", texts), ("a file without it", [drop(record, "v") for record in texts])):
+        folder = path.with_name(f"{path.suffix} {name}")
+        folder.mkdir(exist_ok=True)
+        shutil.copy(path, folder / f"b{path.suffix}")
+        for number, other in enumerate((folder / f"a{path.suffix}", folder / f"c{path.suffix}")):
+            write_file(other, [{**record, "i": f"{record['i']} {number}"} for record in others])
+        yield name, folder
+
+
+def drop(record: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
+
+
+def write_file(path: Path, written: Sequence[dict[str, Any]]) -> None:
+    """Write records as CSV, as JSON lines, or as Parquet, as the name of the file says."""
+    match path.suffix:
+        case ".csv":
+            with path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(written[0]))
+                writer.writeheader()
+                writer.writerows(written)
+        case ".jsonl":
+            path.write_bytes(b"\n".join(map(orjson.dumps, written)))
+        case _:
+            pq.write_table(pa.Table.from_pylist(list(written)), path)
 
 
 @pytest.mark.parametrize("declared", TYPES)
@@ -211,6 +230,10 @@ def test_each_cell_holds_in_each_form(kind: str, declared: str, tmp_path: Path) 
     expected = [row.expected[TYPES.index(declared)] for row in chosen]
     read = dict(forms(type_, kind, values, tmp_path))
     expected = [cell.replace(BLANK, " ") for cell in expected]
+    if type_.kind is Kind.TIME and kind in ("whole number", "double", "decimal"):
+        # A number that is a time is read like a text there, which needs nine digits.
+        several = [cell if abs(value) >= 10**8 else NOTHING for value, cell in zip(values, expected, strict=True)]
+        assert read.pop(SEVERAL_KINDS) == several
     assert read == dict.fromkeys(read, expected)
 
 
@@ -227,8 +250,11 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
     """Yield each form that can hold values of this kind: its name, and the values that cep reads from it."""
     if kind in ("text", "grouped digits", "whole number", "double", "boolean", "list, object"):
         yield "JSON", of_json(type_, values, mapping)
+        write_file(place / "values.jsonl", records(values))
+        yield from of_files(type_, place / "values.jsonl", len(values), mapping)
     if kind == "text":
-        yield "CSV", of_csv(type_, values, place, mapping)
+        write_file(place / "values.csv", records(values))
+        yield from of_files(type_, place / "values.csv", len(values), mapping)
     for number in PROTOBUF.get(kind, ()):
         if number not in (17, 18) or min(values) < 0:  # a negative number of these kinds has another notation
             yield f"Protobuf {number}", of_protobuf(type_, values, number, mapping)
@@ -238,8 +264,8 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
         if not any(is_kind(arrow) for is_kind in (pa.types.is_decimal64, *VIEWS)):
             path = place / "values.parquet"
             pq.write_table(table_of(column), path)
-            yield f"Parquet {arrow}", of_file(type_, path, len(values), mapping)
-            yield f"Parquet {arrow} next to texts", of_file(type_, with_texts(path), len(values), mapping)
+            for name, read in of_files(type_, path, len(values), mapping):
+                yield f"{arrow} {name}", read
         if kind not in ("special double", "list, object"):  # frames refuse a column of lists by its name
             table = table_of(column)
             if pa.types.is_decimal256(arrow) or pa.types.is_decimal64(arrow):
@@ -254,9 +280,9 @@ def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: F
         path, moments = place / "int96.parquet", pa.array(values, pa.timestamp("us", "UTC"))
         pq.write_table(table_of(moments), path, use_deprecated_int96_timestamps=True)
         yield "Parquet INT96", of_file(type_, path, len(values), replace(mapping, time=Written(zone="UTC")))
-    if kind in SEVERAL and (type_.kind is not Kind.TIME or kind in ("text", "timestamp", "date")):
+    if kind in SEVERAL:
         objects = pd.DataFrame(records([*values, {"a": 1}, "x", 0.5]), dtype=object)
-        yield "pandas of several kinds", of_frame(type_, objects, len(objects), mapping)[: len(values)]
+        yield SEVERAL_KINDS, of_frame(type_, objects, len(objects), mapping)[: len(values)]
     for avro in AVRO.get(kind, ()):
         yield f"Avro {avro}", of_avro(type_, values, avro, place, mapping)
 
