@@ -64,12 +64,17 @@ class Chart:
         }
 
 
+def package(name: str) -> Any:
+    """Import a package of the extra `charts`. Raises: UsageError where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UsageError("reports need packages that are not here; run: pip install 'cep[charts]'") from error
+
+
 def svg(chart: Chart) -> str:
     """Draw a chart. Raises: UsageError where the extra `charts` is not installed."""
-    try:
-        vega = import_module("vl_convert")
-    except ImportError as error:
-        raise UsageError("charts are drawn by a package that is not here; run: pip install 'cep[charts]'") from error
+    vega = package("vl_convert")
     drawn: str = vega.vegalite_to_svg(chart.spec(), vl_version=_LANGUAGE)
     return drawn
 

@@ -26,7 +26,7 @@ from cep.analysis.cases import walk_frauds
 from cep.analysis.detail import LEVELS, Detail
 from cep.analysis.drift import by_field
 from cep.analysis.measure import Measured, state_bytes
-from cep.analysis.page import page, paragraph
+from cep.analysis.page import Blocks, page, paragraph
 from cep.analysis.sections import Parts
 from cep.analysis.thresholds import NOTHING, Drawn
 from cep.analysis.timelines import alert_timelines, missed_timelines
@@ -136,10 +136,10 @@ def _page(parts: Parts, level: int) -> str:
     return page(title, sections)
 
 
-def _less(level: int) -> str:
+def _less(level: int) -> Blocks:
     """Say that the page shows less than it could."""
     if level == 0:
-        return ""
+        return []
     return paragraph(
         "To stay below a megabyte this page shows less: longer periods in place of days and weeks, and fewer charts, "
         "rows and examples. The numbers beside it, as JSON, have all periods and rules."

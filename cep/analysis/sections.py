@@ -1,4 +1,4 @@
-"""The figures of a report → its sections as HTML, each with its tables and charts.
+"""The figures of a report → its sections, each with its tables and charts.
 
 Tested by: tests/analysis/test_report.py, tests/analysis/test_report_size.py
 """
@@ -17,7 +17,7 @@ from cep.analysis.curves import PAIRED_ALERTS_TIMES, Pair, in_unit
 from cep.analysis.detail import FULL, Detail, fitting
 from cep.analysis.drift import FieldDrift
 from cep.analysis.measure import Measured, state_bytes
-from cep.analysis.page import Cell, charts, details, escape, paragraph, table
+from cep.analysis.page import Blocks, Cell, charts, details, heading, paragraph, table
 from cep.analysis.show import percent, time_text, with_interval
 from cep.analysis.thresholds import Drawn
 from cep.analysis.timelines import Timeline
@@ -50,7 +50,7 @@ class Parts:
     span: int = 1
 
 
-def matched(parts: Parts) -> str:
+def matched(parts: Parts) -> Blocks:
     """Return the period, the events, the labels and the rules in force."""
     about = parts.measured.figures.about
     facts: list[tuple[str, Cell]] = [
@@ -76,28 +76,29 @@ def matched(parts: Parts) -> str:
     others = [] if parts.against is None else [("The other rules", parts.against.figures.about)]
     return (
         table(("of the history", ""), facts, detail=parts.detail)
-        + "".join(
-            f"<h3>{title}</h3>" + _in_force(rule_figures, parts)
+        + [
+            block
             for title, rule_figures in [("Rules in force", about), *others]
-        )
-        + ("<h3>Kinds of fraud</h3>" + shown if len(kinds) > 1 else "")
+            for block in heading(title) + _in_force(rule_figures, parts)
+        ]
+        + (heading("Kinds of fraud") + shown if len(kinds) > 1 else [])
     )
 
 
-def _in_force(about: Mapping[str, Any], parts: Parts) -> str:
+def _in_force(about: Mapping[str, Any], parts: Parts) -> Blocks:
     rows = [(each["rule"], each["version"], each["status"], each["content_hash"][:_HASH_CHARS])
             for each in about["rules"]]  # fmt: skip
     return table(("rule", "version", "status", "content"), rows, detail=parts.detail)
 
 
-def days(parts: Parts, names: Sequence[str]) -> str:
+def days(parts: Parts, names: Sequence[str]) -> Blocks:
     """Return the charts of alerts by day."""
     text = (
         "An alert is right if it binds an event of a known fraud. It is immature if one of its events is too recent "
         "for a report; then it counts neither way, whatever is known."
     )
     more = len(parts.measured.figures.rules) - len(names)
-    note = paragraph(f"{more} rules with fewer alerts are not drawn.", is_note=True) if more > 0 else ""
+    note = paragraph(f"{more} rules with fewer alerts are not drawn.", is_note=True) if more > 0 else []
     return paragraph(text) + charts(draw.alerts_by_day(parts.measured.figures, parts.detail), parts.detail) + note
 
 
@@ -127,7 +128,7 @@ _OTHER_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
 }
 
 
-def rules(parts: Parts) -> str:
+def rules(parts: Parts) -> Blocks:
     """Return the table of rules, and their precision and recall as a chart and by kind of fraud."""
     figures, sizes = parts.measured.figures, state_bytes(parts.measured)
     shown = {*draw.most_alerted(figures, parts.detail.rows - 1)}
@@ -139,13 +140,13 @@ def rules(parts: Parts) -> str:
         for each in (*(each for each in matches.rules if each.rule in shown), matches.together)
     ]
     not_sent = "Every match is sent." if not reasons else f"Alerts that are not sent: {reasons}."
-    second = "<h3>All matches</h3>" + table((*_COLUMNS,), all_rows, detail=parts.detail) if reasons else ""
+    second = heading("All matches") + table((*_COLUMNS,), all_rows, detail=parts.detail) if reasons else []
     counts = figures.about["frauds_by_kind"]
     kinds = sorted(sorted(counts, key=lambda kind: (-counts[kind], kind))[: parts.detail.columns])
-    by_kind = ""
+    by_kind: Blocks = []
     if len(kinds) > 1:
         rows = [(each.rule, *(with_interval(each.recall_by_kind[kind]) for kind in kinds)) for each in every]
-        by_kind = "<h3>Recall of frauds by kind</h3>" + table(
+        by_kind = heading("Recall of frauds by kind") + table(
             ("rule", *(kind or "not said" for kind in kinds)), rows, detail=parts.detail
         )
     worth: list[list[Cell]] = [[column(each) for column in _COLUMNS.values()] for each in every]
@@ -171,7 +172,7 @@ def rules(parts: Parts) -> str:
     )
 
 
-def budget(parts: Parts) -> str:
+def budget(parts: Parts) -> Blocks:
     """Return the findings of a team with a daily budget of alerts."""
     text = "Of each day's alerts those with the highest score come first, and of equal ones the earlier."
     rows = [
@@ -184,7 +185,7 @@ def budget(parts: Parts) -> str:
     return paragraph(text) + charts(draw.budget_curve(parts.budget), parts.detail) + table(heads, rows)
 
 
-def thresholds(parts: Parts) -> str:
+def thresholds(parts: Parts) -> Blocks:
     """Return the rules' results with other values of their parameters, or the reason why nothing was replayed."""
     drawn, most = parts.thresholds, parts.detail.thresholds
     if not drawn.curves:
@@ -196,7 +197,7 @@ def thresholds(parts: Parts) -> str:
         "judges a value on time that did not choose it."
     )
     heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
-    tables = []
+    tables: Blocks = []
     for curve in drawn.curves[:most]:
         rows = [
             (f"{point.value:,.12g}" + (" (present)" if point.value == curve.present else ""), f"{point.alerts:,}",
@@ -205,28 +206,29 @@ def thresholds(parts: Parts) -> str:
             for point in curve.points
         ]  # fmt: skip
         aside = ", ".join(f"{value:,.12g}" for value in curve.left_out)
-        note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else ""
+        note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else []
         name = f"{curve.rule}: {in_unit(curve.param, curve.unit)}"
-        tables.append(details(name, note + table(heads, rows, detail=parts.detail)))
+        tables += details(name, note + table(heads, rows, detail=parts.detail))
     return (
-        paragraph(text) + (paragraph(drawn.note, is_note=True) if drawn.note else "")
-        + charts(draw.threshold_curves(drawn.curves[:most]), parts.detail) + "".join(tables)
+        paragraph(text) + (paragraph(drawn.note, is_note=True) if drawn.note else [])
+        + charts(draw.threshold_curves(drawn.curves[:most]), parts.detail) + tables
         + _more(len(drawn.curves) - most, "parameters")
-        + ("<h3>Two parameters together</h3>" + _pairs(drawn.pairs, parts) if drawn.pairs else "")
+        + (heading("Two parameters together") + _pairs(drawn.pairs, parts) if drawn.pairs else [])
     )  # fmt: skip
 
 
-def _more(count: int, things: str) -> str:
-    return paragraph(f"{count} more {things} are in the numbers beside this page.", is_note=True) if count > 0 else ""
+def _more(count: int, things: str) -> Blocks:
+    return paragraph(f"{count} more {things} are in the numbers beside this page.", is_note=True) if count > 0 else []
 
 
-def _pairs(pairs: Sequence[Pair], parts: Parts) -> str:
+def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
     text = (
         "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
         "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
         f"{PAIRED_ALERTS_TIMES} times the present alerts are left out."
     )
-    tables, most = [], parts.detail.thresholds
+    tables: Blocks = []
+    most = parts.detail.thresholds
     for pair in pairs[:most]:
         front = [cell for cell in pair.cells if cell.is_on_front]
         rows = [
@@ -235,15 +237,15 @@ def _pairs(pairs: Sequence[Pair], parts: Parts) -> str:
             for cell in front
         ]  # fmt: skip
         heads = (*map(in_unit, pair.params, pair.units), "alerts", "precision", "recall of frauds", "money found")
-        tables.append(details(f"{pair.rule}: the front of {' and '.join(pair.params)}",
-                              table(heads, rows, detail=parts.detail)))  # fmt: skip
+        tables += details(f"{pair.rule}: the front of {' and '.join(pair.params)}",
+                          table(heads, rows, detail=parts.detail))  # fmt: skip
     return (
-        paragraph(text) + charts(draw.threshold_pairs(pairs[:most]), parts.detail) + "".join(tables)
+        paragraph(text) + charts(draw.threshold_pairs(pairs[:most]), parts.detail) + tables
         + _more(len(pairs) - most, "pairs")
     )  # fmt: skip
 
 
-def near(parts: Parts) -> str:
+def near(parts: Parts) -> Blocks:
     """Return the alerts just inside of each threshold, and the alerts that a looser value would add."""
     lines, most = parts.thresholds.lines, parts.detail.thresholds
     text = (
@@ -251,7 +253,7 @@ def near(parts: Parts) -> str:
         "of the dashed line are alerts of the rule; those on the other side a looser value would add. Two alerts are "
         "the same if they bind the same events."
     )
-    tables = []
+    tables: Blocks = []
     for line in lines[:most]:
         heads = ("from", "to", "the rule's", "alerts", "right", "wrong", "immature")
         rows = [
@@ -269,16 +271,16 @@ def near(parts: Parts) -> str:
             ("side", "verdict", "key", "time (UTC)", "events, the last ones"), shown, (4,), detail=parts.detail
         )
         name = in_unit(line.param, line.unit)
-        tables.append(details(f"{line.rule}: {name}, with samples",
-                              table(heads, rows, detail=parts.detail) + further + samples))  # fmt: skip
-    note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else ""
+        tables += details(f"{line.rule}: {name}, with samples",
+                          table(heads, rows, detail=parts.detail) + further + samples)  # fmt: skip
+    note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else []
     return (
-        paragraph(text) + note + charts(draw.near_lines(lines[:most]), parts.detail) + "".join(tables)
+        paragraph(text) + note + charts(draw.near_lines(lines[:most]), parts.detail) + tables
         + _more(len(lines) - most, "thresholds")
     )  # fmt: skip
 
 
-def overlap(parts: Parts) -> str:
+def overlap(parts: Parts) -> Blocks:
     """Return the additional findings of each rule, and the sets of rules that find the same frauds."""
     figures = parts.measured.figures
     text = (
@@ -295,7 +297,7 @@ def overlap(parts: Parts) -> str:
     )  # fmt: skip
 
 
-def funnel(parts: Parts, names: Sequence[str]) -> str:
+def funnel(parts: Parts, names: Sequence[str]) -> Blocks:
     """Return the progress of traced frauds in each pattern, and the reasons for their end."""
     walked = max((each.walked for each in parts.funnels), default=0)
     text = (
@@ -311,12 +313,12 @@ def funnel(parts: Parts, names: Sequence[str]) -> str:
         if of_rule.skipped:
             rows.append((of_rule.rule, "not walked: too many steps", of_rule.skipped))
     return (
-        paragraph(text) + charts(draw.funnels(parts.funnels, names), parts.detail) + "<h3>What stopped them</h3>"
+        paragraph(text) + charts(draw.funnels(parts.funnels, names), parts.detail) + heading("What stopped them")
         + table(("rule", "the condition that did not hold, or the end", "frauds"), rows, (1,), detail=parts.detail)
     )  # fmt: skip
 
 
-def drift(parts: Parts, names: Sequence[str]) -> str:
+def drift(parts: Parts, names: Sequence[str]) -> Blocks:
     """Return the weeks: rates, precision, the money of events, and the values of the fields that conditions read."""
     shown, most = parts.drift, parts.detail.fields
     text = (
@@ -335,11 +337,11 @@ def drift(parts: Parts, names: Sequence[str]) -> str:
     )  # fmt: skip
     return (
         charts(draw.weeks(parts.weeks, names, parts.span), parts.detail)
-        + ("<h3>Values that conditions read</h3>" + fields if shown else "")
+        + (heading("Values that conditions read") + fields if shown else [])
     )  # fmt: skip
 
 
-def against(parts: Parts, other: Measured) -> str:
+def against(parts: Parts, other: Measured) -> Blocks:
     """Return the figures of the other rules next to these."""
     measured = parts.measured
     old = {each.rule: each for each in (*other.figures.rules, other.figures.together)}
@@ -364,17 +366,17 @@ def against(parts: Parts, other: Measured) -> str:
     return paragraph(text) + table(heads, rows, detail=parts.detail)
 
 
-def timelines(lines: Sequence[Timeline], parts: Parts) -> str:
+def timelines(lines: Sequence[Timeline], parts: Parts) -> Blocks:
     """Return alerts or misses with the events of their key."""
-    blocks = []
+    blocks: Blocks = []
     heads = ("time (UTC)", "event", "type", "bound as", "fraud", "fields")
     for timeline in lines[: parts.detail.examples]:
         rows = [(line.time, line.event_id, line.event_type, line.variable or None, "yes" if line.is_fraud else None,
                  line.fields) for line in timeline.lines]  # fmt: skip
         classes = [" ".join(("fraud",) * line.is_fraud + ("bound",) * bool(line.variable)) for line in timeline.lines]
         chars = parts.detail.chars
-        notes = "".join(f"<p class='note'>{escape(fitting(note, chars))}</p>" for note in timeline.notes)
+        notes = [block for note in timeline.notes for block in paragraph(fitting(note, chars), is_note=True)]
         shown = table(heads, rows, (5,), classes, parts.detail)
-        blocks.append(details(fitting(timeline.title, chars), notes + shown))
+        blocks += details(fitting(timeline.title, chars), notes + shown)
     none = "Left out: the page would be too large." if lines else "There are none."
-    return "".join(blocks) if blocks else paragraph(none)
+    return blocks or paragraph(none)
