@@ -29,6 +29,26 @@ from cep.cli.verbs import MOVED, TOP, Group, Verb, find, unknown
 _DEBUG = "CEP_DEBUG"  # the variable that asks for tracebacks
 
 
+class _NoPandas:
+    """A finder that hides pandas while the modules of a verb are imported.
+
+    Arrow imports pandas at the first array that it makes of a list. That takes a sixth of the start, and few verbs need
+    it. Where Arrow or Spark needs pandas later, they import it again.
+    """
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Find nothing. Raises: ImportError for pandas."""
+        if name == "pandas":
+            raise ImportError(name)
+
+    @classmethod
+    def remove(cls) -> None:
+        """Let pandas be found from now on."""
+        with suppress(ValueError):
+            sys.meta_path.remove(cls)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit code; errors are a line on standard error and one that names a page, bugs two."""
     name = ""
@@ -66,6 +86,7 @@ def entry() -> None:
     its answer (apache/arrow#34314). Python's own handlers run.
     """
     code: int = Exit.FAILED
+    sys.meta_path.insert(0, _NoPandas)
     try:
         code = main()
     except SystemExit as ended:  # argparse: help, or arguments that make no sense
@@ -106,11 +127,12 @@ def _saved_traceback(error: Exception) -> str:
 
 
 def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
+    run = verb.part("run")
+    _NoPandas.remove()
     if name == "check":
-        findings: int = verb.part("run")(options.files, options.json, _is_colored(options.color))
+        findings: int = run(options.files, options.json, _is_colored(options.color))
         return findings
     color = (_is_colored("auto"),) if verb.is_colored else ()
-    run = verb.part("run")
     if "cep.kernels.jit" in sys.modules:
         import_module("cep.runners.compiling").announce_compiling()
     with private_files() if verb.is_private else nullcontext():

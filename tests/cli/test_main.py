@@ -117,3 +117,13 @@ def test_a_process_ends_without_the_destructors_of_libraries() -> None:
         )
         assert ended.returncode == code
         assert ended.stdout.endswith("cleared\n")
+
+
+def test_a_verb_starts_without_pandas_and_has_it_where_it_is_needed() -> None:
+    script = (
+        "import os, sys; from cep.cli.main import entry; os._exit = print; sys.argv = ['cep', 'run']; entry(); "
+        "import pyarrow as pa; pa.array(['a']); assert 'pandas' not in sys.modules; "
+        "assert pa.table({'a': [1, 2]}).to_pandas().shape == (2, 1)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
