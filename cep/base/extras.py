@@ -20,7 +20,7 @@ EXTRAS = {
     "psycopg": "postgres",
     "s3fs": "s3",
     **dict.fromkeys(("pygls", "lsprotocol"), "editor"),
-    "vl_convert": "charts",
+    **dict.fromkeys(("jinja2", "vl_convert"), "charts"),
     "opentelemetry": "otel",
     "deltalake": "lake",
 }
