@@ -165,13 +165,16 @@ def job_of(settings: Settings, deployment: Deployment, warm: WarmStart | None = 
 
 
 def watch_of(settings: Settings, observed: Observed, first_positions: Callable[[], Mapping[str, int]] = dict) -> Watch:
-    """Watch the surroundings of a job: its brokers, its topic of events, its sinks, its disk."""
+    """Watch the surroundings of a job: its brokers, registry, topic of events, sinks and disk."""
     servers = settings.kafka.bootstrap_servers
     kafka = None if servers is None else KafkaSettings(servers, tuple(settings.kafka.client_settings().items()))
     events, control, output = settings.events.topic, settings.control.topic, settings.output
     topics = [topic for topic in (events, control, *kafka_topics(settings), output.dead_letter_topic) if topic]
     observed.ready_lag_ms = None if events is None else settings.observe.ready_lag
-    watched = Watched(kafka, topics[0] if topics else None, events, settings.job.checkpoint, first_positions)
+    watched = Watched(
+        kafka, topics[0] if topics else None, events, settings.job.checkpoint, first_positions,
+        tuple(settings.events.registry_settings().items()),
+    )  # fmt: skip
     return Watch(watched, observed, WATCH_MS)
 
 

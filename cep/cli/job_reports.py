@@ -6,12 +6,12 @@ Tested by: tests/cli/test_job_reports.py, tests/cli/test_run.py
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,14 @@ from cep.runners.embedded.run import BatchReport, Runner
 from cep.runners.live_progress import write_progress
 from cep.runners.meanings import forget_open_runs, is_in_lines, open_runs
 from cep.runners.observe import CHECKPOINTS, Log, Observed
-from cep.runners.patience import Patience
+from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import write_status
 from cep.step.audit_head import sign_status
 from cep.step.rule_status import rule_status
 
 _MEASURE_S = 1.0
 _WRITE_S = 60.0
+_SETTLE_S = 0.2
 
 
 @dataclass(slots=True)
@@ -98,10 +99,11 @@ class JobReports:
     ) -> None:  # fmt: skip
         """Begin with the state that `commits` restores. The job's rules and totals are written to `folder`.
 
-        `patience` has tried to reach the sinks, and does the same for the status topic.
+        `patience` has tried to reach the sinks, and does the same for the status topic, from a thread of its own.
         """
         self._observed, self._log = observed, log
-        self._engine, self._commits, self._sources, self._status = engine, commits, sources, status
+        self._engine, self._commits, self._sources = engine, commits, sources
+        self._status = None if status is None else Newest(status.name, status.publish, patience)
         self._folder, self._written_s = folder, float("-inf")
         self._patience = patience
         self._lines = ProgressLines(
@@ -114,7 +116,7 @@ class JobReports:
         self._measured_s = float("-inf")
 
     def report(self, batch: BatchReport) -> None:
-        """Take a micro-batch. Raises: SinkError if the status cannot be published."""
+        """Take a micro-batch. Raises: SinkError if the status topic refuses an earlier status."""
         self._begin(batch.batch_id)
         self._observed.finished(batch.batch_id, batch.totals, self._engine.watermark_ms, batch.phases_ms)
         self._look()
@@ -150,6 +152,11 @@ class JobReports:
         if any(count or name not in totals for name, count in counts.items()):
             totals.update(counts)
             self._observed.finished(self._commits.batch_id - 1, totals)
+
+    def settle(self, stop: threading.Event) -> None:
+        """Wait until the status topic has the rules, or a moment in a job that is to stop. Raises: SinkError."""
+        while self._status is not None and not self._status.settle(_SETTLE_S) and not stop.is_set():
+            self._observed.idle()
 
     def write_totals(self) -> None:
         """Write the totals into the job's folder for readers; the job itself does not restore them."""
@@ -188,7 +195,7 @@ class JobReports:
         if self._folder is not None:  # first: who reads that a change is in force finds it here
             write_status(self._folder, status)
         if self._status is not None:
-            self._patience.keep_trying(self._status.name, partial(self._status.publish, orjson.dumps(status)))
+            self._status.offer(orjson.dumps(status))
         if self._taken is not None:
             tell_changes(self._taken, status["taken"], self._log)
             tell_runs(self._rules, status, self._log)

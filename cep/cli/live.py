@@ -92,6 +92,10 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     add_job_arguments(parser, "spark")
+    parser.add_argument(
+        "--accept-gap", action="store_true",
+        help="refused: Spark cannot go on after deleted events; the message names the way, over `cep run --accept-gap`",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,6 +103,12 @@ def run(options: argparse.Namespace) -> int:
 
     Raises: UsageError and other CepErrors.
     """
+    if options.accept_gap:
+        raise UsageError(
+            "Spark cannot go on after events that its topic has deleted; move the job with `cep job savepoint` and "
+            "`cep job restore` to `cep run`, start that once with --accept-gap --available-now, and move it back "
+            "(`cep docs guides/move`)"
+        )
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
     with Stopping(partial(tell_end, {}, log, read_undelivered(settings.job.checkpoint)), log.close) as stop:

@@ -269,25 +269,26 @@ def _work(job_inputs: _Given, begins_with: Beginning, observation: _Seen, around
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, observation), reports.idle)
     observation.key_answers.runner = runner
-    stop.report = partial(_report_end, reports, commits, runner, log)
+    stop.report = partial(_report_end, reports, commits, log)
     try:
         tell_start(log, checkpoint, observation.address, observation.paths, goes_on=commits.head is not None)
         shorten_pauses()
         runner.run(stop.event, until_end=job_inputs.until_end)
+        reports.settle(stop.event)
         reports.write_totals()
     finally:
         stop.event.set()  # a delivery that waits for a sink gives up
         engine.close()
         commits.close()
-        waiting_count = commits.undelivered_count + runner.unsent_count if checkpoint is not None else 0
+        waiting_count = commits.undelivered_count if checkpoint is not None else 0
         stop.report = partial(tell_end, commits.totals, log, waiting_count)
         stop.tell()
 
 
-def _report_end(reports: JobReports, commits: Commits, runner: Runner, log: Log) -> None:
+def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:
     """Report the end of a job that waits for another machine, and note the waiting alerts for the next start."""
     reports.write_totals()
-    tell_end(commits.totals, log, commits.undelivered_count + runner.unsent_count)
+    tell_end(commits.totals, log, commits.undelivered_count)
 
 
 def _report(reports: JobReports, seen: _Seen) -> Callable[[BatchReport], None]:

@@ -42,6 +42,7 @@ from cep.sinks.base import SINK_REASONS
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
+REGISTRY = "registry"
 RECORDS = "records"
 
 

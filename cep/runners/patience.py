@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from cep.base.errors import SinkAwayError
+from cep.base.errors import SinkAwayError, SinkError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.refused import RefusedAlerts
 
@@ -74,6 +74,56 @@ class Patience:
             counts["deliveries_retried"] = retries - self._counted_retries
             self._counted_retries = retries
         return counts
+
+
+class Newest:
+    """The newest of some texts → a receiver of this name, from a thread: one that hangs delays nobody."""
+
+    def __init__(self, name: str, write: Callable[[bytes], None], patience: Patience) -> None:
+        self._name, self._write, self._patience = name, write, patience
+        self._text = b""
+        self._error: SinkError | None = None
+        self._is_working = False
+        self._changed = threading.Condition()
+
+    def offer(self, text: bytes) -> None:
+        """Send a text, in place of an earlier one that waits. Raises: SinkError of an earlier one."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._text = text
+            if not self._is_working:
+                self._is_working = True
+                threading.Thread(target=self._work, name=f"delivery to {self._name}", daemon=True).start()
+
+    def settle(self, wait_s: float) -> bool:
+        """Wait, at most so long, until the receiver has the newest text; return whether it has. Raises: SinkError."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_working, wait_s)
+            if self._error is not None:
+                raise self._error
+            return not self._is_working
+
+    def _work(self) -> None:
+        sent = [b""]
+
+        def write() -> None:
+            sent[0] = self._text
+            self._write(sent[0])
+
+        error: SinkError | None = None
+        while error is None:
+            try:
+                self._patience.keep_trying(self._name, write)
+            except SinkError as caught:
+                error = caught
+            with self._changed:
+                if error is None and sent[0] != self._text:
+                    continue
+                self._is_working = False
+                self._error = None if self._patience.stop.is_set() else error
+                self._changed.notify_all()
+                return
 
 
 def ask_in_time(ask: Callable[[], T], wait_ms_max: int = KAFKA_WAIT_MS_MAX) -> T:

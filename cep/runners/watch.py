@@ -1,6 +1,7 @@
 """A running job → a look at its surroundings every few seconds, from a thread of its own.
 
     brokers   do they answer?                          → part `brokers`
+    registry  does the registry of schemas answer?     → part `registry`
     events    how many records of each partition wait? → lag; part `events`: some wait, and none is read
     sinks     how long does a delivery take?           → part `sinks`
     disk      how much is free?                        → part `disk`, and a gauge
@@ -15,7 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,9 +24,11 @@ from typing import Self
 from cep.base.errors import CepError
 from cep.base.limits import DISK_FREE_BYTES_MIN
 from cep.base.utc import utc_text
-from cep.runners.observe import BROKERS, DISK, EVENTS, Observed
+from cep.runners.observe import BROKERS, DISK, EVENTS, REGISTRY, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
+from cep.sources.registry.kafka import answers
 
+_REGISTRY_S = 3  # for its answer; with WATCH_MS, less than ten seconds
 _FIRST_S = 0.5  # between two looks until the job has caught up: so soon is the lag known
 
 
@@ -34,6 +37,7 @@ class Watched:
     """The surroundings of a job. `topic` is any that it reads or writes, `events` the one with its events.
 
     `first_positions` returns where the job begins to read `events`, by partition, for as long as it has not said so.
+    `registry` are the settings of the client of the registry of schemas, if the job has one.
     """
 
     kafka: KafkaSettings | None = None
@@ -41,6 +45,7 @@ class Watched:
     events: str | None = None
     folder: Path | None = None
     first_positions: Callable[[], Mapping[str, int]] = dict
+    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 class Watch:
@@ -54,7 +59,7 @@ class Watch:
         self._ended = threading.Event()
         self._positions: object = None
         self._moved_s = time.monotonic()
-        self._silent_since = ""
+        self._silent_since = self._registry_since = ""
         self._first_ends: tuple[float, int] | None = None  # when the ends were first known, and their sum
 
     def __enter__(self) -> Self:
@@ -78,6 +83,7 @@ class Watch:
     def look(self) -> None:
         """Look once at everything."""
         self._look_at_brokers()
+        self._look_at_registry()
         self._look_at_events()
         self._look_at_sinks()
         self._look_at_disk()
@@ -98,6 +104,19 @@ class Watch:
         else:
             self._silent_since = ""
             self._note(BROKERS, None)
+
+    def _look_at_registry(self) -> None:
+        registry = self._watched.registry
+        if not registry:
+            return
+        if answers(registry, _REGISTRY_S):
+            self._registry_since = ""
+            self._note(REGISTRY, None)
+            return
+        self._registry_since = self._registry_since or utc_text(int(time.time() * 1_000))
+        address = dict(registry).get("url")
+        detail = f"{address} gives no answer, or refuses access; records of new schemas wait for it"
+        self._note(REGISTRY, f"no answer since {self._registry_since}", detail)
 
     def _look_at_events(self) -> None:
         """Measure the lag, and see that something is read where something waits."""

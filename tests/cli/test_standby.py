@@ -73,7 +73,7 @@ class Job:
         log = self.folder / f"{name}-{uuid.uuid4().hex[:4]}.log"
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with log.open("wb") as file:
-            command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))"]
+            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()"]
             return Member(subprocess.Popen([*command, *arguments], env=environment, stderr=file), log)
 
     def send(self, lines: list[bytes]) -> None:

@@ -1,18 +1,23 @@
 """`python -m tests.faults.real_cells`: cells of fault × moment on real parts, for `cep run` and `cep live`.
 
-    python -m tests.faults.real_cells [--runner run] [--runner live] [--first 0] [--cells N] [--only TEXT]
+    python -m tests.faults.real_cells [--parallel 3] [--minutes 75] [--runner run] [--only TEXT] [--all]
 
-Without flags it runs each fault at each moment once on each runner: a broker, a PostgreSQL where there is one, a
-webhook and a small disk are real, and so are the processes. Each cell is a job of its own. It sends payments, lets the
-fault begin at its moment and end, and lets the job settle. Then each sink must have the alerts of the replay, each
-once; a stop takes five seconds and ends with 0; other exit codes allow a restart; and /health names the part within ten
-seconds. The simulation (tests/faults/matrix) has more faults and seeds. Ends with 1 if a cell is wrong.
+A broker, a PostgreSQL where there is one, a webhook and a small disk are real, and so are the processes. Each cell is a
+job of its own. It sends payments, lets the fault begin at its moment and end, and lets the job settle. Then each sink
+must have the alerts of the replay, each once; a stop takes five seconds and ends with 0; other exit codes allow a
+restart; and /health names the part within ten seconds.
+
+Without flags it runs each fault at each moment on `cep run`, and each fault at half of the moments on `cep live`, which
+starts more slowly. The first 36 cells have each fault and each moment on each runner. `--parallel` cells run at a time,
+each with its own broker and PostgreSQL, because a cell mostly waits. After `--minutes` no other cell begins. The
+simulation (tests/faults/matrix) has more faults and seeds. Ends with 1 if a cell is wrong.
 Tested by: tests/faults/test_real.py
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import signal
 import sys
@@ -29,7 +34,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
+from queue import Empty
 from random import Random
+from typing import Any
 
 import orjson
 import psycopg
@@ -46,8 +53,9 @@ from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk
 from tests.webhook import url_of
 
-STEADY_S, NAMED_S, STOP_S = 6.0, 12.0, 8.0  # five seconds for a stop, and the end of Java on a busy machine
-AFTER_S = 6.0  # payments go on for so long after the end of a fault
+STEADY_S, NAMED_S = 4.0, 12.0
+STOP_S = 8.0  # five seconds for a stop, and the end of Java on a busy machine
+AFTER_S = 4.0  # payments go on for so long after the end of a fault
 SECRET = "CEP_CELLS_SECRET"
 # Fault → how long it lasts, and the part that /health names while it does.
 FAULTS: dict[str, tuple[float, str]] = {
@@ -74,6 +82,26 @@ MOMENTS = (
     "start", "first micro-batch", "steady state", "rule change", "heartbeat", "commit", "take-over", "shutdown",
 )  # fmt: skip
 CELLS = tuple(product(("run", "live"), FAULTS, MOMENTS))
+_LIVE_STEP = 2  # `cep live` has every second moment of a fault in the sample
+
+
+def _step_of(number: int) -> int:
+    """Return how far the moment of a cell is from the first moment of its fault; each fault begins with another one."""
+    _, fault, moment = CELLS[number]
+    return (MOMENTS.index(moment) - list(FAULTS).index(fault)) % len(MOMENTS)
+
+
+ORDER = sorted(range(len(CELLS)), key=_step_of)
+SAMPLE = [number for number in ORDER if CELLS[number][0] == "run" or _step_of(number) % _LIVE_STEP == 0]
+
+
+@dataclass
+class Outcome:
+    """The outcome of a cell: its problem or "", and the seconds until the health named the part, and of its stops."""
+
+    problem: str = ""
+    named_s: float | None = None
+    stop_s: float = 0.0
 
 
 @dataclass
@@ -126,10 +154,11 @@ class Cell:
     named_s: float | None = None
     frozen: list[int] = field(default_factory=list)
     away_until_s: float = 0.0
+    stop_s: float = 0.0
     problems: list[str] = field(default_factory=list)
 
-    def run(self) -> str:
-        """Go through the cell. Returns: its problem, or an empty text."""
+    def run(self) -> Outcome:
+        """Go through the cell."""
         job = self.job
         if self.moment == "start":
             self.begin()
@@ -141,13 +170,15 @@ class Cell:
         self._pass(lambda: job.at_work is not None, 240)
         if self.moment == "first micro-batch":
             self.begin()
+        elif self.moment != "start":
+            self._pass(lambda: any(member.said("micro_batch") or member.said("progress") for member in job.members))
         self._pass(lambda: False, STEADY_S)
         self._reach()
         self._pass(lambda: self.ended_s is not None and time.monotonic() > self.ended_s + AFTER_S, 240)
         job.settle()
         self.stop([member for member in job.members if member.is_alive])
         self._judge()
-        return "; ".join(self.problems)
+        return Outcome("; ".join(self.problems), self.named_s, self.stop_s)
 
     def _reach(self) -> None:
         """Begin the fault at its moment, if that is not over yet."""
@@ -272,8 +303,10 @@ class Cell:
             if frozen_s and self.ends is not None:
                 self.end()
             code = member.process.wait(60)
-            if time.monotonic() - asked_s > STOP_S + frozen_s:
-                self.problems.append(f"stopped after {time.monotonic() - asked_s:.1f} s")
+            stop_s = time.monotonic() - asked_s - frozen_s
+            self.stop_s = max(self.stop_s, stop_s)
+            if stop_s > STOP_S:
+                self.problems.append(f"stopped after {stop_s:.1f} s: {member.log.read_text()[-400:]}")
             if code not in (0, -signal.SIGTERM, -signal.SIGKILL) and self.fault != "disk full":
                 self.problems.append(f"exit {code} after the request to stop: {member.log.read_text()[-400:]}")
 
@@ -301,8 +334,8 @@ class Cell:
 
 def run_cell(
     cell: tuple[str, str, str], number: int, parts: tuple[RealKafka, RealPostgres | None], folder: Path
-) -> str:  # fmt: skip
-    """Run a cell on a job of its own. Returns: its problem, or an empty text."""
+) -> Outcome:  # fmt: skip
+    """Run a cell on a job of its own."""
     runner, fault, moment = cell
     kafka, postgres = parts
     place = folder / f"{number}"
@@ -323,9 +356,78 @@ def run_cell(
         try:
             return made.run()
         except Exception:  # noqa: BLE001 a campaign goes on
-            return traceback.format_exc(limit=-3)
+            return Outcome(traceback.format_exc(limit=-3))
         finally:
             made.end()
+
+
+def work(numbers: Any, outcomes: Any, end_s: float) -> None:
+    """Run cells of a queue of numbers, with a broker and a PostgreSQL of this process, until the queue is empty."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    os.environ.setdefault(SECRET, "secret")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cep-cells-")))
+        kafka = stack.enter_context(RealKafka())
+        postgres = RealPostgres() if IS_THERE else None
+        if postgres is not None:
+            stack.callback(postgres.close)
+        while time.time() < end_s:
+            try:
+                number = numbers.get_nowait()
+            except Empty:
+                break
+            outcomes.put((number, run_cell(CELLS[number], number, (kafka, postgres), folder)))
+        outcomes.put(None)
+
+
+def run_cells(numbers: list[int], parallel: int, end_s: float) -> dict[int, Outcome]:
+    """Run cells in processes, and print each outcome as it comes."""
+    context = multiprocessing.get_context("spawn")
+    manager = context.Manager()
+    waiting, done = manager.Queue(), manager.Queue()
+    for number in numbers:
+        waiting.put(number)
+    workers = [context.Process(target=work, args=(waiting, done, end_s)) for _ in range(parallel)]
+    outcomes: dict[int, Outcome] = {}
+    try:
+        for worker in workers:
+            worker.start()
+        ended = 0
+        while ended < parallel:
+            try:
+                said = done.get(timeout=1)
+            except Empty:
+                if not any(worker.is_alive() for worker in workers):
+                    break
+                continue
+            if said is None:
+                ended += 1
+                continue
+            number, outcome = said
+            outcomes[number] = outcome
+            about = outcome.problem or f"right, stopped in {outcome.stop_s:.1f} s"
+            print(f"{len(outcomes)}: {number} {', '.join(CELLS[number])}: {about}", flush=True)
+    finally:
+        for worker in workers:
+            if worker.is_alive() and len(outcomes) < len(numbers) and time.time() < end_s:
+                worker.terminate()
+            worker.join()
+    return outcomes
+
+
+def table(outcomes: dict[int, Outcome]) -> list[tuple[str, ...]]:
+    """Return a row for each fault."""
+    rows = []
+    for fault in FAULTS:
+        numbers = [number for number in outcomes if CELLS[number][1] == fault]
+        named = [seconds for number in numbers if (seconds := outcomes[number].named_s) is not None]
+        rows.append((
+            fault, *(str(sum(CELLS[number][0] == runner for number in numbers)) for runner in ("run", "live")),
+            str(len({CELLS[number][2] for number in numbers})), f"{max(named):.0f} s" if named else "-",
+            f"{max((outcomes[number].stop_s for number in numbers), default=0.0):.1f} s",
+            str(sum(bool(outcomes[number].problem) for number in numbers)),
+        ))  # fmt: skip
+    return rows
 
 
 def main() -> None:
@@ -335,34 +437,28 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--cells", type=int, default=len(CELLS))
     parser.add_argument("--only", default="", help="a part of a fault or of a moment")
+    parser.add_argument("--all", action="store_true", help="each fault at each moment on `cep live`, too")
+    parser.add_argument("--parallel", type=int, default=1, help="cells at a time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="the time after which no other cell begins")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
-    os.environ.setdefault(SECRET, "secret")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     runners = options.runner or ["run", "live"]
     numbers = [
         number
-        for number, cell in enumerate(CELLS)
-        if cell[0] in runners and options.only in ", ".join(cell) and (IS_THERE or "PostgreSQL" not in cell[1])
+        for number in (ORDER if options.all or options.only else SAMPLE)
+        if CELLS[number][0] in runners
+        and options.only in ", ".join(CELLS[number])
+        and (IS_THERE or "PostgreSQL" not in CELLS[number][1])
     ][options.first :][: options.cells]
-    problems: dict[int, str] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cep-cells-")))
-        kafka = stack.enter_context(RealKafka())
-        postgres = RealPostgres() if IS_THERE else None
-        if postgres is not None:
-            stack.callback(postgres.close)
-        for number in numbers:
-            problems[number] = run_cell(CELLS[number], number, (kafka, postgres), folder)
-            print(f"{number} {', '.join(CELLS[number])}: {problems[number] or 'right'}", flush=True)
-    rows = [
-        (fault, *(str(sum(CELLS[n][:2] == (runner, fault) for n in numbers)) for runner in runners),
-         str(sum(bool(problems[n]) for n in numbers if CELLS[n][1] == fault)))
-        for fault in FAULTS
-    ]  # fmt: skip
-    show(f"{len(numbers)} cells on real parts", ("fault", *(f"cells of cep {name}" for name in runners), "wrong"), rows)
-    wrong = [number for number in numbers if problems[number]]
+    outcomes = run_cells(numbers, options.parallel, time.time() + options.minutes * 60)
+    heads = ("fault", "cep run", "cep live", "moments", "named within", "stopped within", "wrong")
+    show(f"{len(outcomes)} cells on real parts", heads, table(outcomes))
+    moments = Counter((CELLS[number][2], CELLS[number][0]) for number in outcomes)
+    rows = [(moment, *(str(moments[moment, runner]) for runner in ("run", "live"))) for moment in MOMENTS]
+    show("moments", ("moment", "cells of cep run", "cells of cep live"), rows)
+    wrong = sorted(number for number in outcomes if outcomes[number].problem)
     print(f"wrong: {wrong or 'none'}")
-    sys.exit(1 if wrong else 0)
+    sys.exit(1 if wrong or not outcomes else 0)
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ class RealJob:
         words += self.extra_words
         log = self.folder / f"{len(self.members)}.log"
         with log.open("wb") as file:
-            command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
+            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
         self.members.append(Member(name, process, log, address))
@@ -349,7 +349,7 @@ class RealJob:
         counted.write_bytes(b"".join(line + b"\n" for line in lines if orjson.loads(line)["tx_id"] not in aside))
         words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(counted), "--out", str(out)]
         words.append("--to-the-end")  # the heartbeats of `settle` are later than the last payment
-        command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
+        command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
         return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
 

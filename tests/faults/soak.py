@@ -143,7 +143,7 @@ class Soak:
         words += [word for sink in self.sinks for word in ("--alerts", sink)]
         log = folder / f"{len(self.members)}.log"
         with log.open("wb") as file:
-            command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
+            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             process = subprocess.Popen(command, env=environment, stderr=file, start_new_session=True)
         self.members.append(Member(name, process, log, target, address))
@@ -338,7 +338,7 @@ class Soak:
                     file.write(line + b"\n")
         out = self.folder / "replayed.jsonl"
         words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(history), "--out", str(out)]
-        command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
+        command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
         return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
 

@@ -19,6 +19,7 @@ from cep.runners.observe import Observed
 from cep.runners.watch import Watch, Watched
 from cep.sources.kafka import KafkaSettings
 from tests.mock_kafka import MockKafka
+from tests.sources.registry.registry_server import serve_registry
 
 LOOKS_MAX = 100
 
@@ -78,6 +79,21 @@ def test_lag_and_events_that_nobody_reads() -> None:
         observed.positions = {"payments[0]": 5, "payments[1]": 5}
         watch.look()
         assert (sum(observed.lags.values()), observed.troubles) == (0, {})
+
+
+def test_a_registry_that_gives_no_answer() -> None:
+    with serve_registry() as (server, registry):
+        observed = Observed(60_000)
+        watch = Watch(Watched(registry=registry), observed, 1_000)
+        watch.look()
+        assert observed.health()[1]["parts"]["registry"] == "well"
+        server.failures_left = 1_000
+        watch.look()
+        assert observed.troubles["registry"].startswith("no answer since 20")
+        assert not observed.health()[0]
+        server.failures_left = 0
+        watch.look()
+        assert observed.health()[0]
 
 
 def test_a_job_is_ready_once_it_has_caught_up_with_its_topic() -> None:

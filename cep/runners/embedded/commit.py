@@ -62,6 +62,7 @@ from cep.runners.embedded.lanes import Backlog, Lane, futures_of, lanes_of
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.embedded.outlets import Outlet, Outlets
 from cep.runners.embedded.sent import Sent
+from cep.runners.embedded.sink_queues import SinkQueues
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
 from cep.sinks.base import RecallingSink
@@ -87,13 +88,30 @@ class Sources:
     decode: Callable[[Schema, pa.Array], Decoded] = decode_json
     mapping: FieldMapping = PLAIN
     _identified: tuple[IdentifiedSource, ...] = field(init=False)
+    _before: list[dict[str, dict[str, int]]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         # Once: to ask a protocol takes a tenth of a millisecond, and each commit needs the answer.
         identified = tuple(source for source in (self.events, self.control) if isinstance(source, IdentifiedSource))
         object.__setattr__(self, "_identified", identified)
 
+    def hold_back(self, positions: dict[str, dict[str, int]]) -> None:
+        """Let `positions` be these, before records that were read and cannot be matched yet, until `release`."""
+        self._before[:] = [positions]
+
+    def release(self) -> None:
+        """Let all records that were read count as read again."""
+        self._before.clear()
+
+    @property
+    def holds_back(self) -> bool:
+        """True if records were read that do not count as read."""
+        return bool(self._before)
+
     def positions(self) -> dict[str, dict[str, int]]:
+        """Return the positions of a commit, by kind of source."""
+        if self._before:
+            return self._before[0]
         control = {} if self.control is None else self.control.positions()
         return {"events": self.events.positions(), "control": control}
 
@@ -143,12 +161,13 @@ class Commits:
         self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and some sink is not known to have it
         self._lacking: Counter[int] = Counter()  # by commit: how many sinks are not known to have it
         self._outlets: Outlets | None = None  # of the lanes
+        self.queues: SinkQueues | None = None  # the deliveries of a job whose alerts wait for no commit
         self.lanes: list[Lane] = []
         self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
         self._forgettable: list[int] = []
         self._sent = Sent()  # alerts that sinks have and the job has forgotten
         self._from_checkpoint_ms: int | None = None
-        self.undelivered_bytes = self._outgoing_count = 0  # of `_outgoing`
+        self._outgoing_bytes = self._outgoing_count = 0  # of `_outgoing`
         self._base = 0  # the summand of a commit's number
         self._number = 0
         self._settled: int | None = None
@@ -289,11 +308,19 @@ class Commits:
     @property
     def undelivered_count(self) -> int:
         """The number of alerts and dead letters that some sink is not known to have."""
-        return self._outgoing_count + self.pending_output.count
+        in_memory = 0 if self.queues is None else self.queues.undelivered_count
+        return self._outgoing_count + self.pending_output.count + in_memory
+
+    @property
+    def undelivered_bytes(self) -> int:
+        """The bytes of alerts and dead letters that some sink is not known to have."""
+        return self._outgoing_bytes + (0 if self.queues is None else self.queues.undelivered_bytes)
 
     @property
     def backlogs(self) -> dict[str, Backlog]:
         """The alerts that wait for each sink of alerts, by its name."""
+        if self.queues is not None:
+            return self.queues.backlogs
         return {lane.name: lane.backlog for lane in self.lanes if lane.outlet.belongs is None}
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
@@ -393,7 +420,7 @@ class Commits:
         """Keep a commit's alerts in memory, until no sink lacks them."""
         self._outgoing[commit] = outgoing
         self._outgoing_count += outgoing.count
-        self.undelivered_bytes += outgoing.bytes
+        self._outgoing_bytes += outgoing.bytes
 
     @property
     def _is_checkpoint_due(self) -> bool:
@@ -438,6 +465,8 @@ class Commits:
         Raises: SinkError, StoreError, StateCorruptError; the job goes on from its last commit when started again.
         """
         copying = self._copying
+        if self.queues is not None:
+            self.queues.finish()
         if wait or (self._syncing is not None and self._syncing.done()):
             self._wait_for_sync()
         if copying is not None and (wait or copying.done()):
@@ -466,7 +495,7 @@ class Commits:
             if not self._lacking[commit]:
                 del self._lacking[commit], self._outgoing[commit]
                 self._outgoing_count -= outgoing.count
-                self.undelivered_bytes -= outgoing.bytes
+                self._outgoing_bytes -= outgoing.bytes
                 self._forgettable.append(commit)
         if self._changelog is not None:
             self._changelog.settle(delivery.changed)
@@ -481,7 +510,8 @@ class Commits:
         wait(self._tasks(), wait_s, FIRST_COMPLETED)
 
     def _tasks(self) -> list[Future[Any]]:
-        return [*futures_of(self.lanes), *([] if self._copying is None else [self._copying])]
+        queued = [] if self.queues is None else self.queues.tasks
+        return [*futures_of(self.lanes), *queued, *([] if self._copying is None else [self._copying])]
 
     def _copied(self, copying: Future[Published]) -> None:
         try:
@@ -568,6 +598,8 @@ class Commits:
     def close(self) -> None:
         """Wait for the background work, and close the store."""
         self._log_thread.shutdown()
+        if self.queues is not None:
+            self.queues.close()
         for lane in self.lanes:
             lane.close(wait=not self._is_left)
         if self._checkpoints is not None and not self._is_left:

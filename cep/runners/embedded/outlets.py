@@ -1,6 +1,7 @@
 """Alerts, dead letters and suppressed alerts of a commit → their sinks: step 4 of commit.py.
 
-Each sink takes its part of a commit by itself, from a thread of its own (lanes.py), so one that hangs delays no other.
+Each sink takes its part by itself, from a thread of its own, so one that hangs delays no other: lanes.py for committed
+alerts, sink_queues.py for alerts that wait for no commit.
 Every sink takes a number twice as if it came once. So a sink that is away is tried again under the same number, for as
 long as it takes.
 Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_commit.py,
@@ -96,16 +97,6 @@ class Outlets:
         names = self.names or [f"sink {place}" for place in range(len(self.sinks))]
         outlets = [Outlet(name, sink, belongs) for name, sink, belongs in lines if sink is not None]
         return [*outlets, *(Outlet(name, sink) for name, sink in zip(names, self.sinks, strict=True))]
-
-    def deliver(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
-        """Send alerts and lines to all sinks, one after the other, for a job whose alerts wait for no commit.
-
-        Raises: SinkError; the same number may then come again.
-        """
-        for outlet in self.all:
-            content = outlet.content(alerts, lines)
-            if len(content):
-                self.send(outlet, content, number)
 
     def send(self, outlet: Outlet, content: Content, number: int) -> None:
         """Write to a sink until it has the content, with leave to do so, which another process may have taken over.

@@ -31,6 +31,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.shares import EVENTS_ALONE
+from cep.runners.embedded.sink_queues import SinkQueues
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.step.counters import add_counts
 from cep.step.event_time import read_time
@@ -109,7 +110,9 @@ class Runner:
         self._behind: dict[str, bool] = {}
         self._clock = clock
         self._stop = _NEVER
-        self.unsent_count = 0  # alerts and dead letters on their way, where they do not wait for commits
+        self._before: dict[str, dict[str, int]] = {}  # the positions of the sources before the micro-batch
+        if pace.at_once:
+            commits.queues = SinkQueues(outlets, commits.count_delivered)
         self._look_ms = TIME_MS_MAX  # the clock at which the watermark may move by itself
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
@@ -139,10 +142,11 @@ class Runner:
         except SinkAwayError:  # a delivery that gave up because the job is to stop
             if not stop.is_set():
                 raise
-        except SourceAwayError:  # control records that were read are not applied: the next start reads them again
+        except SourceAwayError:  # records that were read are not matched: the next start reads them again
             if not stop.is_set():
                 raise
-            return
+            if not self._sources.holds_back:
+                return
         if stop.is_set() and has_started and not self._pace.at_once:
             self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
 
@@ -177,6 +181,7 @@ class Runner:
             self._give(accepted)
             self._is_dirty = True
         while self._sources.control is not None:
+            self._before = self._sources.positions()
             controls = self._controls(_WAIT_S)
             if controls:
                 self._step([], controls, time.monotonic())
@@ -193,6 +198,7 @@ class Runner:
             self.commit(is_due=True)
             if stop.is_set():
                 return False
+        self._before = sources.positions()
         controls = self._controls(0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         began_s = time.monotonic()
@@ -219,12 +225,16 @@ class Runner:
         """True if so much waits that nothing more is read until the sinks have taken some."""
         commits = self._commits
         is_full = commits.undelivered_count > UNDELIVERED_MAX or commits.undelivered_bytes > UNDELIVERED_BYTES_MAX
+        if commits.queues is not None and commits.queues.tasks:  # and no commit lets go of changed pages
+            is_full = is_full or self._engine.changed_bytes > _CHANGED_BYTES_MAX
         return is_full or commits.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
         """Notice finished deliveries, and commit if that is due, which the caller may know."""
         commits = self._commits
         commits.finish(wait=False)
+        if commits.queues is not None and commits.queues.tasks:
+            return  # a commit would lose alerts that wait in memory
         if not (self._is_dirty or commits.is_waiting):
             commits.checkpoint_quiet(self._engine)
             return
@@ -243,6 +253,10 @@ class Runner:
 
     def finish(self) -> None:
         """Commit and deliver everything. Events that wait for the watermark stay in the store."""
+        while self._commits.queues is not None and self._commits.queues.tasks:
+            self._commits.wait_for_delivery(_WAIT_S)
+            self._commits.finish(wait=False)
+            self._idle()
         self._commits.settle(self._engine, self._sources, self._outlets, self._idle)
         self._is_dirty = False
 
@@ -258,10 +272,11 @@ class Runner:
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:
         decoding_s = time.monotonic()
-        decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode, self._sources.mapping)
+        schema, sources = self._engine.job.schema, self._sources
+        decoded = self._answer(lambda: decode_chunks(schema, chunks, sources.decode, sources.mapping))
         matching_s = time.monotonic()
         if any(_is_heartbeat(data) for data in controls):
-            self._look()  # it counts for later events, not for earlier ones
+            self._answer(sources.events.look)  # it counts for later events, not for earlier ones
         behind = self._sources.events.behind()
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
         times = {
@@ -288,27 +303,31 @@ class Runner:
         self._report(BatchReport(self._commits.batch_id, *outcome))
         self._commits.batch_id += 1
 
-    def _look(self) -> None:
-        """Ask the source for its ends, until it answers or the job is to stop. Raises: SourceAwayError then."""
+    def _answer(self, ask: Callable[[], T]) -> T:
+        """Ask brokers or a registry for something that a micro-batch needs, until there is an answer.
+
+        Meanwhile the records of the micro-batch count as unread, and earlier alerts are committed and delivered.
+        Raises: SourceAwayError once the job is to stop.
+        """
         while True:
             try:
-                self._sources.events.look()
+                answer = ask()
             except SourceAwayError:
+                self._sources.hold_back(self._before)
                 self._idle()
                 if self._stop.wait(_WAIT_S):
                     raise
+                self.commit()
             else:
-                return
+                self._sources.release()
+                return answer
 
     def _give(self, stepped: Stepped) -> None:
-        if not self._pace.at_once:
+        if self._commits.queues is None:
             self._commits.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
-            self.unsent_count = stepped.alerts.num_rows + len(stepped.dead_letters)
-            self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
-            self.unsent_count = 0
-            for outlet in self._outlets.all:
-                self._commits.count_delivered(outlet, stepped.alerts.num_rows)
+            number = self._attempt + self._commits.batch_id
+            self._commits.queues.send(stepped.alerts, stepped.dead_letters, number)
 
 
 def _is_heartbeat(data: bytes) -> bool:

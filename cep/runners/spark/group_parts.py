@@ -76,9 +76,14 @@ def prepare_query(query: Path) -> None:
     """Refuse a query's keyed state with other variables, which Spark would drop; follow a folder that has moved.
 
     Spark writes down the whole paths of its schema files. In a checkpoint directory that was moved, or restored
-    elsewhere, it would look for them in the old place.
+    elsewhere, it would look for them in the old place. A disk that was full during the first plan leaves a part of it,
+    with which Spark refuses to start: that part is removed.
     Raises: UsageError, StateCorruptError.
     """
+    plans = [path for path in (query / "offsets").glob("*") if path.is_file()]
+    if not any(path.name.isdigit() for path in plans):
+        for path in plans:
+            path.unlink()
     for path in sorted(query.glob("state/*/_metadata/v2/*")):
         if not path.name.isdigit():
             continue

@@ -135,7 +135,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
         packed = packed.unionByName(_control_stream(spark, control, job.groups_count, store))
     if is_one_task:
         packed = packed.coalesce(1)  # the task that matches reads too: no shuffle, no second task to start
-    publish = None if settings.status is None else settings.status.publish
+    publish = None if settings.status is None else output.publisher(settings.status)
     output.rules = RuleOutput(settings.checkpoint.parent, rule_status(rulebook_of(rules, "").rulebook), publish)
     output.rules.announce()
     place = Place.of_driver(directory)

@@ -38,12 +38,13 @@ from cep.base.audit import is_audit
 from cep.base.errors import CepError
 from cep.base.limits import TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
 from cep.engine.alerts import NO_ALERTS, sorted_together
+from cep.rulebook.kafka import StatusTopic
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.meanings import current_names, forget_open_runs, open_runs
 from cep.runners.output import decode_alerts, encode_alerts
-from cep.runners.patience import Patience
+from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, MARKS, REFUSED, STATUS, WATERMARK
 from cep.runners.spark.paused_partitions import PausedPartitions
@@ -126,9 +127,15 @@ class LiveOutput:
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
         self.rules: RuleOutput | None = None
+        self._status: Newest | None = None
         self.paused_partitions: PausedPartitions | None = None
         self._stopping = threading.Event()
         self.refused_batch_id: int | None = None
+
+    def publisher(self, status: StatusTopic) -> Callable[[bytes], None]:
+        """Return the function that publishes the status of the rules, from one thread over all starts of the query."""
+        self._status = self._status or Newest(status.name, status.publish, self._patience)
+        return self._status.offer
 
     def stop(self) -> None:
         """Let the micro-batch that runs come to its end and refuse the next one."""
@@ -267,12 +274,14 @@ class LiveOutput:
         }
 
     def drain(self, look: Callable[[], None]) -> None:
-        """Wait until every sink has all alerts. A job that is to stop waits a moment only. Raises: SinkError.
+        """Wait until every sink has all alerts, and the status topic the rules. A job that is to stop waits a moment.
+
+        Raises: SinkError.
 
         `look` is called now and then.
         """
         deadline_s: float | None = None
-        while any(queue.sizes for queue in self._queues):
+        while any(queue.sizes for queue in self._queues) or not (self._status is None or self._status.settle(0.0)):
             self.check()
             look()
             if deadline_s is None and self._patience.stop.is_set():

@@ -7,8 +7,8 @@
 
 The deserializers make a dictionary of each record, which costs several times as much as JSON here. There is no columnar
 one. A record that does not match its schema is set aside. So is one whose schema the registry does not return, while it
-answers other requests. A registry that answers nothing ends the read, because the records may be valid. This module
-must not depend on Spark.
+answers other requests. If the registry answers nothing, the records may be valid: the caller gets SourceAwayError and
+reads them again later. This module must not depend on Spark.
 Tested by: tests/sources/registry/test_registry.py
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.errors import SourceError, UnreadableError, UsageError
+from cep.base.errors import SourceAwayError, SourceError, UnreadableError, UsageError
 from cep.base.limits import (
     FAILING_SCHEMAS_MAX,
     NESTED_RECORD_BYTES_MAX,
@@ -69,8 +69,8 @@ _TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, wh
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
     """Decode records of one topic into typed columns, and set aside the undecodable ones.
 
-    Values: binary; null is set aside. Raises: SourceError if the registry does not answer, UsageError for an unreadable
-    schema file.
+    Values: binary; null is set aside. Raises: SourceAwayError if the registry does not answer, SourceError if it has
+    refused this job every schema, UsageError for an unreadable schema file.
     """
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
@@ -221,7 +221,8 @@ def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
 def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
     """Map the first bytes of records whose schema is not to be had to the reason; put the others' into `shapes`.
 
-    Raises: SourceError if the registry does not answer, or has refused every schema so far for want of rights.
+    Raises: SourceAwayError if the registry does not answer; SourceError if it has refused every schema so far for want
+    of rights.
     """
     unknown: dict[bytes, str] = {}
     failing, denied = 0, list[str]()
@@ -234,7 +235,7 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
             count = FAILING_SCHEMAS_MAX if failing >= FAILING_SCHEMAS_MAX else UNKNOWN_SCHEMAS_MAX
             unknown[frame] = f"schema {number} is not asked for: {count} others are not to be had from the registry"
             continue
-        answer = _asked(form, number)
+        answer = _asked(form, number, has_schemas=bool(shapes))
         if isinstance(answer, Shape):
             shapes[frame] = answer
             continue
@@ -258,12 +259,13 @@ class _Refused:
     is_denied: bool = False
 
 
-def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
-    """Request a schema from the registry, which the client caches. Raises: SourceError without any answer.
+def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
+    """Request a schema from the registry, which the client caches. Raises: SourceAwayError without any answer.
 
     An invented id may get any error, or no answer. So after a failure another request is sent to the registry. If it
     answers that twice, the id is at fault; if not, the registry is unavailable, and the request is repeated as often as
-    its settings allow.
+    its settings allow. A registry that refuses access is unavailable to a job that has had schemas of it
+    (`has_schemas`). For another job the settings are wrong: SourceError.
     """
     waits, answers, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
@@ -272,16 +274,16 @@ def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
             if isinstance(answer, Shape) or not answer.is_failure:
                 return answer
             reason = answer.reason
-            if not _is_well(form):
+            if not _is_well(form.registry):
                 break
             answers += 1
             if answers == _WELL_TWICE:
                 return answer
         if answer.is_denied:
-            break
+            raise (SourceAwayError if has_schemas else SourceError)(_unanswered(form, reason))
         if attempt < waits["max.retries"]:
             time.sleep(min(waits["retries.wait.ms"] * 2**attempt, waits["retries.max.wait.ms"]) / 1_000)
-    raise SourceError(_unanswered(form, reason))
+    raise SourceAwayError(_unanswered(form, reason))
 
 
 def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
@@ -311,12 +313,17 @@ def _is_failure(error: SchemaRegistryError) -> bool:
     return status in _OF_THE_REGISTRY or status >= _SERVER_ERROR or (error.error_code or 0) >= _SERVER_ERROR_CODE
 
 
-def _is_well(form: RecordFormat) -> bool:
+def answers(registry: tuple[tuple[str, str], ...], wait_s: int) -> bool:
+    """Return True if a registry with these settings of a client answers within `wait_s`."""
+    return _is_well((*registry, ("timeout", str(wait_s))))
+
+
+def _is_well(registry: tuple[tuple[str, str], ...]) -> bool:
     """Return True if the registry answers a question in which no sender has a say."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
     try:
-        client_of(form.registry).get_schema_types()
+        client_of(registry).get_schema_types()
     except SchemaRegistryError as error:
         return not _is_failure(error)  # it may not have that page
     except Exception:  # noqa: BLE001 as above
@@ -359,7 +366,7 @@ def _shape_of_file(path: str) -> Shape:
 def _unanswered(form: RecordFormat, reason: str) -> str:
     return (
         f"the schema registry at {dict(form.registry).get('url')} {reason}; check its address and the rights to it; "
-        "the records are read again when the job is started again"
+        "no record is lost: the job reads them once it answers"
     )
 
 

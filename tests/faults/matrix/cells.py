@@ -40,7 +40,7 @@ from cep.sinks.base import TAKEN_OVER
 from tests.faults.matrix import stream
 from tests.faults.matrix.shims import forget_clients
 from tests.faults.matrix.virtual_kafka import CLUSTER, Cluster, Entry
-from tests.faults.matrix.virtual_parts import DISK, Bucket, Database, Disk, Webhook
+from tests.faults.matrix.virtual_parts import DISK, Bucket, Database, Disk, Registry, Webhook
 from tests.faults.matrix.virtual_spark import Query, SparkFolder
 from tests.faults.matrix.virtual_time import CLOCK, Ended, Process, VirtualEvent, VirtualTime
 
@@ -88,6 +88,7 @@ FAULTS = {
     "disk full": Fault(30),
     "disk read-only": Fault(30),
     "disk lost": Fault(10, needs_copy=True),
+    "registry down": Fault(40, "registry", "no answer since"),
     "clock 30 s ahead": Fault(40),
     "clock 30 s behind": Fault(40),
 }
@@ -191,7 +192,7 @@ class World:
         self.time = VirtualTime(stream.BEGIN_MS / 1_000 - 5.0)
         self.begin_s = stream.BEGIN_MS / 1_000
         self.cluster = Cluster(self.chance)
-        self.webhook, self.database, self.disk = Webhook(), Database(), Disk()
+        self.webhook, self.database, self.disk, self.registry = Webhook(), Database(), Disk(), Registry()
         self.cluster.create("payments", 2)
         for topic in ("alerts", "letters"):
             self.cluster.create(topic, 1)
@@ -308,6 +309,8 @@ class World:
             self.database.has_table = False
         elif name.startswith("PostgreSQL"):
             self.database.state = name.rpartition(" ")[2]
+        elif name.startswith("registry"):
+            self.registry.is_away = True
         elif name.startswith("S3"):
             Bucket.state = "failing" if "503" in name else "slow"
         elif name.startswith("disk"):
@@ -319,6 +322,7 @@ class World:
     def _end(self) -> None:
         self.time.pause(self.fault.lasts_s)
         self.cluster.state, self.webhook.state, self.database.state, Bucket.state = "up", "", "", ""
+        self.registry.is_away = False
         self.time.wrong_s = 0.0
         if self.disk.code and self.cell.fault == "disk lost":
             for process in self.processes:
@@ -391,7 +395,8 @@ class World:
         code = process.code
         if code is not None and MEANINGS[Exit(code)].restart is False:
             self.problem(f"exit {code}, after which nobody starts it again: {process.error}")
-        excused = ("brokers", "disk", "S3", "frozen")
+        is_start = process.observed is None or not process.observed.has_begun
+        excused = ("brokers", "disk", "S3", "frozen", *(["registry"] if is_start else []))
         if code == Exit.FAILED and not self.cell.fault.startswith(excused):
             self.problem(f"exit {code}: {process.error}")
         has_run = process.observed is not None and process.observed.has_begun
@@ -449,7 +454,10 @@ class World:
     def run(self) -> Result:
         """Go through the cell."""
         stream.write_rules(self.folder / "rules")
-        (self.folder / "cep.toml").write_text('[output.webhook]\nsecret = "env:CEP_MATRIX_SECRET"\n')
+        (self.folder / "cep.toml").write_text(
+            '[output.webhook]\nsecret = "env:CEP_MATRIX_SECRET"\n'
+            + ('[events.registry]\nurl = "http://registry:8081"\n' if self.cell.fault.startswith("registry") else "")
+        )
         if self.cell.moment == "start":
             self.begin(None)
         self.time.spawn(self.time.world, "sender", self.send)

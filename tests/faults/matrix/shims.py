@@ -35,16 +35,27 @@ _THREADS = (
     "cep.sinks.transactions.kafka", "cep.sources.live.kafka", "cep.runners.embedded.outlets",
     "cep.runners.spark.sink_queue", "cep.runners.spark.live_output",
 )  # fmt: skip
-_EXECUTORS = ("cep.runners.embedded.lanes", "cep.runners.embedded.commit", "cep.state.checkpoints")
+_EXECUTORS = (
+    "cep.runners.embedded.lanes",
+    "cep.runners.embedded.sink_queues",
+    "cep.runners.embedded.commit",
+    "cep.state.checkpoints",
+)
 _READERS = (
     "cep.sources.kafka", "cep.sources.live.kafka", "cep.sinks.transactions.kafka", "cep.runners.embedded.kafka",
 )  # fmt: skip
+_DECODERS = ("cep.cli.run.decode", "cep.runners.spark.kafka_events.decode")
 _WRITERS = ("cep.sinks.transactions.kafka", "cep.sinks.kafka", "cep.rulebook.kafka")
 _ADMINS = ("cep.sources.kafka", "cep.rulebook.kafka", "cep.base.kafka")
 
 
 def stand_ins(world: Any) -> dict[str, Any]:
     """Return what stands in for which name. `world()` is the world of the cell that runs."""
+
+    def decode(*given: Any) -> Any:
+        """Decode with the registry of the cell that runs."""
+        return world().registry.decode(*given)
+
     names: dict[str, Any] = {f"{module}.time": virtual.TIME for module in _TIMES}
     names |= {f"{module}.monotonic": virtual.monotonic for module in _MONOTONICS}
     names |= {f"{module}.threading": virtual.THREADING for module in _THREADS}
@@ -66,6 +77,8 @@ def stand_ins(world: Any) -> dict[str, Any]:
         "psycopg.connect": lambda *_, **__: world().database.connect(),
         "cep.runners.embedded.opening.RocksStore": DiskStore,
         "cep.runners.watch.shutil": SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=world().disk.free_bytes)),
+        **dict.fromkeys(_DECODERS, decode),
+        "cep.runners.watch.answers": lambda *_: not world().registry.is_away,
         "cep.cli.run.served": lambda *given, **_: world().serve(given[1]),
         "cep.cli.run.Stopping": lambda report, _: world().stopping(report),
         "cep.cli.run.Commits": lambda *given, **named: world().commits(*given, **named),

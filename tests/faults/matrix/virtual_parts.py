@@ -20,13 +20,19 @@ from typing import Any
 import httpx2
 import orjson
 import psycopg
+import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
-from cep.base.errors import CepError
+from cep.base.errors import CepError, SourceAwayError
+from cep.base.schema import Schema
+from cep.columnar.decode import Decoded
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import decode
 from cep.state.rocks import RocksStore, _translated
 from tests.faults.matrix.virtual_time import clock
 
 _HTTP_WAIT_S = 10.0
+_REGISTRY_S = 7.0  # of three pauses between four requests
 _STATUSES = {"refuses": (401, 302, 404, 503), "refuses alerts": (400,)}
 
 
@@ -55,6 +61,19 @@ class Webhook:
         if self.state == "breaks":
             raise httpx2.RemoteProtocolError("server disconnected without sending a response")
         return SimpleNamespace(is_success=True, status_code=200)
+
+
+@dataclass
+class Registry:
+    """A registry of schemas, of which each micro-batch needs one. It refuses connections while it is away."""
+
+    is_away: bool = False
+
+    def decode(self, form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
+        """Stand for the decoder, which asks the registry as often as its settings say."""
+        if self.is_away and not clock().pause(_REGISTRY_S, lambda: not self.is_away):
+            raise SourceAwayError("the schema registry at http://registry:8081 does not give schema 1")
+        return decode(form, schema, values, topic)
 
 
 @dataclass

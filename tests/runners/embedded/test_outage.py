@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,14 +16,17 @@ import pyarrow as pa
 import pytest
 
 from cep.base.errors import SinkAwayError, SinkError, SourceAwayError
+from cep.base.schema import Schema
+from cep.columnar.decode import Decoded, decode_json
 from cep.runners.embedded import run as run_module
+from cep.runners.embedded import sink_queues as queues_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import Pace, Runner
+from cep.runners.embedded.run import BatchReport, Pace, Runner
 from cep.runners.observe import Log, Observed
-from cep.runners.patience import Patience
+from cep.runners.patience import Newest, Patience
 from cep.runners.watch import Watch, Watched
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
@@ -183,3 +187,161 @@ def test_a_heartbeat_in_an_outage_waits_for_the_brokers(tmp_path: Path) -> None:
     assert commits.totals["control_heartbeat"] == 1
     engine.close()
     commits.close()
+
+
+@dataclass
+class Registry:
+    """A registry that gives no answer to some questions; without them records cannot be decoded."""
+
+    silent: Callable[[], bool]
+    asked: int = 0
+
+    def decode(self, schema: Schema, values: pa.Array) -> Decoded:
+        self.asked += 1
+        if self.silent():
+            raise SourceAwayError("no answer")
+        return decode_json(schema, values)
+
+
+class Few(Lines):
+    """A source that gives few lines at a time."""
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        return self.give(60)
+
+    def behind(self) -> dict[str, bool]:
+        return dict.fromkeys(("a", "b"), False)  # so that the watermark goes on with each micro-batch
+
+
+def test_records_wait_for_the_registry_of_their_schemas(tmp_path: Path) -> None:
+    """Earlier alerts are delivered meanwhile; a stop leaves the records to the next start, and nothing comes twice."""
+    stop, idle, counts = threading.Event(), list[int](), list[int]()
+    alerts = tmp_path / "alerts"
+    is_away, is_back = [False], threading.Event()
+    registry = Registry(lambda: is_away[0])
+
+    def report(batch: BatchReport) -> None:
+        counts.append(batch.alerts.num_rows)
+        is_away[0] = any(counts) and not is_back.is_set()  # as soon as there are alerts
+
+    def note_idle() -> None:
+        if is_away[0]:
+            idle.append(len(written(alerts)) if alerts.exists() else 0)
+            if len(idle) > 5 and idle[-1] == sum(counts):
+                stop.set()
+
+    for _ in range(2):
+        commits = Commits(StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20))
+        engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+        sources = Sources(Few(list(morning()), np.random.default_rng(1)), None, registry.decode)
+        outlets = Outlets((FileSink(alerts),), None)
+        runner = Runner(engine, sources, outlets, commits, Pace(), report, note_idle)
+        runner.run(stop)
+        if stop.is_set():
+            assert commits.undelivered_count == 0, "earlier alerts are delivered"
+            assert commits.totals["events"] < len(list(morning()))
+            stop.clear()
+            is_back.set()
+            is_away[0] = False
+        else:
+            commits.take(engine.step([], (END,), {}))
+            runner.finish()
+        engine.close()
+        commits.close()
+    assert len(idle) > 5, "the job is seen to wait"
+    assert written(alerts) == sorted(expected(morning(), GIVEN, tmp_path))
+
+
+@dataclass
+class Hanging:
+    """A sink that gives no answer until it is released."""
+
+    sink: AlertSink
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        self.released.wait()
+        self.sink.write(alerts, batch_id)
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_sink_that_hangs_delays_no_other_where_alerts_wait_for_no_commit(
+    has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues_module, "_TURN_S", 0.01)
+    commits = Commits(StoreSettings(tmp_path / "job" if has_folder else None, "rocksdb", cache_bytes=8 << 20))
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    hanging, names = Hanging(FileSink(tmp_path / "late")), ("late", "other")
+    outlets = Outlets((hanging, FileSink(tmp_path / "other")), None, names=names)
+    sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
+    runner = Runner(engine, sources, outlets, commits, Pace(at_once=True))
+    runner.start()
+    while not sources.events.ended:
+        runner.cycle(0.0)
+    while commits.backlogs["other"].size:
+        commits.wait_for_delivery(0.01)
+        commits.finish(wait=False)
+    count = len(written(tmp_path / "other"))
+    assert count > 0
+    assert not (tmp_path / "late").exists() or not written(tmp_path / "late")
+    assert {name: backlog.size for name, backlog in commits.backlogs.items()} == {"late": count, "other": 0}
+    assert commits.undelivered_count == count
+    assert commits.undelivered_bytes > 0
+    head = commits.head
+    runner.cycle(0.0)
+    assert commits.head is head, "no commit while alerts wait in memory"
+    hanging.released.set()
+    runner.finish()
+    assert written(tmp_path / "late") == written(tmp_path / "other")
+    assert (commits.undelivered_count, commits.undelivered_bytes) == (0, 0)
+    assert {commits.totals[f"alerts_delivered[{name}]"] for name in names} == {count}
+    assert (commits.head is not head) == has_folder
+    engine.close()
+    commits.close()
+
+
+def test_a_refusal_of_a_sink_ends_a_job_whose_alerts_wait_for_no_commit(tmp_path: Path) -> None:
+    @dataclass
+    class Refusing(Hanging):
+        def write(self, alerts: pa.Table, batch_id: int) -> None:
+            raise SinkError("no right to write")
+
+    with pytest.raises(SinkError, match="no right"):
+        live(tmp_path / "job", Refusing(FileSink(tmp_path / "alerts")), Patience(threading.Event()), at_once=True)
+
+
+def test_a_receiver_of_the_status_that_hangs_gets_the_newest_text() -> None:
+    taken, began, released = list[bytes](), threading.Event(), threading.Event()
+
+    def write(text: bytes) -> None:
+        began.set()
+        released.wait()
+        taken.append(text)
+
+    newest = Newest("status", write, Patience(threading.Event()))
+    newest.offer(b"1")
+    assert began.wait(60)
+    for text in (b"2", b"3"):
+        newest.offer(text)
+    assert not newest.settle(0.0)
+    released.set()
+    assert newest.settle(60.0)
+    assert taken == [b"1", b"3"]
+    newest.offer(b"4")
+    assert newest.settle(60.0)
+    assert taken[-1] == b"4"
+
+
+def test_a_refusal_of_the_status_reaches_the_job() -> None:
+    def refuse(_: bytes) -> None:
+        raise SinkError("no right to write")
+
+    newest = Newest("status", refuse, Patience(threading.Event()))
+    newest.offer(b"1")
+    with pytest.raises(SinkError, match="no right"):
+        newest.settle(60.0)
+    with pytest.raises(SinkError, match="no right"):
+        newest.offer(b"2")
