@@ -28,7 +28,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT
-from cep.columnar.mapping import FieldMapping
+from cep.columnar.mapping import FieldMapping, array_at, path_of_text
 from cep.columnar.texts import different_texts
 from cep.columnar.times import INT96_UNIT, has_zone, times_us
 from cep.sources.inputs import Records, files_of, kind_of
@@ -101,7 +101,10 @@ def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapp
     fields = tuple(
         name
         for name in schema.columns()
-        if any(name not in view.constants and view.path(name)[0] == source for view in records.mapping.views)
+        if any(
+            name not in view.constants and (view.path(name)[0] == source or view.path(name) == path_of_text(source))
+            for view in records.mapping.views
+        )
     )
     return replace(labels_of_column(tables, source, schema, words), fields=fields, views=views)
 
@@ -114,15 +117,16 @@ def labels_of_column(
     ids, values = [pa.array([], TEXT)], [pa.array([], TEXT)]
     for table in tables:
         id_columns = [name for name in id_names if name in table.column_names]
-        if column not in table.column_names or not id_columns:
+        label_values = _values_at(table, column)
+        if label_values is None or not id_columns:
             raise UsageError(
                 f"the events have no column {column}, or none of the ids {', '.join(id_names)}; give a column of "
                 "theirs, or a file of labels that is there"
             )
         id_ = pc.coalesce(*(_as_texts(table[name], name) for name in id_columns))
-        has_label = pc.and_(pc.is_valid(id_), pc.is_valid(table[column]))
+        has_label = pc.and_(pc.is_valid(id_), pc.is_valid(label_values))
         ids.append(id_.filter(has_label).combine_chunks())
-        values.append(_as_texts(table[column].filter(has_label), column).combine_chunks())
+        values.append(_as_texts(label_values.filter(has_label), column).combine_chunks())
     joined = pa.table({_EVENT_ID: pa.concat_arrays(ids), _LABEL: pa.concat_arrays(values)})
     labels = labels_of_table(joined, schema, f"the column {column}", words)
     # Only the frauds: a no in a column does not mean that anyone has checked.
@@ -253,7 +257,7 @@ def _read_lines(path: Path) -> pa.Table:
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
     """Read the ids and one more column of the events. Raises: SourceError, UsageError."""
     kind = kind_of(path)
-    column_names = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
+    column_names = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), *_root(column), column))
     tables = []
     for file in files_of(path):
         try:
@@ -284,4 +288,19 @@ def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldM
     columns = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
     ids = mapping.arrays(schema, columns, table.num_rows)
     chosen = {name: mapping.event_ids(_as_texts(ids[name], name)) for name in _id_names(schema) if name in ids}
-    return pa.table({**chosen, **({column: columns[column]} if column in columns else {})})
+    label_values = _values_at(table, column)
+    return pa.table({**chosen, **({} if label_values is None else {column: label_values})})
+
+
+def _root(column: str) -> tuple[str, ...]:
+    """Return the outermost name of a path into nested values."""
+    return path_of_text(column)[:1]
+
+
+def _values_at(table: pa.Table, column: str) -> pa.ChunkedArray | None:
+    """Return the column of this name, or the values at this path, such as `meta.fraud`; None if there are none."""
+    if column in table.column_names:
+        return table[column]
+    root = next((name for name in _root(column) if name in table.column_names), None)
+    values = None if root is None else array_at({root: pa.concat_arrays(table[root].chunks)}, path_of_text(column))
+    return None if values is None else pa.chunked_array([values])

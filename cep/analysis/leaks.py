@@ -74,6 +74,9 @@ def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str)
     frauds = int(is_fraud.sum())
     if frauds < _FRAUDS_MIN or not has_value.any():
         return ""
+    for holds, condition in ((has_value, "is not null"), (~has_value, "is null")):
+        if 2 * int((holds & is_fraud).sum()) >= _SEPARATES * (int(holds.sum()) + frauds):
+            return f"{name} {condition}"
     if type_.kind in _NUMBERS:
         values = np.asarray(column.fill_null(0)).astype(np.float64)[has_value]
         limit = _limit(values, is_fraud[has_value], frauds)

@@ -38,7 +38,7 @@ class Terms:
     Events outside of `period` do not count; neither do labels from their column. `label_words` is True for a word that
     means fraud. With `allow_label` rules may read the column of the labels. Labels of a column that are at most
     `episode_gap_ms` apart on a key are one fraud; 0: each is a fraud by itself. The key is `episode_key`, or the rules'
-    key if all have the same.
+    key if all have the same. `warns`: print warnings about labels and fields that leak them.
     """
 
     amount: str | None = None
@@ -50,6 +50,7 @@ class Terms:
     allow_label: bool = False
     episode_gap_ms: int = DAY_MS
     episode_key: str | None = None
+    warns: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def measure(
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     episodes = _episodes(labels, domains, terms)
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
-    for warning in warnings_of(history.events, marks, [*more, *in_conditions], labels):
+    for warning in warnings_of(history.events, marks, [*more, *in_conditions], labels) if terms.warns else ():
         console.print(f"warning: {warning}", markup=False)
     all_alerts = detections(history)
     judged = judge(history, marks, all_alerts, is_sent_only=True)

@@ -29,7 +29,7 @@ from cep.analysis.sides import JOIN, live_rules, sides_of
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
-from cep.base.schema import Kind, Schema
+from cep.base.schema import NO_KEY_KINDS, Kind, Schema
 from cep.base.terminal import Terminal
 from cep.columnar.batch import TEXT
 from cep.columnar.order import arranged_rows
@@ -176,12 +176,11 @@ def suggest(
 
     `marks_at` returns the frauds that were known at a time: the frauds that were known at the end of the first part are
     mined. A `key` such as `payer+payee` is a value that is in either field; money that comes back in a circle is found
-    if the paying field comes first. `report(count, total)` is told how many
-    sequences have been searched.
+    if the paying field comes first. `report(count, total)` is told how many sequences have been searched.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
     """
-    parts = key_fields(key, events.columns)
+    parts = key_fields(key, events.columns, events.schema)
     left_out = left_out_fields(events.schema, key, request)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
@@ -231,12 +230,15 @@ def suggest(
     return Suggested(suggestions, rejected, data, text, len(mined), days, int(later.sum()), producers)
 
 
-def key_fields(key: str, names: Collection[str]) -> list[str]:
-    """Return the fields of a key such as `card_id` or `payer+payee`. Raises: UsageError for one that is not there."""
+def key_fields(key: str, names: Collection[str], schema: Schema) -> list[str]:
+    """Return the fields of a key such as `card_id` or `payer+payee`. Raises: UsageError if one cannot be a key."""
     parts = [part.strip() for part in key.split(JOIN)]
     for part in parts:
         if part not in names:
             raise UsageError(f"--key {part} is no field of the events; these are: {', '.join(sorted(names))}")
+        type_ = schema.columns()[part]
+        if type_.kind in NO_KEY_KINDS:
+            raise UsageError(f"--key {part}: a key cannot be of type {type_}; use an id, a text, a number or an enum")
     return parts
 
 

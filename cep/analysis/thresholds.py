@@ -8,7 +8,7 @@ Tested by: tests/cli/test_report.py, tests/api/test_quality.py
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -89,7 +89,7 @@ def _by_default(replays: Replays, figures: Backtest) -> Drawn:
 def _drawn(replays: Replays, rule: OneRule, axes: Sequence[Axis]) -> Drawn:
     """Replay the values of a rule's parameters, some two together, and those near its lines, over the whole history."""
     terms, labels = replays.terms, replays.labels_of(rule.deployment.schema)
-    measured = measure(rule.deployment, replays.pieces_of, labels, terms, replays.console)
+    measured = measure(rule.deployment, replays.pieces_of, labels, replace(terms, warns=False), replays.console)
     whole = whole_time(measured.history.events, measured.marks)
     bench = Bench(
         rule.record, rule.lists, replays.pieces_of, measured.marks, (whole,), terms.cores, replays.console

@@ -22,6 +22,8 @@ Tested by: tests/api/test_describe.py
 from __future__ import annotations
 
 import re
+import shlex
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -37,7 +39,7 @@ from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import shown_symbol
 from cep.columnar.convert import Written, convert_us
 from cep.columnar.file_form import AS_WRITTEN, FileForm
-from cep.columnar.mapping import JOIN, ROW_NUMBER
+from cep.columnar.mapping import JOIN, ROW_NUMBER, path_of_text
 from cep.columnar.numbers import different_count
 from cep.columnar.texts import different_texts
 from cep.columnar.times import times_us
@@ -50,6 +52,7 @@ _WORDS_MAX = 6  # more different values than that are no enum
 _ROW_FIELD = "row_id"
 _ID_NAME = re.compile(r"num|key|uuid|ref|hash|^trans", re.IGNORECASE)
 _PARTS = ("year", "month", "day")
+_NAMES_OF_ANYTHING = {"id", "value", "name", "type", "code", "number"}
 # Names of columns whose numbers may be times.
 _TIME_NAME = re.compile(
     r"time|step|date|dt$|(^|[_ .])ts$|hour|second|stamp|(^|[_ .])at$|(?-i:[a-z]At$)|created|booked|posted",
@@ -156,7 +159,8 @@ def draft(
         else:
             kind = "time" if _is_read(values, forms) else _kind(values, column)
             if not keeps_labels and _is_label(column, values):
-                lines.append(f"  # {column}: a label, which is known only after the event; use it as --labels {column}")
+                flag = f"--labels {shlex.quote(column)}"
+                lines.append(f"  # {column}: a label, which is known only after the event; use it as {flag}")
                 continue
         if kind is None:
             lines.append(f"  # {column}: {values.type}, which no field can have")
@@ -214,7 +218,9 @@ def _quoted(name: str) -> str:
 
 
 def _last_name(path: str) -> str:
-    return path.rstrip('"').rpartition('."' if path.endswith('"') else ".")[2]
+    """Return the name of a value in others, such as `amount`; with the name before it where it says little alone."""
+    names = path_of_text(path) or (path,)
+    return "_".join(names[-2:] if names[-1].lower() in _NAMES_OF_ANYTHING else names[-1:])
 
 
 def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
@@ -261,16 +267,30 @@ def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
         names = [parts[name] for name in (*_PARTS, "time") if name in parts]
         form = {3: "%Y %m %d", 4: f"%Y %m %d {_clock(table[names[-1]])}"}[len(names)]
         return JOIN.join(names), {"time_form": form, "tz": "UTC"}
-    for lower, name in parts.items():
-        clocks = parts.get(lower.replace("date", "time")) if "date" in lower else None
-        if clocks is None or clocks == name or not _is_text(table[clocks].type):
-            continue
-        texts = table[clocks].drop_null().slice(0, _TEXTS_TRIED).to_pylist()
-        is_date = pa.types.is_date32(table[name].type)
-        day = "%Y-%m-%d" if is_date else (_form_of_column(table, name) or {}).get("time_form")
-        if day and texts and all(map(_CLOCK.fullmatch, texts)):
-            return JOIN.join((name, clocks)), {"time_form": f"{day} {_clock(table[clocks])}", "tz": "UTC"}
-    return None
+    clocks = [name for name in table.column_names if _are_clocks(table[name])]
+    days = {name: day for name in table.column_names if clocks and (day := _day_form(table, name))}
+    named = ((day, parts.get(day.lower().replace("date", "time"))) for day in days)
+    pairs = [(day, clock) for day, clock in named if clock in clocks]
+    if not pairs and len(days) == len(clocks) == 1:
+        pairs = [(*days, *clocks)]
+    if not pairs:
+        return None
+    day, clock = pairs[0]
+    return JOIN.join((day, clock)), {"time_form": f"{days[day]} {_clock(table[clock])}", "tz": "UTC"}
+
+
+def _are_clocks(values: pa.ChunkedArray) -> bool:
+    """Return True for texts that are all times of a day."""
+    texts = values.drop_null().slice(0, _TEXTS_TRIED).to_pylist() if _is_text(values.type) else []
+    return bool(texts) and all(map(_CLOCK.fullmatch, texts))
+
+
+def _day_form(table: pa.Table, name: str) -> str | None:
+    """Return how the days of a column are written; None for a column of other values."""
+    if pa.types.is_date32(table[name].type):
+        return "%Y-%m-%d"
+    form = (_form_of_column(table, name) or {}).get("time_form") if _is_text(table[name].type) else None
+    return None if form is None or _FORM_CLOCK.search(form) else form
 
 
 def _clock(times: pa.ChunkedArray) -> str:
@@ -423,7 +443,8 @@ def _text_scale(values: pa.ChunkedArray) -> int | None:
 
 def _field(column: str, names: Collection[str]) -> str:
     """Return the name of a column's field: its own, as far as the language has such names and nothing else has it."""
-    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", column) if not unicodedata.combining(sign))
+    name = re.sub(r"\W", "_", plain, flags=re.ASCII)
     name = f"_{name}" if not name or name[0].isdigit() else name
     while name in RESERVED or name in names:
         name += "_"

@@ -29,7 +29,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.schema import Schema
 from cep.columnar.file_form import AS_WRITTEN, FileForm
-from cep.columnar.mapping import FieldMapping, check_fields, view_of
+from cep.columnar.mapping import FieldMapping, array_at, check_fields, path_of_text, view_of
 from cep.columnar.route import KeyDomain
 from cep.columnar.shown import shown_row
 from cep.columnar.times import counting_skipped
@@ -198,9 +198,21 @@ def _with_skipped(pieces: Pieces, count: int) -> Pieces:
     return replace(pieces, pieces=chain(first, pieces.pieces)) if count else pieces
 
 
+def _inner_values(frame: Frame, column: str) -> pa.ChunkedArray | None:
+    """Return the values at a path such as `meta.fraud`; None if the frame has no such path."""
+    root = next((name for name in path_of_text(column)[:1] if name in frame.names), None)
+    if root is None:
+        return None
+    values = array_at({root: pa.concat_arrays(frame.columns([root])[root].chunks)}, path_of_text(column))
+    return None if values is None else pa.chunked_array([values])
+
+
 def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
     """Return the columns of the schema and one more. Raises: UsageError if the frame lacks that column."""
     if column not in frame.names:
+        inner = _inner_values(frame, column)
+        if inner is not None:
+            return events_table(frame, schema, naming).append_column(column, known_column(inner, column))
         raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
     table = events_table(frame, schema, naming)
     if column in table.column_names:

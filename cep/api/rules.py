@@ -271,7 +271,7 @@ class Rules:
         labelled = _labels(source, labels, schema, terms)
         search = replace(search, label_fields=labelled.fields)
         left_out = left_out_fields(schema, key, search)
-        fields = [*key_fields(key, fields_of(schema)), *(f for f in fields_of(schema) if f not in left_out)]
+        fields = [*key_fields(key, fields_of(schema), schema), *(f for f in fields_of(schema) if f not in left_out)]
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))

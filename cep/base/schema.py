@@ -40,6 +40,7 @@ class Kind(StrEnum):
 TIME_FIELD = "event_time"  # the field that holds the time of an event; its other times are values like any
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TEXT_KINDS = (Kind.ID, Kind.STRING)
+NO_KEY_KINDS = (Kind.FLOAT, Kind.TIME, Kind.DURATION)
 NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
 

@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
     deployment = deployed_folder(rules_path(options), errors, needs_rules=False)
     schema = deployment.schema
     fields = fields_of(schema)
-    parts = key_fields(options.key, fields)
+    parts = key_fields(options.key, fields, schema)
     wanted = replace(wanted, named=_last_name(deployment, options.out))
     given = given_events(options, schema)
     terms = replace(terms_of(options), episode_gap_ms=0)  # each labelled event is to be found

@@ -194,7 +194,7 @@ class FieldMapping:
         """Return the columns of the fields from the columns of the records; a field that no record has is left out."""
         fields = {}
         for name, path in self.paths(schema).items():
-            array = _array_at(columns, path)
+            array = array_at(columns, path)
             if array is not None:
                 fields[name] = array
         for name, text in self.constants.items():
@@ -261,7 +261,8 @@ def value_at(record: Any, path: Path) -> Any:
     return record
 
 
-def _array_at(columns: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
+def array_at(columns: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
+    """Return the values at a path of nested columns; None if they are missing."""
     array = columns.get(path[0])
     for name in path[1:]:
         if array is None or not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:

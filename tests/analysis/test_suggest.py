@@ -21,7 +21,7 @@ from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.marks import Marks
 from cep.analysis.measure import Terms, measure
 from cep.analysis.mine import Ground, Link
-from cep.analysis.suggest import Suggested, Wanted, ground_of, suggest
+from cep.analysis.suggest import Suggested, Wanted, ground_of, key_fields, suggest
 from cep.base.errors import UsageError
 from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
@@ -324,6 +324,9 @@ def test_nothing_to_learn_from(tmp_path: Path) -> None:
         suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
     with pytest.raises(UsageError, match="--key nobody is no field"):
         suggest(events, marks, pieces_of, "nobody", Wanted(3, 3, 0.8))
+    floats = load_text("event pay { tx_id id  event_time time  speed float? }").schema
+    with pytest.raises(UsageError, match=r"--key speed: a key cannot be of type float\?; use an id"):
+        key_fields("speed", ["speed"], floats)
 
 
 def test_frauds_that_were_reported_later_are_not_mined(tmp_path: Path) -> None:

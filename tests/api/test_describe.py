@@ -59,3 +59,36 @@ def test_a_query_without_an_id_and_a_frame_without_a_time_are_refused() -> None:
         cep.describe(pl.DataFrame(without_id).lazy())
     with pytest.raises(cep.CepError, match="no column is of times"):
         cep.describe(payments().drop_columns(["event_time"]))
+
+
+def test_a_day_and_the_time_of_the_day_are_one_time_under_any_names() -> None:
+    days = ["05.01.2026", "05.01.2026", "06.01.2026"]
+    table = pa.table({
+        "Buchungsnr": ["B1", "B2", "B3"], "Buchungstag": days, "Uhrzeit": ["00:06:01", "23:59:59", "12:00:00"],
+        "H\u00e4ndler": ["x y", "z z", "x z"], "Betrug": [0, 1, 0],
+    })  # fmt: skip
+    draft = cep.describe(table, "payment")
+    assert draft.columns == {"event_time": "Buchungstag + Uhrzeit", "Handler": "H\u00e4ndler"}
+    assert draft.forms == {"time_form": "%d.%m.%Y %H:%M:%S", "tz": "UTC"}
+    assert "# Betrug: a label" in draft.text
+    other = table.append_column("Valuta", pa.array(days))
+    assert cep.describe(other, "payment").columns["event_time"] == "Buchungstag", "two days: the clock may be of either"
+
+
+def test_a_name_that_fits_anything_has_the_name_before_it() -> None:
+    inner = pa.array([{"id": 7, "amount": {"value": 1.5}}, {"id": 7, "amount": {"value": 2.25}}])
+    times = pa.array([0, 1_000], pa.timestamp("ms", "UTC"))
+    table = pa.table({"eventId": ["a", "b"], "at": times, "card": inner, "Is Fraud?": [True, False]})
+    draft = cep.describe(table, "payment")
+    names = {"event_time": "at", "card_id": "card.id", "amount_value": "card.amount.value"}
+    assert draft.columns == names
+    assert "amount_value  decimal(2)" in draft.text
+    assert "use it as --labels 'Is Fraud?'" in draft.text
+
+
+def test_labels_inside_other_values_are_read_by_their_path() -> None:
+    table = payments()
+    is_fraud = [{"labels": {"fraud": number % 2 == 0}} for number in range(table.num_rows)]
+    rules = cep.parse(f"{cep.describe(table, 'payment').text}\npattern p by card_id {{ seq p  where p: payment }}")
+    quality = rules.backtest(table.append_column("meta", pa.array(is_fraud)), labels="meta.labels.fraud", cores=2)
+    assert quality.figures.together.precision.value == 0.5

@@ -6,14 +6,12 @@ Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 from __future__ import annotations
 
 from cep.base.limits import VARIABLES_MAX
-from cep.base.schema import EventType, Kind
+from cep.base.schema import NO_KEY_KINDS, EventType
 from cep.lang.check.draft import Draft
 from cep.lang.check.order import order_of
 from cep.lang.check.resolve import duplicate
 from cep.lang.diagnostics import Fix, Label, Span
 from cep.lang.syntax import WhereSyntax
-
-_NO_KEY = (Kind.FLOAT, Kind.TIME, Kind.DURATION)
 
 
 def check_places(draft: Draft) -> None:
@@ -109,7 +107,7 @@ def check_key(draft: Draft) -> None:
                 span = draft.resolved.event_spans[event_type.name]
                 labels = (Label(span, "this event type has no such field"),)
                 draft.collector.unknown("CEP417", message, key.name, key.span, names, "its fields", labels)
-            elif field.type.kind in _NO_KEY:
+            elif field.type.kind in NO_KEY_KINDS:
                 message = f"a key cannot be of type {field.type}"
                 draft.collector.add("CEP417", message, key.span, "use an id, a text, a number or an enum")
 
