@@ -21,6 +21,7 @@ from cep.analysis.marks import Episodes, Marks, key_field, mark_events
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.columnar.route import KeyDomain
+from cep.lang.field_names import Role, role_of
 from cep.model.setting_types import duration_ms
 from cep.report.plan import plan
 from cep.rulebook.deploy import Deployment
@@ -149,8 +150,14 @@ def state_bytes(measured: Measured) -> dict[str, int]:
 
 
 def amount_field(schema: Schema, name: str | None) -> str | None:
-    """Return the field of an event's money: the one named, or `amount` if there is one. Raises: UsageError."""
+    """Return the field of an event's money: the one named, `amount`, or the only one whose name says money.
+
+    Raises: UsageError for a name that is no field of numbers.
+    """
     type_ = schema.columns().get(name or _AMOUNT)
+    if name is None and type_ is None:
+        money = [field for field, type_ in schema.columns().items() if type_.is_number and role_of(field) is Role.MONEY]
+        return money[0] if len(money) == 1 else None
     is_number = type_ is not None and type_.is_number
     if name is not None and not is_number:
         numbers = ", ".join(field for field, type_ in schema.columns().items() if type_.is_number)

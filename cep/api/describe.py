@@ -270,9 +270,9 @@ def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
     clocks = [name for name in table.column_names if _are_clocks(table[name])]
     days = {name: day for name in table.column_names if clocks and (day := _day_form(table, name))}
     named = ((day, parts.get(day.lower().replace("date", "time"))) for day in days)
-    pairs = [(day, clock) for day, clock in named if clock in clocks]
+    pairs = [(day, clock) for day, clock in named if clock is not None and clock in clocks]
     if not pairs and len(days) == len(clocks) == 1:
-        pairs = [(*days, *clocks)]
+        pairs = [(next(iter(days)), clocks[0])]
     if not pairs:
         return None
     day, clock = pairs[0]

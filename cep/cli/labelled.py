@@ -43,7 +43,11 @@ def add_label_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file of labels, or a column of the events that is true, 1 or a kind of fraud for bad ones",
     )
     add_label_terms(parser)
-    parser.add_argument("--amount", metavar="FIELD", help="field of an event's money (default: amount)")
+    parser.add_argument(
+        "--amount",
+        metavar="FIELD",
+        help="field of an event's money (default: amount, or the only field whose name says money)",
+    )
     parser.add_argument(
         "--as-of",
         metavar="TIME",

@@ -17,6 +17,7 @@ from cep.analysis.backtest import ALL, Figures, ratio
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, amount_field, measure
 from cep.base.errors import UsageError
+from cep.lang.load import load_text
 from tests.analysis import oracle
 from tests.analysis.bench_data import DAY_MS, NAMES, START_MS, deployed, payments, pieces_of
 
@@ -140,6 +141,10 @@ def test_an_amount_that_is_no_number_is_refused() -> None:
     assert amount_field(schema, None) == "amount"
     with pytest.raises(UsageError, match="--amount shop is no field of numbers"):
         amount_field(schema, "shop")
+    drafts = {"Betrag decimal(2)  hour int": "Betrag", "fee float  paid float": None, "fee bool": None}
+    for fields, field in drafts.items():
+        schema = load_text(f"event pay {{ tx_id id  event_time time  {fields} }}").schema
+        assert amount_field(schema, None) == field
 
 
 @pytest.mark.parametrize("gap_ms", [3_600_000, DAY_MS])
