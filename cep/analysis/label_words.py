@@ -4,7 +4,8 @@
     fraud     1, true, yes, fraud, bad …; a word such as stolen_card is its kind
     unknown   `--label-words review=honest`, or `*=fraud` for all others
 
-A wrong guess turns each figure around, so no unknown word is guessed.
+A wrong guess turns each figure around, so no unknown word is guessed. F alone is false only next to T or true: next to
+G it may be fraud.
 Tested by: tests/analysis/test_labels.py
 """
 
@@ -61,6 +62,12 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     texts = coded.dictionary.slice(0, _WORDS_MAX + 1).to_pylist()
     label_values = [_verdict(text, words) for text in texts]
+    plain_words = {text.strip().lower() for text in texts}
+    if "f" in plain_words and "f" not in words and not plain_words & {"t", "true"}:
+        doubt = words.get(ALL_OTHERS)
+        label_values = [
+            doubt if text.strip().lower() == "f" else verdict for text, verdict in zip(texts, label_values, strict=True)
+        ]
     unknown = [code for code, verdict in enumerate(label_values) if verdict is None]
     if unknown or len(coded.dictionary) > _WORDS_MAX:
         counts = np.bincount(codes[codes >= 0], minlength=len(coded.dictionary))

@@ -199,7 +199,7 @@ def _with_skipped(pieces: Pieces, count: int) -> Pieces:
 
 
 def _inner_values(frame: Frame, column: str) -> pa.ChunkedArray | None:
-    """Return the values at a path such as `meta.fraud`; None if the frame has no such path."""
+    """Return the values at a path such as `meta.fraud`; None if the path is missing."""
     root = next((name for name in path_of_text(column)[:1] if name in frame.names), None)
     if root is None:
         return None

@@ -9,10 +9,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from cep.base.visible import HIDDEN, visible
+
+_WIDTH_MAX = 10_000
+
+
+def print_whole(table: Table, console: Console) -> None:
+    """Print a table with whole cells, in long lines where the terminal is narrower."""
+    wide = console.options.update(width=_WIDTH_MAX)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    console.print(table)
 
 
 class Terminal(Console):

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.measure import measure_files
 from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, print_whole
 from cep.cli.given_events import given_events
 from cep.cli.labelled import (
     add_label_arguments,
@@ -40,7 +39,6 @@ examples:
   cep backtest --rules rules --events history.parquet --labels is_fraud
   cep backtest --rules rules --events history/ --labels chargebacks.csv --as-of 2026-03-01T00:00:00Z --json figures.json
 """
-_WIDTH_MAX = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,11 +122,9 @@ def _print_table(title: str, every: Sequence[Figures], columns: _Columns, consol
         table.add_column(name, justify="right", no_wrap=True)
     for each in every:
         table.add_row(each.rule, *(text(each) for text in columns.values()))
-    wide = console.options.update(width=_WIDTH_MAX)
-    console.width = max(console.width, Measurement.get(console, wide, table).maximum)  # whole cells, if long lines
     console.print()
     console.print(f"{title}:", markup=False)
-    console.print(table)
+    print_whole(table, console)
 
 
 def show_ratio(share: Ratio) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 from cep.analysis.backtest import Figures
 from cep.analysis.label_words import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, print_whole
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import add_label_terms, deployed_folder
@@ -111,7 +111,7 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     table.add_row("µs an event", *(_cost(each) for each in replays))
     for name in ("run_steps", "runs_started"):
         table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(each, name) for each in replays))
-    console.print(table)
+    print_whole(table, console)
 
 
 def _add_quality(table: Table, title: str, sets: Sequence[tuple[Figures, Sequence[Figures]]]) -> None:

@@ -16,7 +16,7 @@ from cep.analysis.measure import measure_files
 from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, print_whole
 from cep.cli.given_events import given_events
 from cep.cli.labelled import (
     add_label_arguments,
@@ -114,4 +114,4 @@ def _print(pruned: Pruned, console: Console) -> None:
             f"{each.wrong:,}",
         )
         table.add_row(each.rule, *numbers)
-    console.print(table)
+    print_whole(table, console)

@@ -22,7 +22,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
 from cep.base.progress import shown_progress
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, print_whole
 from cep.base.utc import utc_text
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events
@@ -221,4 +221,4 @@ def _print(outcome: Suggested, precision: float, console: Console) -> None:
             "–" if each.new is None else f"{each.new:,}",
             show_ratio(each.chosen_for),
         )
-    console.print(table)
+    print_whole(table, console)

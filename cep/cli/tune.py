@@ -22,7 +22,7 @@ from cep.analysis.split import parts_of_time
 from cep.analysis.tune import Aim, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, print_whole
 from cep.base.toml import with_value
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
@@ -145,7 +145,7 @@ def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:
                 shares = (with_interval(row.precision), with_interval(row.recall), f"{row.f1:.3f}")
                 numbers = (f"{row.alerts:,}", f"{row.alerts_per_day:,.1f}", *shares, f"{row.money:,.2f}")
                 table.add_row(f"{name}, {row.part}", *numbers)
-    console.print(table)
+    print_whole(table, console)
     console.print()
     if tuned.candidate != tuned.present:
         console.print(f"{aim.objective} on test, with intervals of 95 %: present {_interval(tuned.test[0])}, candidate "
@@ -177,7 +177,7 @@ def _print_tried(tuned: Tuned, console: Console) -> None:
             for part in ("train", "validation") for name in ("alerts", "value")
         )  # fmt: skip
         table.add_row("present" if row == unchanged else "", *(str(columns[name][row]) for name in names), *figures)
-    console.print(table)
+    print_whole(table, console)
     if len(order) > len(shown):
         console.print(f"and {len(order) - len(shown):,} others, which --json has", markup=False)
 

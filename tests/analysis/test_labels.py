@@ -147,6 +147,13 @@ def test_words_of_labels() -> None:
     doubtful = pa.table({"tx_id": range(4), "fraud": ["review", "odd", "review", "legit"]})
     with pytest.raises(UsageError, match=r"'review' \(2\), 'odd' \(1\).*--label-words review=honest.* legit, "):
         labels_of_column([doubtful], "fraud", SCHEMA)
+    letters = pa.table({"tx_id": ["0", "1", "2"], "fraud": ["F", "G", "G"]})
+    with pytest.raises(UsageError, match=r"'G' \(2\), 'F' \(1\)"):
+        labels_of_column([letters], "fraud", SCHEMA)
+    said = label_words(["G=honest", "F=fraud"])
+    assert labels_of_column([letters], "fraud", SCHEMA, said).keys.to_pylist() == ["0"]
+    true_or_false = pa.table({"tx_id": ["0", "1"], "fraud": ["F", "T"]})
+    assert labels_of_column([true_or_false], "fraud", SCHEMA).keys.to_pylist() == ["1"]
     words = label_words(["Review=honest", "*=fraud"])
     labels = labels_of_column([doubtful], "fraud", SCHEMA, words)
     assert (labels.keys.to_pylist(), labels.kind.to_pylist()) == (["1"], ["odd"])

@@ -36,6 +36,7 @@ def test_a_change_is_proposed_and_written_if_asked(folder: Path, capsys: pytest.
     assert tune(folder, *ranges, "--json", str(folder / "tuned.json")) == 0
     printed = capsys.readouterr().out
     assert "108 settings compared, all of them exactly" in printed
+    assert "…" not in printed, "a narrow terminal gets long lines, not cut figures"
     assert "-large = 100.0 # of 2025\n+least = 3\n+large = 450.0 # of 2025" in printed
     assert path.read_text() == before
     tuned = orjson.loads((folder / "tuned.json").read_bytes())
