@@ -66,7 +66,7 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
     if "f" in plain_words and "f" not in words and not plain_words & {"t", "true"}:
         doubt = words.get(ALL_OTHERS)
         label_values = [
-            doubt if text.strip().lower() == "f" else verdict for text, verdict in zip(texts, label_values, strict=True)
+            doubt if text.strip().lower() == "f" else value for text, value in zip(texts, label_values, strict=True)
         ]
     unknown = [code for code, verdict in enumerate(label_values) if verdict is None]
     if unknown or len(coded.dictionary) > _WORDS_MAX:
