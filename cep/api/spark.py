@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -24,7 +25,7 @@ from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.lang.diagnostics import did_you_mean
 from cep.model.settings import read_settings
 from cep.rulebook.store import RulebookStore
-from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, open_checkpoint
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, open_checkpoint, read_job
 from cep.step.job import Job
 
 _LOCAL = ("timestamp_ntz", "date")
@@ -93,6 +94,9 @@ def match_stream_spark(
     directory = None if folder is None else Path(folder)
     if directory is not None:
         first, _ = open_checkpoint(directory, job, initial)
+        stored = read_job(directory)
+        assert stored is not None, "open_checkpoint has written it"
+        job = replace(job, digest_key=stored.digest_key)
         if first != initial:
             warnings.warn(
                 f"{directory} goes on with the rules it began with; send what has changed as control records",
@@ -100,6 +104,8 @@ def match_stream_spark(
             )  # fmt: skip
         initial = first
         deployment.rulebook.lists.store.copy_into(RulebookStore((directory / RULEBOOKS_FOLDER).resolve()).lists)
+    elif job.dedup_ms:
+        job = replace(job, digest_key="")  # without a folder, no start after this one would know the key
     rules = StreamRules(job, deployment.rulebook, initial, directory)
     return match_stream(rules, _fields(events, job.schema, naming), control, metrics, naming.values(job.schema))
 

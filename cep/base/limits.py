@@ -120,9 +120,13 @@ PARQUET_PAGES_MAX = 1_048_576
 PARQUET_DICTIONARY_TEXTS_MAX = 262_144
 # The header of a page: sizes, and the least and the largest value. A file with a longer one is set aside.
 PARQUET_HEADER_BYTES_MAX = 1_048_576
-# Rows of a file of Parquet for each of its bytes. An event has an id and a time, and takes some bytes; equal rows take
-# almost none, and each would be a record. A file with more is set aside.
-PARQUET_ROWS_PER_BYTE_MAX = 1_000
+# Rows of a file of Parquet for each of its bytes. An event has an id and a time, and takes some bytes; equal rows, and
+# numbers in order, take almost none, and each would be a record, with an alert or a dead letter of 300 bytes. A file
+# with more is set aside.
+PARQUET_ROWS_PER_BYTE_MAX = 4
+# Dead letters of a piece of a file or of a micro-batch that are equal to the last byte. Further ones are not written;
+# `letters_left_out` counts them. The counters of set-aside records still count all records.
+EQUAL_LETTERS_MAX = 100
 # One line of alerts, dead letters or audit that a verb reads back. An alert has every event that it binds.
 LINE_BYTES_MAX = 268_435_456
 # One of the JSON files of a job: its settings, first rules, totals, rules in force. A rule takes some kilobytes.

@@ -115,7 +115,7 @@ def opened(
         raise UsageError(
             f"the job of {checkpoint} did not begin from {settings.warm_start}; give a new checkpoint folder"
         )
-    return replace(job, begins_ms=stored.begins_ms), initial, goes_on
+    return replace(job, begins_ms=stored.begins_ms, digest_key=stored.digest_key), initial, goes_on
 
 
 def webhook_target(settings: Settings, url: str) -> WebhookTarget:

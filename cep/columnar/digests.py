@@ -3,8 +3,11 @@
     KEYS      event type and the values of all key fields of the job
     CONTENT   these, the event time to the microsecond, and every other field
 
-A digest is 64 bits of type, name and value of each field that has a value. It is the same in every process and does not
-change when a type gets a field that events do not have.
+A digest is 64 bits of type, name and value of each field that has a value. It is the same in every process of a job and
+does not change when a type gets a field that events do not have.
+
+A digest has a key, which the job draws when it begins. Without it a sender could make two events with one id and one
+digest, such as a decoy and a fraud with another amount: the job would ignore the second one as a repeat of the first.
 Tested by: tests/columnar/test_digests.py
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from typing import TypeVar
 
 import numpy as np
@@ -29,25 +33,29 @@ KEYS, CONTENT = "\x00keys", "\x00content"  # no field can have such a name
 _TIME, _MICROSECONDS = "\x00time_ms", "\x00us"
 _ALL_VALID = read_only(np.empty(0, np.uint8))
 _WORD_BITS = 64
+_SALT_WORDS = 3
 _SALTS_CACHED = 64
 E = TypeVar("E", Decoded, EventBatch)
 
 
-def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E) -> E:
-    """Add the two columns. Cost: a pass over each column that has values."""
-    type_salts = _salts(tuple(event_type.name for event_type in schema.event_types))
+def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E, key: str = "") -> E:
+    """Add the two columns. Cost: a pass over each column that has values.
+
+    `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anybody can compute.
+    """
+    type_salts = _salts(tuple(event_type.name for event_type in schema.event_types), key)
     names = (_TIME, _MICROSECONDS, *decoded.columns)
-    salts = dict(zip(names, _salts(names), strict=True))
+    salts = dict(zip(names, _salts(names, key), strict=True))
     key_fields = {name for domain in domains for name in domain}
     keys: UInt64 = type_salts[decoded.event_type, 0]
     for name in key_fields:
         _add(decoded.columns[name], salts[name], keys)
     content = keys.copy()
-    add_numbers(read_only(decoded.time_ms), _ALL_VALID, 0, salts[_TIME][0], content)
+    add_numbers(read_only(decoded.time_ms), _ALL_VALID, 0, salts[_TIME], content)
     if decoded.order is not None and (us := np.ascontiguousarray(decoded.order[:, ORDER_US])).any():
         # An event of a whole millisecond has one digest, whether or not its batch has an order table.
         has_us = read_only(np.packbits(us != 0, bitorder="little"))
-        add_numbers(read_only(us), has_us, 0, salts[_MICROSECONDS][0], content)
+        add_numbers(read_only(us), has_us, 0, salts[_MICROSECONDS], content)
     for name, column in decoded.columns.items():
         if name not in key_fields:
             _add(column, salts[name], content)
@@ -63,9 +71,14 @@ def without_digests(batch: EventBatch) -> EventBatch:
 
 
 @lru_cache(_SALTS_CACHED)
-def _salts(names: tuple[str, ...]) -> UInt64:
-    """Return a salt for each name: uint64[N, 2], read-only."""
-    salts = np.empty((len(names), 2), np.uint64)
+def _salts(names: tuple[str, ...], key: str) -> UInt64:
+    """Return a salt for each name: uint64[N, 3], read-only. The third word is 0 without a key."""
+    salts = np.zeros((len(names), _SALT_WORDS), np.uint64)
+    if key:
+        for number, name in enumerate(names):
+            salt = blake2b(name.encode(), key=bytes.fromhex(key), digest_size=8 * _SALT_WORDS).digest()
+            salts[number] = np.frombuffer(salt, "<u8")
+        return read_only(salts)
     for seed in range(2):
         column = np.empty(len(names), np.uint64)
         hash_texts(*text_buffers(pa.array(names, TEXT)), seed, column)
@@ -83,9 +96,9 @@ def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
         add_texts(*text_buffers(column), bits, first, salt, digest)
     elif column.type.bit_width == _WORD_BITS:
         words = read_only(np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8))
-        add_numbers(words, bits, first, salt[0], digest)
+        add_numbers(words, bits, first, salt, digest)
     else:
-        add_numbers(read_only(slot_values(column)), bits, first, salt[0], digest)
+        add_numbers(read_only(slot_values(column)), bits, first, salt, digest)
 
 
 def _bitmap(column: pa.Array) -> UInt8:

@@ -17,20 +17,23 @@ _U = np.uint64
 
 
 @bare
-def add_numbers(values: Int64, validity: UInt8, first: int, salt: np.uint64, out: UInt64) -> None:
+def add_numbers(values: Int64, validity: UInt8, first: int, salt: UInt64, out: UInt64) -> None:
     """Add the hash of each number of int64[N] to out uint64[N].
 
-    Shapes: validity is a bitmap whose bit first + i says that number i has a value; empty if all have one.
+    Shapes: validity is a bitmap whose bit first + i says that number i has a value; empty if all have one; salt
+    uint64[3]. With a secret salt there are two rounds, because differences of two numbers may survive one.
     """
+    is_secret = salt[2] != 0
     for i in range(out.shape[0]):
         bit = first + i
         if validity.shape[0] == 0 or validity[bit >> 3] >> (bit & 7) & 1:
-            out[i] += finished(_U(values[i]) * HASH_PRIME ^ salt)
+            h = finished(_U(values[i]) * HASH_PRIME ^ salt[0])
+            out[i] += finished(h ^ salt[2]) if is_secret else h
 
 
 @bare
 def add_texts(offsets: Int64, data: UInt8, validity: UInt8, first: int, salt: UInt64, out: UInt64) -> None:
-    """Add the hash of each text data[offsets[i]:offsets[i + 1]] to out uint64[N]. Shapes: salt uint64[2]; validity as
+    """Add the hash of each text data[offsets[i]:offsets[i + 1]] to out uint64[N]. Shapes: salt uint64[3]; validity as
     of `add_numbers`."""
     for i in range(out.shape[0]):
         bit = first + i

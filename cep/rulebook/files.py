@@ -17,6 +17,7 @@ from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import CONTROL_FILE_BYTES_MAX, IMPORTS_MAX, RULE_FILE_BYTES_MAX
 from cep.base.reading import Folder, read_file, repository_of
 from cep.lang.load import bundle_checked, load_files, read_source
+from cep.lang.parse.lexer import without_comments
 from cep.lists.store import ListStore, given_name
 from cep.model.problem import Problem
 from cep.model.rule import (
@@ -33,8 +34,8 @@ from cep.rulebook.compatible import remember
 from cep.rulebook.lock import oldest_first
 
 _TEXTS_CACHED = 4_096  # rules and the lists of their patterns are read one after the other
-_LIST = re.compile(r"^\s*list\s+\w+\s*:", re.MULTILINE)
-_IMPORT = re.compile(r'\bimport\s+"([^"\n]+)"')
+_LIST = re.compile(r"\blist\b")
+_IMPORT = re.compile(r'\bimport\b[^"]*"((?:[^"\\]|\\.)*)"')
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
@@ -172,11 +173,12 @@ class _Glance:
         """Return whether the file itself may declare a list, and its imports."""
         if path not in self._seen:
             try:
-                text = read_source(path, self._root)
+                text = without_comments(read_source(path, self._root))
             except UnreadableError:
                 text = ""  # `read_rules` says why
-            imported = {path.parent / name for name in _IMPORT.findall(text)}
-            self._seen[path] = _LIST.search(text) is not None, imported
+            names = _IMPORT.findall(text)
+            declares = _LIST.search(text) is not None or any("\\" in name for name in names)
+            self._seen[path] = declares, {path.parent / name for name in names}
         return self._seen[path]
 
 

@@ -29,6 +29,7 @@ Tested by: tests/rulebook/test_signers.py
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +59,14 @@ from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust
 _HEAD = b"cep signers 1\n"
 _WITHOUT_MARKS = {"LATIN", "GREEK", "CYRILLIC"}  # scripts that have each accented letter as one character
 _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}
-_LOOK_ALIKE = (("1", "l"), ("0", "o"), ("rn", "m"), ("vv", "w"))  # of small letters; a large I looks like an l
+# Letters and digits that look like others, after `casefold`; a large I looks like an l.
+_LOOK_ALIKE = (("1", "l"), ("0", "o"), ("5", "s"), ("8", "b"), ("2", "z"), ("rn", "m"), ("cl", "d"), ("vv", "w"),
+    ("\u0131", "i"), ("\u0237", "j"), ("\u0138", "k"), ("\u01bf", "p"), ("\u0280", "r"), ("\u028b", "v"),
+    ("\u0269", "l"), ("\u04cf", "\u0456"),
+)  # fmt: skip
+# Latin letters that names have: without phonetic letters, small capitals and clicks, which look like the others.
+_LATIN_NAMES = re.compile("[A-Za-z\u00aa-\u01bf\u01c4-\u024f\u1e00-\u1eff]")
+_NO_SIGNS = re.compile(r"[^\w\s]|_")
 _VERSION_MAX = 2**31 - 1
 _Text = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
 
@@ -250,6 +258,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
             shown = " ".join(f"U+{ord(c):04X}" for c in hidden) or "no letter"
             raise UsageError(f"{path} has a name with {shown}: {visible(name)}; write it with letters alone")
         for char in filter(str.isalpha, name):
+            if _script(char) == "LATIN" and not _LATIN_NAMES.match(char):
+                text = f"{path} has a name with a letter of phonetics, U+{ord(char):04X}: {visible(name)}"
+                raise UsageError(f"{text}; write it with the letters of a language")
             scripts.setdefault(_script(char), name)
         marks = [c for c in name if unicodedata.category(c)[0] == "M"]
         if marks and scripts.keys() & _WITHOUT_MARKS:
@@ -266,8 +277,8 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 
 def _look(name: str) -> str:
-    """Return a text that is equal for names whose letters look alike: Al and AI, Bern and Bem."""
-    look = name.replace("I", "l").casefold()
+    """Return a text that is equal for names that look alike: Al and AI, Bern and Bem, and the same with other signs."""
+    look = _NO_SIGNS.sub("", name).replace("I", "l").casefold()
     for letters, others in _LOOK_ALIKE:
         look = look.replace(letters, others)
     return look

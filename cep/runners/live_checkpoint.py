@@ -145,8 +145,10 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
 
 def _write_changes(directory: Path, stored_job: dict[str, Any], description: dict[str, Any]) -> None:
     """Store the settings that may change between two starts (_CHANGEABLE)."""
-    others = {name: value for name, value in stored_job.items() if name not in _CHANGEABLE}
-    now = {**others, **{name: description[name] for name in _CHANGEABLE if name in description}}
+    # Digests with another key would not recognise the stored ones.
+    names = _CHANGEABLE if stored_job.get("dedup_ms") else (*_CHANGEABLE, "digest_key")
+    others = {name: value for name, value in stored_job.items() if name not in names}
+    now = {**others, **{name: description[name] for name in names if name in description}}
     if now != stored_job:
         _write(directory / JOB_FILE, now)
 

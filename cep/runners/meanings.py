@@ -35,6 +35,7 @@ FROM_ZERO: Mapping[str, str] = {
     "matches": "Matches completed, including shadow, suppressed and snoozed ones.",
     "runs_started": "Partial matches begun.",
     "runs_expired": "Partial matches that have ended without a match because their time was over.",
+    "letters_left_out": "Dead letters not written, because a hundred equal ones of the same file or micro-batch were.",
     "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
     "matches_dropped": "Matches lost to the limit of one event.",
     "deliveries_retried": "Failed attempts to reach an unavailable sink; the job tries again.",

@@ -10,6 +10,7 @@ Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ import orjson
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cep.base.limits import EQUAL_LETTERS_MAX
 from cep.base.utc import utc_text
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, Poison
@@ -38,6 +40,24 @@ def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
     if poison.bad_values:
         letter["null_fields"] = [name for _, name in poison.bad_values]
     return json.dumps(letter, ensure_ascii=False).encode()
+
+
+def bounded_equals(dead_letters: Sequence[bytes], counters: Counter[str]) -> Sequence[bytes]:
+    """Leave out the letters after so many equal ones, and count them.
+
+    A packed file of some kilobytes can have a million equal rows. Their letters would fill the disk.
+    """
+    if len(dead_letters) <= EQUAL_LETTERS_MAX:
+        return dead_letters
+    counts: Counter[bytes] = Counter()
+    some: list[bytes] = []
+    for letter in dead_letters:
+        counts[letter] += 1
+        if counts[letter] <= EQUAL_LETTERS_MAX:
+            some.append(letter)
+    if len(some) < len(dead_letters):
+        counters["letters_left_out"] += len(dead_letters) - len(some)
+    return some
 
 
 def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) -> list[bytes]:

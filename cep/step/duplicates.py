@@ -65,7 +65,7 @@ def prepare(job: Job, decoded: E) -> E:
     Events that have these columns are returned as they are.
     """
     has_digests = not job.dedup_ms or KEYS in decoded.columns
-    return decoded if has_digests else with_digests(job.schema, job.domains, decoded)
+    return decoded if has_digests else with_digests(job.schema, job.domains, decoded, job.digest_key)
 
 
 def drop_duplicates(

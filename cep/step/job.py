@@ -6,7 +6,8 @@ Tested by: tests/step/test_job.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
 from cep.base.errors import UsageError
@@ -25,6 +26,7 @@ from cep.base.shapes import of_type, texts
 from cep.columnar.route import KeyDomain
 from cep.rulebook.trust import Accepted, Trust
 
+_KEY_BYTES = 16
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
 
 
@@ -41,7 +43,8 @@ class Job:
     belong to the job that continues this one. ahead_ms: how far ahead of the clock an event may be dated; None: without
     a limit. to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end. trust:
     who may sign changes of its rules; None: changes need no signature. is_audited: changes of its rules go into an
-    audit even without signatures; with `trust` they always do.
+    audit even without signatures; with `trust` they always do. digest_key: the secret of the digests by which repeated
+    events are recognised (columnar/digests.py), for the whole life of the job; empty in a job of an earlier build.
     """
 
     schema: Schema
@@ -59,6 +62,7 @@ class Job:
     trust: Trust | None = None
     is_audited: bool = False
     to_the_end: bool = False
+    digest_key: str = field(default_factory=lambda: token_hex(_KEY_BYTES), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
@@ -103,6 +107,7 @@ class Job:
             "ahead_ms": self.ahead_ms,
             **({} if self.trust is None else {"trust": self.trust.to_json()}),
             **({"is_audited": True} if self.is_audited else {}),
+            **({"digest_key": self.digest_key} if self.digest_key else {}),
         }
 
     @staticmethod
@@ -123,4 +128,5 @@ class Job:
             of_type("ahead_ms", data.get("ahead_ms", AHEAD_MS_DEFAULT), int | None),
             None if data.get("trust") is None else Trust.from_json(data["trust"]),
             of_type("is_audited", data.get("is_audited", False), bool),
+            digest_key=bytes.fromhex(of_type("digest_key", data.get("digest_key", ""), str)).hex(),
         )

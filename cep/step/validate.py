@@ -16,7 +16,7 @@ from cep.columnar.decode import Decoded
 from cep.columnar.redact import redact, shown_keys
 from cep.columnar.route import route
 from cep.kernels.layout import Int64
-from cep.step.dead_letters import ahead_dead_letters, dead_letter
+from cep.step.dead_letters import ahead_dead_letters, bounded_equals, dead_letter
 from cep.step.duplicates import prepare
 from cep.step.job import Job
 from cep.step.marks import Marks, keys_of_flawed, marks_of
@@ -80,4 +80,5 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         more = {"keys": shown_keys(job.schema, keys[poison.event_id, poison.time_ms])} if poison.bad_values else None
         dead_letters.append(dead_letter(redact(job.schema, poison), more))
     counters.update(poison_counts(decoded.poison))
-    return ValidEvents(tuple(batches), tuple(dead_letters), counters, decoded.time_ms, marks_of(keys))
+    letters = tuple(bounded_equals(dead_letters, counters))
+    return ValidEvents(tuple(batches), letters, counters, decoded.time_ms, marks_of(keys))

@@ -11,7 +11,9 @@ import pyarrow as pa
 from cep.base.schema import Schema
 from cep.base.utc import utc_text
 from cep.columnar.decode import Decoded, concat_decoded, in_partition
-from cep.columnar.digests import CONTENT, KEYS, with_digests
+from cep.columnar.digests import CONTENT, KEYS, _salts, with_digests
+from cep.kernels.arrange import HASH_PRIME
+from cep.kernels.digests import add_numbers
 from tests.columnar.common import ONE, TWO, decode, record
 
 DOMAINS = (("card_id",), ("retries",))
@@ -22,8 +24,12 @@ CHANGES: tuple[dict[str, object], ...] = (
 )  # fmt: skip
 
 
-def digests(decoded: Decoded, schema: Schema = TWO) -> tuple[list[int], list[int]]:
-    columns = with_digests(schema, DOMAINS, decoded).columns
+KEY = "5a" * 16
+MASK = 2**64 - 1
+
+
+def digests(decoded: Decoded, schema: Schema = TWO, key: str = KEY) -> tuple[list[int], list[int]]:
+    columns = with_digests(schema, DOMAINS, decoded, key).columns
     return columns[KEYS].to_pylist(), columns[CONTENT].to_pylist()
 
 
@@ -76,3 +82,32 @@ def test_an_event_of_a_whole_millisecond_has_one_digest_in_any_batch() -> None:
     expected = [column[0] for column in digests(alone, ONE)]
     assert [column[0] for column in digests(beside, ONE)] == expected
     assert [column[0] for column in digests(in_partition(alone, 1), ONE)] == expected
+
+
+def number_of(digest: int, salt: int) -> int:
+    """Return the number whose digest without a key this is."""
+    for factor in (0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD):
+        digest = (digest ^ digest >> 33) * pow(factor, -1, 2**64) & MASK
+    number = ((digest ^ digest >> 33) ^ salt) * pow(int(HASH_PRIME), -1, 2**64) & MASK
+    return number - 2**64 if number >> 63 else number
+
+
+def test_a_sender_cannot_make_another_event_with_the_same_digest() -> None:
+    """Without a key it takes one number: it makes up for the difference in all the other fields."""
+    plain = decode([record(lat=1.5), record(lat=1.5, amount="9999.00")])
+
+    def with_latitudes(numbers: list[int]) -> Decoded:
+        column = pa.array(numbers, pa.int64()).view(pa.float64())
+        return replace(plain, columns={**plain.columns, "lat": column})
+
+    salt = int(_salts(("lat",), "")[0, 0])
+    one = int(np.float64(1.5).view(np.int64))
+    first, second = (digest & MASK for digest in digests(with_latitudes([one, one]), ONE, "")[1])
+    own = np.zeros(1, np.uint64)
+    add_numbers(np.array([one]), np.empty(0, np.uint8), 0, np.array([salt, 0, 0], np.uint64), own)
+    forged = with_latitudes([one, number_of((first - second + int(own[0])) & MASK, salt)])
+    content = digests(forged, ONE, "")[1]
+    assert content[0] == content[1], "anybody can compute digests without a key"
+    content = digests(forged, ONE, KEY)[1]
+    assert content[0] != content[1]
+    assert content != digests(forged, ONE, "5b" * 16)[1]

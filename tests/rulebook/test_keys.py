@@ -43,6 +43,7 @@ def renamed(tmp_path: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
+        *("Ad\u0251", "\u1d00da", "Ada\u01c0", "Ad\uab30"),
         *("Ada" + hidden for hidden in "\u200b\u200d\u2060\ufeff\u00ad\u202e\u034f\u115f\u3164\ufe0f\U000e0041"),
         "\u0410da", "Ad\u0430", "\u0391da", "Ada\u0323\u0330", "\u0410\u0434\u0430", "\U0001d400da \u0430", "12", " ",
     ],
@@ -73,8 +74,14 @@ def test_names_of_one_script_are_compared_in_one_spelling(tmp_path: Path, names:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("Al", "AI"), ("Al", "A1"), ("Bob", "B0b"), ("Bern", "Bem"), ("Ewa", "Evva"), ("ILSE", "lLse")]
-)
+    ("one", "other"),
+    [
+        ("Al", "AI"), ("Al", "A1"), ("Bob", "B0b"), ("Bern", "Bem"), ("Ewa", "Evva"), ("ILSE", "lLse"),
+        ("Ali", "Al\u0131"), ("Jan", "\u0237an"), ("Kim", "\u0138im"), ("Pia", "\u01bfia"), ("Eva", "E\u01b2a"),
+        ("Bo", "8o"), ("Sam", "5am"), ("Zed", "2ed"), ("Claus", "daus"), ("Anne-Li", "Anne\u2010Li"),
+        ("J O'Neill", "J O\u2019Neill"), ("Ada", "Ada."), ("\u0406\u0432\u0430\u043d", "\u04c0\u0432\u0430\u043d"),
+    ],
+)  # fmt: skip
 def test_letters_that_look_alike_make_no_second_person(tmp_path: Path, one: str, other: str) -> None:
     with pytest.raises(UsageError, match=f"look alike: {one} and {other}"):
         sign_signers(renamed(tmp_path, one, other), ROOT)

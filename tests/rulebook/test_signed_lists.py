@@ -22,7 +22,7 @@ list unread: string = ["x"]
 pattern p by card {{ seq a where a: payment card not in spared }}
 """
 RULE = 'pattern = "p"\nfile = "p.cep"\nversion = 1\nstatus = "live"\nseverity = "low"\nowner = "o"\nmessage = "m"\n'
-WAYS = ["in place", "in a file", "in an imported file"]
+WAYS = ["in place", "in a file", "in an imported file", "in a file behind comments"]
 
 
 def write_list(folder: Path, way: str, *entries: str) -> None:
@@ -32,6 +32,10 @@ def write_list(folder: Path, way: str, *entries: str) -> None:
     if way == "in an imported file":
         (folder / "p.cep").rename(folder / "lists.cep")
         (folder / "p.cep").write_text('import "lists.cep"')
+    if way == "in a file behind comments":
+        text = (folder / "p.cep").read_text().replace("list ", "list # of cards\n ")
+        (folder / "lists.cep").write_text(text)
+        (folder / "p.cep").write_text('import # all lists\n "lists.cep"')
 
 
 @pytest.fixture(params=WAYS)

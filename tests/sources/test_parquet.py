@@ -97,13 +97,20 @@ def event_table(rows: int, note: pa.Array) -> pa.Table:
     return pa.table({**same, "card_id": note})
 
 
+def pad(path: Path, size: int) -> None:
+    """Add unused bytes before the footer of a file, so that its rows are not too many for its size."""
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    path.write_bytes(data[:footer] + bytes(size) + data[footer:])
+
+
 @pytest.mark.parametrize("stores_schema", [True, False])
 def test_a_small_file_with_gigabytes_of_texts_is_read_in_little_memory(stores_schema: bool, tmp_path: Path) -> None:
     path = tmp_path / "bomb.parquet"
-    pq.write_table(
-        event_table(40_000, one_text(40_000, "x" * 60_000)), path, compression="zstd", store_schema=stores_schema
-    )
+    table = event_table(40_000, one_text(40_000, "x" * 60_000))
+    pq.write_table(table, path, compression="zstd", store_schema=stores_schema)
     assert path.stat().st_size < 10_000
+    pad(path, 10_000)
     count = most = 0
     for piece in read_pieces(path, ONE).pieces:
         assert piece.size < 2_000
@@ -136,7 +143,7 @@ def test_a_record_of_a_large_file_is_shown_without_the_whole_of_it(tmp_path: Pat
 def test_files_beyond_the_limits_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": one_text(400_000, "x")}), path, row_group_size=400_000)
-    with patch.object(parquet, "PARQUET_ROWS_PER_BYTE_MAX", 9), pytest.raises(InputError, match="more than 9 a byte"):
+    with pytest.raises(InputError, match="more than 4 a byte"):
         list(read_pieces(path, ONE).pieces)
     pq.write_table(pa.table({"tx_id": ["x" * 5_000] * 10}), path, compression="zstd", use_dictionary=False)
     with patch.object(parquet, "PARQUET_PAGE_BYTES_MAX", 10_000), pytest.raises(pa.ArrowInvalid, match="takes 50"):
@@ -153,6 +160,7 @@ def test_texts_that_begin_as_the_one_before_are_few_at_a_time(tmp_path: Path) ->
     table = pa.table({"tx_id": ["x" * 60_000] * 2_000})
     pq.write_table(table, path, compression="zstd", use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY")
     assert path.stat().st_size < 10_000
+    pad(path, 1_000)
     assert max(batch.num_rows for batch in read_batches(path, None, 100_000)) < 1_500
 
 

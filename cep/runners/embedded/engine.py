@@ -45,7 +45,7 @@ from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
 from cep.step.audit_head import head_values
 from cep.step.counters import add_counts, nonzero
-from cep.step.dead_letters import event_dead_letters, evicted_dead_letters, under_rules
+from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
 from cep.step.event_time import (
     NO_CLOCK,
     PartitionTime,
@@ -159,14 +159,14 @@ class Engine:
         self._progress = outcome.progress
         dead_letters = [letter for part in valid for letter in part.dead_letters]
         dead_letters += event_dead_letters(outcome.events_aside) + evicted_dead_letters(outcome.evicted)
+        counters = outcome.counters
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
-            dead_letters = under_rules(dead_letters, rulebook.epoch, rulebook.content_hash)
+            dead_letters = under_rules(bounded_equals(dead_letters, counters), rulebook.epoch, rulebook.content_hash)
         # 9 suppress
         alerts = sorted_together(outcome.alerts)
         marks = joined_marks(part.marks for part in valid)
         sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms, marks)
-        counters = outcome.counters
         for more in (*(part.counters for part in valid), outcome.rule_counters, sent.counters):
             add_counts(counters, more)
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))

@@ -44,7 +44,7 @@ from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
-from cep.step.dead_letters import COUNTED, event_dead_letters, evicted_dead_letters, is_counted
+from cep.step.dead_letters import COUNTED, bounded_equals, event_dead_letters, evicted_dead_letters, is_counted
 from cep.step.duplicates import first_ones
 from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
@@ -150,6 +150,7 @@ def replay(
             show("reading", read_size, history.size)
         if job.dedup_ms > 0:
             dead_letters += _without_repeats(job, pool, shares, counters)
+        dead_letters = list(bounded_equals(dead_letters, counters))
         until_ms = None if ending is None else cut_ms(ending, last_ms)
         watermark_ms = watermark_at_end(job, last_ms, now_ms, until_ms)
         tables: list[pa.Table] = []

@@ -51,7 +51,7 @@ from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
 from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
-from cep.step.dead_letters import event_dead_letters, under_rules
+from cep.step.dead_letters import bounded_equals, event_dead_letters, under_rules
 from cep.step.event_time import PartitionTimes, times_from_json
 from cep.step.marks import Marks, joined_marks, marks_from_bytes
 
@@ -188,6 +188,7 @@ class LiveOutput:
             else:
                 (refused if kind == REFUSED else dead_letters).append(payload)
         alerts = sorted_together(tables)
+        dead_letters = list(bounded_equals(dead_letters, counters))
         # Before 3: record the alerts that the rules hold back, and the status of the rules (rule_output.py).
         if self.rules is not None:
             ended_ms = TIME_MS_MIN if watermark_ms is None else watermark_ms

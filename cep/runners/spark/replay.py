@@ -63,7 +63,7 @@ from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of
 from cep.sources.pieces import parts_of, shares_of
 from cep.state.manifest import StoredFile
-from cep.step.dead_letters import event_dead_letters, evicted_dead_letters
+from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters
 from cep.step.duplicates import first_ones
 from cep.step.event_time import TimesRead
 from cep.step.history_end import watermark_at_end, within_history
@@ -270,7 +270,8 @@ def _without_repeats(
         first, reused = first_ones(job, number, batches_of_group, counts)
         batches_of_group[:] = [first]
         if level == 0:
-            yield from ((0, DEAD, 0, NO_ORDER, letter) for letter in event_dead_letters(reused))
+            letters = bounded_equals(event_dead_letters(reused), output.counters)
+            yield from ((0, DEAD, 0, NO_ORDER, letter) for letter in letters)
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
