@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -64,6 +65,9 @@ A job that takes signed changes erases keys only if two people have signed the r
   cep job erase --key card_id=c17 --checkpoint job --request erase.json --sign-with bob.pem
   cep job erase --key card_id=c17 --checkpoint job --request erase.json
 """
+
+
+_ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -337,7 +341,7 @@ def _is_about(line: bytes, texts: Collection[str]) -> bool:
     try:
         return any(value in texts for value in _values(json.loads(record)))
     except (ValueError, RecursionError):
-        return names_key(record, texts)
+        return names_key(record, texts) or names_key(_ESCAPED.sub(lambda code: chr(int(code[1], 16)), record), texts)
 
 
 def _values(value: Any) -> Iterator[str]:
@@ -352,6 +356,8 @@ def _values(value: Any) -> Iterator[str]:
             waiting += each
         elif each is not None:
             yield each if isinstance(each, str) else json.dumps(each)
+            if isinstance(each, float) and each.is_integer():  # a field of whole numbers reads 1.0 as 1
+                yield str(int(each))
 
 
 def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-_FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # the last four are the wide forms of the first four
+# Signs in their plain, wide and small forms. Some programs drop blanks and invisible characters in front of them.
+_FORMULA = "^(?:[\t\r\n]|[\\p{Z}\\p{C}]*[=+\\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b])"
 _NUMBER = r"^[+-]?\d+([.,]\d+)*([eE][+-]?\d+)?$"
 
 

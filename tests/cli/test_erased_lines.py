@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def test_a_dead_letter_goes_if_its_record_has_the_key_as_a_value(folder: Path, t
     (folder / "a.jsonl").write_bytes(letter({"card_id": "c1", "note": "x" * 50}, 30) + b"\n")
     assert _copy_dead_letters(folder, tmp_path / "cut", {"c1"}).left_out == 1
     assert _copy_dead_letters(folder, tmp_path / "other", {"c"}).left_out == 0
+
+
+def test_a_key_is_found_as_an_escape_or_a_decimal(folder: Path, tmp_path: Path) -> None:
+    """Most programs write other letters than ASCII as escapes, and a field of whole numbers reads 1.0 as 1."""
+    cut = json.dumps({"card_id": "M\u00fcller", "note": "x" * 50})[:40]
+    records = [cut, '{"card_id": "M\\u00fcller"}', '{"n": 17.0}', '{"n": 17.5}']
+    (folder / "a.jsonl").write_bytes(b"".join(orjson.dumps({"code": "x", "record": r}) + b"\n" for r in records))
+    assert _copy_dead_letters(folder, tmp_path / "name", {"M\u00fcller"}).left_out == 2
+    assert _copy_dead_letters(folder, tmp_path / "number", {"17"}).left_out == 1
 
 
 def test_tokens_of_a_secret_that_is_gone_are_named() -> None:
