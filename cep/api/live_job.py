@@ -12,7 +12,7 @@ from cep.model.settings import JobSettings
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.levels import levels_needed
 from cep.runners.handover.warm_start import WarmStart
-from cep.step.job import Job
+from cep.step.job import Job, new_digest_key
 
 
 def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
@@ -42,4 +42,5 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
         begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
         ahead_ms=settings.ahead_max,
         trust=deployment.rulebook.accepted.trust,
+        digest_key=new_digest_key(),
     )

@@ -27,7 +27,7 @@ from cep.rulebook.compare import Comparison, compare
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
 from cep.runners.warm import warm_up
-from cep.step.job import Job
+from cep.step.job import Job, new_digest_key
 
 HELP = """\
 Replay a history with two sets of rules, in this process, and compare them. The report says which alerts come and go,
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         replays = [
             embedded.replay_shown(
-                Job(each.schema, each.key_domains, dedup_ms=period.dedup_ms),
+                Job(each.schema, each.key_domains, dedup_ms=period.dedup_ms, digest_key=new_digest_key()),
                 each.rulebook,
                 read(each.schema),
                 options.cores,

@@ -43,7 +43,7 @@ from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
-from cep.step.job import Job
+from cep.step.job import Job, new_digest_key
 
 HELP = """\
 Replay a history without and with the late events of a job and repaired records. Alerts that are gained would have been
@@ -113,7 +113,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     counts, late_ids = _read_dead_letters(options.letters)
     deployment = deployed_folder(options.rules, errors)
-    job = Job(deployment.schema, deployment.key_domains, dedup_ms=length_ms("--dedup", options.dedup))
+    dedup_ms = length_ms("--dedup", options.dedup)
+    job = Job(deployment.schema, deployment.key_domains, dedup_ms=dedup_ms, digest_key=new_digest_key())
     before = given_events(options, deployment.schema)
     options.events = [*options.events, *(options.repaired or ())]
     after = given_events(options, deployment.schema)

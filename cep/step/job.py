@@ -30,6 +30,11 @@ _KEY_BYTES = 16
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
 
 
+def new_digest_key() -> str:
+    """Draw the key of a new job's digests."""
+    return token_hex(_KEY_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job: event types, the keys that events are routed by, and the layout of keyed state.
@@ -44,7 +49,7 @@ class Job:
     a limit. to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end. trust:
     who may sign changes of its rules; None: changes need no signature. is_audited: changes of its rules go into an
     audit even without signatures; with `trust` they always do. digest_key: the secret of the digests by which repeated
-    events are recognised (columnar/digests.py), for the whole life of the job; empty in a job of an earlier build.
+    events are recognised (columnar/digests.py), for the whole life of the job; without one anybody can compute them.
     """
 
     schema: Schema
@@ -62,7 +67,7 @@ class Job:
     trust: Trust | None = None
     is_audited: bool = False
     to_the_end: bool = False
-    digest_key: str = field(default_factory=lambda: token_hex(_KEY_BYTES), compare=False, repr=False)
+    digest_key: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:

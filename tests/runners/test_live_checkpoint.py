@@ -78,3 +78,13 @@ def test_new_event_types_of_a_start_that_is_refused_are_not_written(tmp_path: Pa
     assert read_job(tmp_path) == signed
     open_checkpoint(tmp_path, other, RULES)
     assert read_job(tmp_path) == other
+
+
+@pytest.mark.parametrize(("dedup_ms", "first_key", "key"), [(5, "5a", "5a"), (5, "", ""), (0, "5a", "5b")])
+def test_the_key_of_digests_stays_while_ids_are_stored(tmp_path: Path, dedup_ms: int, first_key: str, key: str) -> None:
+    first = replace(JOB, dedup_ms=dedup_ms, digest_key=first_key)
+    open_checkpoint(tmp_path, first, RULES)
+    open_checkpoint(tmp_path, replace(first, dedup_ms=5, digest_key="5b"), RULES)
+    stored = read_job(tmp_path)
+    assert stored is not None
+    assert (stored.digest_key, stored.dedup_ms) == (key, 5)
