@@ -438,6 +438,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=len(CELLS))
     parser.add_argument("--only", default="", help="a part of a fault or of a moment")
     parser.add_argument("--all", action="store_true", help="each fault at each moment on `cep live`, too")
+    parser.add_argument("--number", action="append", type=int, help="the cells of these numbers alone")
     parser.add_argument("--parallel", type=int, default=1, help="cells at a time")
     parser.add_argument("--minutes", type=float, default=1e6, help="the time after which no other cell begins")
     options = parser.parse_args()
@@ -445,7 +446,7 @@ def main() -> None:
     runners = options.runner or ["run", "live"]
     numbers = [
         number
-        for number in (ORDER if options.all or options.only else SAMPLE)
+        for number in options.number or (ORDER if options.all or options.only else SAMPLE)
         if CELLS[number][0] in runners
         and options.only in ", ".join(CELLS[number])
         and (IS_THERE or "PostgreSQL" not in CELLS[number][1])
