@@ -85,12 +85,12 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def audited(found: dict[str, Any], own: str) -> tuple[list[str], int]:
+def audited(report: dict[str, Any], own_name: str) -> tuple[list[str], int]:
     """Return an auditor's results as lines, and 1 for a known weakness, 2 if packages were not audited, otherwise 0.
 
-    `found` is the JSON of pip-audit, `own` the name of the package that no index has.
+    `report` is the JSON of pip-audit, `own_name` the name of the package that no index has.
     """
-    packages = [package for package in found["dependencies"] if _canonical(package["name"]) != own]
+    packages = [package for package in report["dependencies"] if _canonical(package["name"]) != own_name]
     skipped = sorted(package["name"] for package in packages if "skip_reason" in package)
     lines = [
         f"{package['name']} {package['version']}: {weakness['id']}, mended in {', '.join(weakness['fix_versions'])}"

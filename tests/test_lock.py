@@ -25,8 +25,8 @@ def _versions(part: str) -> dict[str, str]:
     """Return the versions of the packages of a part, as demo/bootstrap.sh reads them."""
     script = f". demo/bootstrap.sh; locked {part}"
     lines = subprocess.run(["bash", "-c", script], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    found = [_LINE.fullmatch(line) for line in lines.splitlines() if not line.startswith("#")]
-    return {_name(match[1]): match[2] for match in found if match}
+    matches = [_LINE.fullmatch(line) for line in lines.splitlines() if not line.startswith("#")]
+    return {_name(match[1]): match[2] for match in matches if match}
 
 
 def test_each_line_is_a_package_with_its_hashes() -> None:

@@ -63,13 +63,18 @@ select
 
 
 def views(
-    alerts: pa.Table, events: pa.Table, labels: pa.Table, as_of_ms: int, maturity_ms: int, made: pa.Table | None = None
+    alerts: pa.Table,
+    events: pa.Table,
+    labels: pa.Table,
+    as_of_ms: int,
+    maturity_ms: int,
+    produced: pa.Table | None = None,
 ) -> Any:
-    """Create the views. `made` are the matches that produced events, as alerts."""
+    """Create the views. `produced` are the matches that produced events, as alerts."""
     connection = duckdb.connect()
-    made = alerts.slice(0, 0) if made is None else made
+    produced = alerts.slice(0, 0) if produced is None else produced
     alerts = alerts.append_column("n", pa.array(range(alerts.num_rows)))
-    for name, table in (("alerts", alerts), ("events", events), ("labels", labels), ("made", made)):
+    for name, table in (("alerts", alerts), ("events", events), ("labels", labels), ("made", produced)):
         connection.register(name, table)
     connection.register("numbered", labels.append_column("n", pa.array(range(labels.num_rows))))
     connection.execute(_VIEWS.format(as_of=as_of_ms, maturity=maturity_ms))

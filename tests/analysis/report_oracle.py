@@ -15,15 +15,15 @@ _SHARES = ("precision", "fraud_recall")
 
 
 def differences(
-    asked: Any, numbers: Mapping[str, Any], maturity_ms: int, single: str = "", review_cost: float = 0.0
+    connection: Any, numbers: Mapping[str, Any], maturity_ms: int, single: str = "", review_cost: float = 0.0
 ) -> tuple[int, list[str]]:
     """Return the count of compared numbers of a report's JSON, and the differences.
 
     `single` is the rule whose curves are compared.
     """
     count, wrong = 0, []
-    budget = [_flat(row) for row in numbers["budget"]], list(_budget(asked, numbers, review_cost))
-    for name, mine, theirs in (("budget", *budget), *_pairs(asked, numbers, maturity_ms, single)):
+    budget = [_flat(row) for row in numbers["budget"]], list(_budget(connection, numbers, review_cost))
+    for name, mine, theirs in (("budget", *budget), *_pairs(connection, numbers, maturity_ms, single)):
         for place, one, other in _leaves(name, mine, theirs):
             count += 1
             if one != other and not (
@@ -34,45 +34,47 @@ def differences(
     return count, wrong
 
 
-def _leaves(name: str, mine: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(wanted, list | tuple) and isinstance(mine, list):
-        yield f"{name}, length", len(mine), len(wanted)
-        for index, (one, other) in enumerate(zip(mine, wanted, strict=False)):
+def _leaves(name: str, mine: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(theirs, list | tuple) and isinstance(mine, list):
+        yield f"{name}, length", len(mine), len(theirs)
+        for index, (one, other) in enumerate(zip(mine, theirs, strict=False)):
             yield from _leaves(f"{name}[{index}]", one, other)
-    elif isinstance(wanted, dict) and isinstance(mine, dict):
-        yield f"{name}, keys", sorted(mine), sorted(wanted)
-        for key in wanted.keys() & mine.keys():
-            yield from _leaves(f"{name}.{key}", mine[key], wanted[key])
+    elif isinstance(theirs, dict) and isinstance(mine, dict):
+        yield f"{name}, keys", sorted(mine), sorted(theirs)
+        for key in theirs.keys() & mine.keys():
+            yield from _leaves(f"{name}.{key}", mine[key], theirs[key])
     else:
-        yield name, mine, wanted
+        yield name, mine, theirs
 
 
-def _rows(asked: Any, query: str, *values: Any) -> list[dict[str, Any]]:
-    result = asked.execute(query, list(values))
+def _rows(connection: Any, query: str, *values: Any) -> list[dict[str, Any]]:
+    result = connection.execute(query, list(values))
     names = [column[0] for column in result.description]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def _pairs(asked: Any, numbers: Mapping[str, Any], maturity_ms: int, single: str) -> Iterator[tuple[str, Any, Any]]:
-    yield "days", numbers["days"], _rows(asked, """
+def _pairs(
+    connection: Any, numbers: Mapping[str, Any], maturity_ms: int, single: str
+) -> Iterator[tuple[str, Any, Any]]:
+    yield "days", numbers["days"], _rows(connection, """
         select strftime(make_timestamp(t * 1000), '%Y-%m-%d') as day, rule_id as rule,
                count(*) filter (is_right) as right, count(*) filter (not is_right and not is_immature) as wrong,
                count(*) filter (is_immature) as immature from d group by 1, 2 order by 1, 2""")  # fmt: skip
-    yield "overlap", numbers["overlap"], _rows(asked, """
+    yield "overlap", numbers["overlap"], _rows(connection, """
         with s as (select fr.fraud, list_sort(coalesce(list(h.rule_id) filter (h.rule_id is not null), []::varchar[]))
                    as rules from fr left join hit h using (fraud) group by fr.fraud)
         select rules, count(*) as frauds from s group by rules order by frauds desc, rules limit 30""")  # fmt: skip
-    yield from _kinds(asked, numbers)
-    yield from _weeks(asked, numbers)
-    yield from _fields(asked, numbers)
+    yield from _kinds(connection, numbers)
+    yield from _weeks(connection, numbers)
+    yield from _fields(connection, numbers)
     for curve in numbers["thresholds"]:
         if curve["rule"] == single:
             for point in curve["points"]:
-                theirs = _over(asked, maturity_ms, point["value"], None)
+                theirs = _over(connection, maturity_ms, point["value"], None)
                 yield f"{curve['param']} {point['value']}", _point(point), theirs
     for line in numbers["near_thresholds"]:
         if line["rule"] == single:
-            yield from _near(asked, line, maturity_ms)
+            yield from _near(connection, line, maturity_ms)
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,10 +82,10 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in row.items() if name not in _SHARES}, **shares}
 
 
-def _budget(asked: Any, numbers: Mapping[str, Any], review_cost: float) -> Iterator[dict[str, Any]]:
+def _budget(connection: Any, numbers: Mapping[str, Any], review_cost: float) -> Iterator[dict[str, Any]]:
     days = numbers["about"]["days"]
     for row in numbers["budget"]:
-        (one,) = _rows(asked, f"""
+        (one,) = _rows(connection, f"""
             with ranked as (select d.*, row_number() over (partition by d.t // {_DAY_MS}
                      order by a.score desc, a.t, a.n) as place from d join a using (alert_id)),
                  taken as (from ranked where place <= ?),
@@ -98,11 +100,11 @@ def _budget(asked: Any, numbers: Mapping[str, Any], review_cost: float) -> Itera
                "money_less_reviews": less, **one}  # fmt: skip
 
 
-def _kinds(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    kinds = _rows(asked, "select coalesce(kind, '') as kind, count(*) as frauds from kinds group by 1")
+def _kinds(connection: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    kinds = _rows(connection, "select coalesce(kind, '') as kind, count(*) as frauds from kinds group by 1")
     yield "kinds", numbers["about"]["frauds_by_kind"], {row["kind"]: row["frauds"] for row in kinds}
     for each in [*numbers["rules"], numbers["together"]]:
-        hits = _rows(asked, """
+        hits = _rows(connection, """
             select coalesce(kind, '') as kind, count(distinct hit.fraud) as part from kinds left join
             (from hit where ? or rule_id = ?) hit using (fraud) group by 1""",
             each is numbers["together"], each["rule"])  # fmt: skip
@@ -110,12 +112,12 @@ def _kinds(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, A
         yield f"{each['rule']} by kind", mine, {row["kind"]: row["part"] for row in hits}
 
 
-def _weeks(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    events = _rows(asked, f"""
+def _weeks(connection: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    events = _rows(connection, f"""
         select {_WEEK.format("e.")} as week, count(*) as events, count(f.tx_id) as fraud_events,
                quantile_cont(e.amount::double, [0.5, 0.95]) as amount from e left join f using (tx_id)
         group by 1 order by 1""")  # fmt: skip
-    alerts = _rows(asked, f"""
+    alerts = _rows(connection, f"""
         select {_WEEK.format("")} as week, rule_id as rule, count(*) as alerts,
                count(*) filter (is_right) / nullif(count(*) filter (not is_immature), 0) as precision
         from d group by 1, 2""")  # fmt: skip
@@ -128,18 +130,18 @@ def _weeks(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, A
     yield "weeks", numbers["weeks"], events
 
 
-def _fields(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _fields(connection: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for field in numbers["fields"]:
         name = field["field"]
         if not field["values"]:
-            rows = _rows(asked, f"""
+            rows = _rows(connection, f"""
                 select {_WEEK.format("")} as week, quantile_cont({name}::double, [0.05, 0.25, 0.5, 0.75, 0.95]) as q
                 from e where {name} is not null group by 1 order by 1""")  # fmt: skip
             mine = [row["quantiles"] for row in field["weeks"] if row["quantiles"] is not None]
             yield name, mine, [row["q"] for row in rows]
             continue
         shares = ", ".join(f"count(*) filter ({name}::varchar = ?) / count(*)" for _ in field["values"])
-        rows = _rows(asked, f"""
+        rows = _rows(connection, f"""
             select {_WEEK.format("")} as week, count(distinct {name}) as distinct_values, [{shares}] as shares
             from e where {name} is not null group by 1 order by 1""", *field["values"])  # fmt: skip
         mine = [row for row in field["weeks"] if row["shares"] is not None]
@@ -150,9 +152,9 @@ def _fields(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, 
         )
 
 
-def _over(asked: Any, maturity_ms: int, low: float, high: float | None) -> dict[str, Any]:
+def _over(connection: Any, maturity_ms: int, low: float, high: float | None) -> dict[str, Any]:
     """Return the figures of a rule `amount > low` on the events up to `high`."""
-    (row,) = _rows(asked, """
+    (row,) = _rows(connection, """
         with m as (select e.tx_id, e.t, f.fraud from e left join f using (tx_id)
                    where round(e.amount::double * 100) > ? and (? or round(e.amount::double * 100) <= ?))
         select count(*) as alerts, count(fraud) as right, count(distinct fraud) as frauds,
@@ -169,11 +171,11 @@ def _point(point: Mapping[str, Any]) -> dict[str, Any]:
             "frauds": point["fraud_recall"]["part"], "money": point["money_found"]}  # fmt: skip
 
 
-def _near(asked: Any, line: Mapping[str, Any], maturity_ms: int) -> Iterator[tuple[str, Any, Any]]:
+def _near(connection: Any, line: Mapping[str, Any], maturity_ms: int) -> Iterator[tuple[str, Any, Any]]:
     for each in line["intervals"]:
-        one = _over(asked, maturity_ms, each["looser"], each["tighter"])
+        one = _over(connection, maturity_ms, each["looser"], each["tighter"])
         theirs = (one["right"], one["alerts"] - one["right"] - one["immature"], one["immature"])
         mine = [each["right"], each["wrong"], each["immature"]]
         yield f"near {line['param']} {each['looser']}", mine, theirs
-    further = _over(asked, maturity_ms, line["intervals"][-1]["tighter"], None)["alerts"]
+    further = _over(connection, maturity_ms, line["intervals"][-1]["tighter"], None)["alerts"]
     yield f"near {line['param']}, further", line["further"], further

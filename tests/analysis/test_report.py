@@ -70,14 +70,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, partia
     return measure(deployment, lambda _: read(), read_labels, Terms(), SILENT), read, events, labels
 
 
-def made(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> Report:
+def report_of(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> Report:
     return report(measured[0], lambda _: measured[1](), measured[0], 5.0)
 
 
 def test_a_page_that_needs_nothing_else(
     measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
 ) -> None:
-    first, second = made(measured), made(measured)
+    first, second = report_of(measured), report_of(measured)
     assert first == second, "the same bytes"
     assert len(first.html) < 1_000_000
     whole = Page(first.html)

@@ -69,7 +69,7 @@ def write_events(path: Path) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path, Drawn]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path, Drawn]:
     path = tmp_path_factory.mktemp("size") / "events.parquet"
     labels = write_events(path)
     deployment = deploy([upsert(SOURCE, name) for name in NAMES])
@@ -85,15 +85,15 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path, Dra
     return measured, path, drawn(replays, measured.figures, NAMES[:3])
 
 
-def made(given: tuple[Measured, Path, Drawn]) -> Report:
-    measured, path, thresholds = given
+def report_of(inputs: tuple[Measured, Path, Drawn]) -> Report:
+    measured, path, thresholds = inputs
     return report(measured, partial(read_pieces, path), measured, 5.0, thresholds)
 
 
 def test_a_large_report_shows_less_and_says_so(
-    given: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
+    inputs: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = made(given)
+    small = report_of(inputs)
     assert len(small.html.encode()) < REPORT_BYTES_MAX
     assert "To stay below a megabyte this page shows less" in small.html
     assert f"{RULES} rules over {PAYMENTS:,} events" in small.html
@@ -102,15 +102,17 @@ def test_a_large_report_shows_less_and_says_so(
     assert len(numbers["weeks"]) > 300
     assert {curve["rule"] for curve in numbers["thresholds"]} == set(NAMES[:3])
     monkeypatch.setattr("cep.analysis.report.REPORT_BYTES_MAX", 10**9)
-    whole = made(given)
+    whole = report_of(inputs)
     assert len(whole.html.encode()) > REPORT_BYTES_MAX, "the input is large enough to need it"
     assert "To stay below a megabyte" not in whole.html
     assert whole.numbers == small.numbers
 
 
-def test_the_last_level_has_room_to_spare(given: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_level_has_room_to_spare(
+    inputs: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cep.analysis.report.LEVELS", LEVELS[-1:])
-    html = made(given).html
+    html = report_of(inputs).html
     assert len(html.encode()) < REPORT_BYTES_MAX / 3
     assert "Left out: the page would be too large." in html
     assert "Not shown: " in html

@@ -185,7 +185,7 @@ def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("plant", "wanted"),
+    ("plant", "condition"),
     [
         (repeated, "count(pay over previous"),
         (absent, "!n"),
@@ -194,12 +194,12 @@ def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
     ],
     ids=["repeated", "absent", "equal", "unusual"],
 )
-def test_what_is_more_than_an_order_of_events(plant: Any, wanted: str, tmp_path: Path) -> None:
+def test_what_is_more_than_an_order_of_events(plant: Any, condition: str, tmp_path: Path) -> None:
     draw = random.Random(5)
     events, marks, pieces_of = learned(spread(draw, 40, plant(draw)), tmp_path)
     answer = suggest(events, marks, pieces_of, "card_id", Wanted(2, 1, 0.8))
     (best,) = answer.suggestions
-    assert wanted in best.text
+    assert condition in best.text
     assert (best.precision.value or 0) >= 0.8
     assert (best.recall.value or 0) >= 0.8
     suite = run_checked(load_text(answer.text, "suggested"))
@@ -274,11 +274,11 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
         assert chains.T.tolist() == expected
 
 
-def small_ground(of: list[tuple[int, int, bool]]) -> Ground:
+def small_ground(events: list[tuple[int, int, bool]]) -> Ground:
     """Return a ground of one key from (time in ms, fraud or -1, may be one). Its only atom holds everywhere."""
-    count = len(of)
+    count = len(events)
     anything = Atom("pay", "", "", "", "", np.ones(count, np.bool_))
-    times, frauds, may = (np.array(column) for column in zip(*of, strict=True))
+    times, frauds, may = (np.array(column) for column in zip(*events, strict=True))
     return Ground(
         np.zeros(count, np.int64), times, frauds, may, np.ones(count), [anything],
         np.ones(int(frauds.max()) + 1, np.bool_),

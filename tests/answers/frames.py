@@ -27,7 +27,9 @@ def rules(type_: str) -> cep.Rules:
     return cep.parse(f"{event} pattern p by c {{ seq a where a: e v is not null emit v = a.v }}")
 
 
-def found(type_: str = "int?", *, frame: Any = pa.table, how: dict[str, Any] | None = None, **columns: Any) -> object:
+def answer_of(
+    type_: str = "int?", *, frame: Any = pa.table, how: dict[str, Any] | None = None, **columns: Any
+) -> object:
     """Match a frame with these columns. Return times and values of the alerts, or the beginning of the error."""
     count = len(next(iter(columns.values())))
     rows: dict[str, Any] = {"i": list(map(str, range(count))), "event_time": [_TEN] * count, "c": ["c"] * count}
@@ -45,7 +47,7 @@ def found(type_: str = "int?", *, frame: Any = pa.table, how: dict[str, Any] | N
 
 def times(column: Any, **how: Any) -> object:
     """Return the times that are read from a column of Arrow, or the beginning of the error."""
-    answer: Any = found(event_time=column, how=how)
+    answer: Any = answer_of(event_time=column, how=how)
     return answer if isinstance(answer[0], str) else answer[0]
 
 
@@ -53,14 +55,14 @@ def mixed(*, first_is_naive: bool) -> object:
     """Return the times of a pandas column with and without a zone, in New York."""
     moments = [pd.Timestamp(_NAIVE), pd.Timestamp(_TEN)]
     column = moments if first_is_naive else moments[::-1]
-    answer: Any = found(frame=pd.DataFrame, event_time=column, how={"tz": "America/New_York"})
+    answer: Any = answer_of(frame=pd.DataFrame, event_time=column, how={"tz": "America/New_York"})
     return answer[0]
 
 
 def on_a_timestamp(type_: str, unit: str) -> object:
     """Return the value that a field of this type has from a timestamp column of this unit."""
     ticks = _MS * {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit] // 1_000
-    answer: Any = found(type_, v=pa.array([ticks], pa.timestamp(unit, "UTC")))
+    answer: Any = answer_of(type_, v=pa.array([ticks], pa.timestamp(unit, "UTC")))
     return answer[1]
 
 
@@ -111,9 +113,9 @@ ROWS = [
     Row("B4", "a date32 of Berlin", [datetime(2024, 10, 3, 22, tzinfo=UTC)],
         lambda: times(pa.array([20_000], pa.date32()), tz="Europe/Berlin")),
     Row("B6", "pandas Timedelta", ([_TEN], ["7200000 ms"]),
-        lambda: found("duration?", frame=pd.DataFrame, v=[pd.Timedelta("2h")])),
+        lambda: answer_of("duration?", frame=pd.DataFrame, v=[pd.Timedelta("2h")])),
     Row("B6", "7200 in a duration in seconds", ([_TEN], ["7200000 ms"]),
-        lambda: found("duration?", v=pa.array([7_200], pa.duration("s")))),
+        lambda: answer_of("duration?", v=pa.array([7_200], pa.duration("s")))),
     *(Row("B6", f"an int on a timestamp in {unit}", [], partial(on_a_timestamp, "int?", unit))
       for unit in ("s", "ms", "us", "ns")),
     *(Row("B6", f"a string on a timestamp in {unit}", ["2026-03-01 10:00:00.000000Z"],

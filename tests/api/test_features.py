@@ -19,7 +19,7 @@ from cep.api.frames import open_frame
 from cep.cli import main as cli
 from tests.api.frames import EVENT, KINDS, payments
 from tests.api.test_paths import WRITE
-from tests.histories.test_sql import DAY_MS, EVENTS, asked, generated, numbered, run_sql
+from tests.histories.test_sql import DAY_MS, EVENTS, asked_of, generated, numbered, run_sql
 
 
 def sample(rows: int = 300) -> tuple[pa.Table, pa.Table]:
@@ -41,7 +41,7 @@ def sample(rows: int = 300) -> tuple[pa.Table, pa.Table]:
 
 def test_features_are_what_windows_in_sql_give() -> None:
     events, table = sample()
-    features = [one for one in asked({"2 d": 2 * DAY_MS}) if "by other" not in one.text]
+    features = [one for one in asked_of({"2 d": 2 * DAY_MS}) if "by other" not in one.text]
     frame = cep.features(events, {one.text: one.text for one in features}, by="key", declare=EVENTS)
     assert frame.select(events.column_names).equals(events), "the rows stay as they are"
     frame = frame.sort_by("tx_id")
@@ -111,7 +111,7 @@ def test_without_a_declaration_the_frame_is_described() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("sum(payment.amuont over 1 h by card_id)", r"(?s)CEP\d+.*amuont.*\^"),
         ("sum(payment.amount over 1 h)", "is of no key"),
@@ -120,8 +120,8 @@ def test_without_a_declaration_the_frame_is_described() -> None:
         ("2 * sum(payment.amount over 1 h by card_id)", "is no function of past events alone"),
     ],
 )
-def test_what_is_no_such_function_is_refused(text: str, said: str) -> None:
-    with pytest.raises(cep.CepError, match=said):
+def test_what_is_no_such_function_is_refused(text: str, message: str) -> None:
+    with pytest.raises(cep.CepError, match=message):
         cep.features(payments(), {"f": text}, declare=EVENT)
 
 

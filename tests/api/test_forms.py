@@ -86,7 +86,7 @@ def test_times_that_are_texts_have_a_form_and_a_zone(rules: cep.Rules) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forms", "said"),
+    ("forms", "message"),
     [
         ({"minor": ["tries"]}, "only a decimal has minor units"),
         ({"minor": ["amuont"]}, "did you mean `amount`"),
@@ -96,8 +96,8 @@ def test_times_that_are_texts_have_a_form_and_a_zone(rules: cep.Rules) -> None:
         ({"minors": ["amount"]}, "there is no minors="),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_runs(forms: Any, said: str, rules: cep.Rules) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_meant_is_refused_before_anything_runs(forms: Any, message: str, rules: cep.Rules) -> None:
+    with pytest.raises(UsageError, match=message):
         rules.match(plain(), **forms)
 
 

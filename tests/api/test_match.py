@@ -73,9 +73,9 @@ def test_any_frame_gives_the_bytes_of_the_replay(
     assert type(alerts.members) is type(frame)
 
 
-@pytest.mark.parametrize("own", OWN_TYPES)
-def test_the_own_types_of_a_kind_of_frame(own: str, place: Path, rules: cep.Rules, tmp_path: Path) -> None:
-    alerts = rules.match(OWN_TYPES[own](payments()), cores=2)
+@pytest.mark.parametrize("kind", OWN_TYPES)
+def test_the_own_types_of_a_kind_of_frame(kind: str, place: Path, rules: cep.Rules, tmp_path: Path) -> None:
+    alerts = rules.match(OWN_TYPES[kind](payments()), cores=2)
     assert alerts.set_aside == []
     check_bytes(alerts.table, place, tmp_path)
 

@@ -37,7 +37,7 @@ def numbers(type_: pa.DataType) -> Callable[[], pa.Array]:
     return lambda: pa.array([0, 1, 2, None], pa.int64()).cast(type_)
 
 
-def of(values: list[Any], type_: pa.DataType | None = None) -> Callable[[], pa.Array]:
+def arrow(values: list[Any], type_: pa.DataType | None = None) -> Callable[[], pa.Array]:
     return lambda: pa.array(values, type_)
 
 
@@ -49,43 +49,43 @@ TEXTS = [texts(row) for row in range(ROWS)]
 # Each makes an Arrow column of ROWS rows.
 ARROW: dict[str, Callable[[], pa.Array]] = {
     "null": lambda: pa.nulls(ROWS),
-    "string": of(TEXTS),
-    "large_string": of(TEXTS, pa.large_string()),
-    "string_view": of(TEXTS, pa.string_view()),
-    "binary": of([b"a", b"\xff", None, b""]),
-    "large_binary": of([b"a", b"\xff", None, b""], pa.large_binary()),
-    "binary_view": of([b"a", b"\xff", None, b""], pa.binary_view()),
-    "fixed_binary": of([b"ab", b"\xff\xff", None, b"cd"], pa.binary(2)),
+    "string": arrow(TEXTS),
+    "large_string": arrow(TEXTS, pa.large_string()),
+    "string_view": arrow(TEXTS, pa.string_view()),
+    "binary": arrow([b"a", b"\xff", None, b""]),
+    "large_binary": arrow([b"a", b"\xff", None, b""], pa.large_binary()),
+    "binary_view": arrow([b"a", b"\xff", None, b""], pa.binary_view()),
+    "fixed_binary": arrow([b"ab", b"\xff\xff", None, b"cd"], pa.binary(2)),
     "not utf-8": lambda: pa.array([b"a", b"\xff", b"b", b"c"], pa.binary()).view(pa.string()),
     **{str(t): numbers(t) for t in (
         pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32(),
         pa.float64(),
     )},
     "float16": lambda: pa.array(np.array([0, 1, np.nan, np.inf], np.float16)),
-    "float of all kinds": of([float("nan"), float("inf"), -0.0, 1e300]),
-    "uint64 max": of([2**64 - 1, 0, 1, None], pa.uint64()),
-    "bool": of([True, False, None, True]),
-    "decimal128(5, 2)": of([Decimal("1.25"), None, Decimal("-1.00"), Decimal("0.00")], pa.decimal128(5, 2)),
-    "decimal128(38, 38)": of([Decimal("0.5"), None, Decimal("0.25"), Decimal(0)], pa.decimal128(38, 38)),
-    "decimal128 of a negative scale": of([Decimal("1E3"), None, Decimal("2E3"), Decimal(0)], pa.decimal128(5, -3)),
-    "decimal256(76, 2)": of([Decimal("1.25"), None, Decimal(10) ** 60, Decimal(0)], pa.decimal256(76, 2)),
-    "decimal256 of a negative scale": of([Decimal("1E9"), None, Decimal(0), Decimal("2E9")], pa.decimal256(70, -9)),
-    "decimal256(76, 70)": of([Decimal("1.25"), None, Decimal(0), Decimal("2.5")], pa.decimal256(76, 70)),
-    "decimal32": of([Decimal("1.25"), None, Decimal(0), Decimal("2.5")], pa.decimal32(5, 2)),
-    "decimal64": of([Decimal("1.25"), None, Decimal(0), Decimal("2.5")], pa.decimal64(12, 2)),
-    "decimal64 of another scale": of([Decimal("1.2"), None, Decimal(0), Decimal("2.5")], pa.decimal64(12, 4)),
-    **{f"timestamp {unit}": of(MOMENTS, pa.timestamp(unit, "UTC")) for unit in ("s", "ms", "us", "ns")},
-    "timestamp of a zone": of(MOMENTS, pa.timestamp("us", "Europe/Berlin")),
-    "timestamp of an unknown zone": of(MOMENTS, pa.timestamp("us", "Mars/Olympus")),
-    "naive timestamp": of([moment.replace(tzinfo=None) for moment in MOMENTS], pa.timestamp("us")),
+    "float of all kinds": arrow([float("nan"), float("inf"), -0.0, 1e300]),
+    "uint64 max": arrow([2**64 - 1, 0, 1, None], pa.uint64()),
+    "bool": arrow([True, False, None, True]),
+    "decimal128(5, 2)": arrow([Decimal("1.25"), None, Decimal("-1.00"), Decimal("0.00")], pa.decimal128(5, 2)),
+    "decimal128(38, 38)": arrow([Decimal("0.5"), None, Decimal("0.25"), Decimal(0)], pa.decimal128(38, 38)),
+    "decimal128 of a negative scale": arrow([Decimal("1E3"), None, Decimal("2E3"), Decimal(0)], pa.decimal128(5, -3)),
+    "decimal256(76, 2)": arrow([Decimal("1.25"), None, Decimal(10) ** 60, Decimal(0)], pa.decimal256(76, 2)),
+    "decimal256 of a negative scale": arrow([Decimal("1E9"), None, Decimal(0), Decimal("2E9")], pa.decimal256(70, -9)),
+    "decimal256(76, 70)": arrow([Decimal("1.25"), None, Decimal(0), Decimal("2.5")], pa.decimal256(76, 70)),
+    "decimal32": arrow([Decimal("1.25"), None, Decimal(0), Decimal("2.5")], pa.decimal32(5, 2)),
+    "decimal64": arrow([Decimal("1.25"), None, Decimal(0), Decimal("2.5")], pa.decimal64(12, 2)),
+    "decimal64 of another scale": arrow([Decimal("1.2"), None, Decimal(0), Decimal("2.5")], pa.decimal64(12, 4)),
+    **{f"timestamp {unit}": arrow(MOMENTS, pa.timestamp(unit, "UTC")) for unit in ("s", "ms", "us", "ns")},
+    "timestamp of a zone": arrow(MOMENTS, pa.timestamp("us", "Europe/Berlin")),
+    "timestamp of an unknown zone": arrow(MOMENTS, pa.timestamp("us", "Mars/Olympus")),
+    "naive timestamp": arrow([moment.replace(tzinfo=None) for moment in MOMENTS], pa.timestamp("us")),
     "far timestamp": lambda: pa.array([2**62, -(2**62), None, 0], pa.timestamp("s", "UTC")),
-    "date32": of([date(2026, 1, 1)] * ROWS),
-    "date64": of([date(2026, 1, 1)] * ROWS, pa.date64()),
-    "time32": of([time(1, 2, 3)] * ROWS, pa.time32("s")),
-    "time64": of([time(1, 2, 3)] * ROWS, pa.time64("us")),
-    **{f"duration {unit}": of([timedelta(1)] * ROWS, pa.duration(unit)) for unit in ("s", "ms", "us", "ns")},
-    "huge duration": of([2**62, -(2**62), None, 0], pa.duration("s")),
-    "interval": of([(1, 2, 3)] * ROWS, pa.month_day_nano_interval()),
+    "date32": arrow([date(2026, 1, 1)] * ROWS),
+    "date64": arrow([date(2026, 1, 1)] * ROWS, pa.date64()),
+    "time32": arrow([time(1, 2, 3)] * ROWS, pa.time32("s")),
+    "time64": arrow([time(1, 2, 3)] * ROWS, pa.time64("us")),
+    **{f"duration {unit}": arrow([timedelta(1)] * ROWS, pa.duration(unit)) for unit in ("s", "ms", "us", "ns")},
+    "huge duration": arrow([2**62, -(2**62), None, 0], pa.duration("s")),
+    "interval": arrow([(1, 2, 3)] * ROWS, pa.month_day_nano_interval()),
     "dictionary": lambda: pa.array(TEXTS).dictionary_encode(),
     "dictionary of large strings": lambda: pa.array(TEXTS, pa.large_string()).dictionary_encode(),
     "dictionary of numbers": lambda: pa.array([1, 2, None, 1]).dictionary_encode(),
@@ -97,13 +97,13 @@ ARROW: dict[str, Callable[[], pa.Array]] = {
     "run ends of a dictionary": lambda: pa.RunEndEncodedArray.from_arrays(
         [1, 4], pa.array(["a", "b"]).dictionary_encode()
     ),
-    "list": of([[1], [], None, [2, 3]]),
-    "large_list": of([[1], [], None, [2, 3]], pa.large_list(pa.int64())),
-    "list_view": of([[1], [], None, [2, 3]], pa.list_view(pa.int64())),
-    "fixed_list": of([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2)),
-    "struct": of([{"x": 1}, None, {"x": 2}, {"x": None}]),
-    "struct of nothing": of([{}, {}, None, {}], pa.struct([])),
-    "map": of([[("x", 1)], [], None, []], pa.map_(pa.string(), pa.int64())),
+    "list": arrow([[1], [], None, [2, 3]]),
+    "large_list": arrow([[1], [], None, [2, 3]], pa.large_list(pa.int64())),
+    "list_view": arrow([[1], [], None, [2, 3]], pa.list_view(pa.int64())),
+    "fixed_list": arrow([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2)),
+    "struct": arrow([{"x": 1}, None, {"x": 2}, {"x": None}]),
+    "struct of nothing": arrow([{}, {}, None, {}], pa.struct([])),
+    "map": arrow([[("x", 1)], [], None, []], pa.map_(pa.string(), pa.int64())),
     "dense union": lambda: pa.UnionArray.from_dense(
         pa.array([0, 1, 0, 1], pa.int8()), pa.array([0, 0, 1, 1], pa.int32()), [pa.array(["a", "b"]), pa.array([1, 2])]
     ),
@@ -280,8 +280,8 @@ def test_a_second_column_of_a_name_is_named_by_its_place(kind: str) -> None:
 
 
 SAME: dict[str, tuple[str, Callable[[], Any]]] = {
-    "decimal256": ("amount", of([Decimal(n) for n in range(ROWS)], pa.decimal256(76, 30))),
-    "decimal of a negative scale": ("amount", of([Decimal(1000), None, Decimal(2000), None], pa.decimal128(5, -3))),
+    "decimal256": ("amount", arrow([Decimal(n) for n in range(ROWS)], pa.decimal256(76, 30))),
+    "decimal of a negative scale": ("amount", arrow([Decimal(1000), None, Decimal(2000), None], pa.decimal128(5, -3))),
     "run ends": ("card", lambda: pa.RunEndEncodedArray.from_arrays([4], ["c"])),
     "run ends of a dictionary": (
         "card", lambda: pa.RunEndEncodedArray.from_arrays([1, 4], pa.array(["d", "c"]).dictionary_encode())
@@ -289,7 +289,7 @@ SAME: dict[str, tuple[str, Callable[[], Any]]] = {
     "float16": ("n", lambda: pa.array(np.array([0, 1, 2, 3], np.float16))),
     "JSON": ("card", lambda: pa.array(["c"] * ROWS, pa.json_())),
     "bool8": ("b", lambda: pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1, None, 1], pa.int8()))),
-    "an unknown zone": ("event_time", of(MOMENTS, pa.timestamp("us", "Mars/Olympus"))),
+    "an unknown zone": ("event_time", arrow(MOMENTS, pa.timestamp("us", "Mars/Olympus"))),
 }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> cep.Rules:
 
 @pytest.mark.parametrize("suffix", WRITE)
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         (IN_SECONDS, r"`event_time` is 1772323200, which is in 1970 .*time_unit=\"s\""),
         (NAIVE, r"a time without a zone; say which one with tz=\"UTC\""),
@@ -49,16 +49,16 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> cep.Rules:
     ids=["seconds", "no zone", "no column"],
 )
 def test_a_plain_path_is_checked_before_anything_runs(
-    suffix: str, table: pa.Table, said: str, rules: cep.Rules, tmp_path: Path
+    suffix: str, table: pa.Table, message: str, rules: cep.Rules, tmp_path: Path
 ) -> None:
     path = tmp_path / f"bad.{suffix}"
     WRITE[suffix](table, path)
     for events in (path, str(path), [path]):
-        with pytest.raises(cep.CepError, match=said):
+        with pytest.raises(cep.CepError, match=message):
             rules.match(events, cores=2)
-    with pytest.raises(cep.CepError, match=said):
+    with pytest.raises(cep.CepError, match=message):
         rules.why_not("small_then_large", "c1", path)
-    with pytest.raises(cep.CepError, match=said):
+    with pytest.raises(cep.CepError, match=message):
         rules.diff(rules, path)
 
 

@@ -95,9 +95,9 @@ def test_features_of_views_are_null_for_a_rejected_record() -> None:
     rows = [{**ROWS[0], "to": None}, {**ROWS[1], "i": None, "to": "d"}, {**ROWS[2], "to": "d"}]
     columns = {"a/card": "card", "b/card": "to"}
     with pytest.warns(cep.RejectedRecordsWarning, match="field `i` is missing"):
-        found = cep.features(frame(rows), {"n": "count(tx over 1 h by card)"}, declare=EVENT, columns=columns)
-    assert found["n_a"].to_pylist() == [1, None, 2]
-    assert found["n_b"].to_pylist() == [None, None, 1]
+        features = cep.features(frame(rows), {"n": "count(tx over 1 h by card)"}, declare=EVENT, columns=columns)
+    assert features["n_a"].to_pylist() == [1, None, 2]
+    assert features["n_b"].to_pylist() == [None, None, 1]
 
 
 @pytest.mark.parametrize("form", ["text", "naive", "file"])

@@ -127,26 +127,35 @@ def test_a_feature_has_a_column_for_each_view(suffix: str, tmp_path: Path) -> No
             for row in whole.to_pylist()
         ]
         events.write_text("\n".join(map(json.dumps, rows)))
-    made = cep.features(events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED)
-    assert made.num_rows == whole.num_rows
+    features = cep.features(events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED)
+    assert features.num_rows == whole.num_rows
     single = cep.features(apart(), SPENT, by="card_id", declare=DECLARED)
     expected = {row["tx_id"]: (row["spent"], row["pairs"]) for row in single.to_pylist()}
     for view in ("sent", "received"):
-        wanted = [expected.get(f"{tx_id}#{view}", (None, None)) for tx_id in whole["tx_id"].to_pylist()]
-        got = zip(made[f"spent_{view}"].to_pylist(), made[f"pairs_{view}"].to_pylist(), strict=True)
-        assert list(got) == wanted, view
-    assert sum(value is None for value in made["spent_received"].to_pylist()) == 24
+        expected_pairs = [expected.get(f"{tx_id}#{view}", (None, None)) for tx_id in whole["tx_id"].to_pylist()]
+        pairs = zip(features[f"spent_{view}"].to_pylist(), features[f"pairs_{view}"].to_pylist(), strict=True)
+        assert list(pairs) == expected_pairs, view
+    assert sum(value is None for value in features["spent_received"].to_pylist()) == 24
     later = cep.features(
         events, SPENT, by="card_id", declare=DECLARED, columns=COLUMNS, fixed=FIXED, since="2026-03-01T00:30:00Z"
     )
-    assert 0 < later.num_rows < made.num_rows
+    assert 0 < later.num_rows < features.num_rows
     if suffix != "frame":
         flags = [text for name, source in COLUMNS.items() for text in ("--columns", f"{name}={source}")]
         (tmp_path / "t.cep").write_text(DECLARED)
         out = tmp_path / "out.parquet"
-        asked = ["--events", str(events), "--declare", str(tmp_path / "t.cep"), "--by", "card_id", "--out", str(out)]
-        assert cli(["features", *asked, *flags, "--fixed", "received/country=ZZ", f"spent={SPENT['spent']}"]) == 0
-        assert pq.read_table(out)["spent_sent"].to_pylist() == made["spent_sent"].to_pylist()
+        arguments = [
+            "--events",
+            str(events),
+            "--declare",
+            str(tmp_path / "t.cep"),
+            "--by",
+            "card_id",
+            "--out",
+            str(out),
+        ]
+        assert cli(["features", *arguments, *flags, "--fixed", "received/country=ZZ", f"spent={SPENT['spent']}"]) == 0
+        assert pq.read_table(out)["spent_sent"].to_pylist() == features["spent_sent"].to_pylist()
 
 
 def test_features_of_views_need_a_declaration() -> None:
@@ -180,7 +189,7 @@ def test_the_names_of_views_do_not_change_the_alerts(first: str) -> None:
     passed = (
         PASSED.replace("(in, out)", "(inward, outward)").replace("== in", "== inward").replace("== out", "== outward")
     )
-    found = []
+    bound_events = []
     for sent, received in (("sent", "received"), ("s", "r"), ("a", "zzzzzz"), ("z", "a")):
         views = [(f"{received}/account", "payee"), (f"{sent}/account", "payer")]
         columns = dict(views if first == "payee" else views[::-1])
@@ -190,6 +199,6 @@ def test_the_names_of_views_do_not_change_the_alerts(first: str) -> None:
             tuple(event["event_id"].partition("#")[0] for event in events)
             for events in alerts.table["events"].to_pylist()
         ]
-        found.append(sorted(bound))
-    assert len(found[0]) > 50
-    assert found[1:] == found[:1] * 3
+        bound_events.append(sorted(bound))
+    assert len(bound_events[0]) > 50
+    assert bound_events[1:] == bound_events[:1] * 3

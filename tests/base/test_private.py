@@ -67,8 +67,8 @@ def test_a_folder_of_another_user_is_not_ours(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "folder").mkdir(mode=0o755)
     real = os.stat
 
-    def of_user(path: Path, **given: Any) -> Any:
-        about = real(path, **given)
+    def of_user(path: Path, **options: Any) -> Any:
+        about = real(path, **options)
         owner = 1_234 if str(path) == str(tmp_path / "folder") else about.st_uid
         return SimpleNamespace(st_mode=about.st_mode, st_uid=owner, st_gid=about.st_gid)
 

@@ -100,7 +100,7 @@ def changed(**types: Type | None) -> Schema:
 
 
 @pytest.mark.parametrize(
-    ("types", "told"),
+    ("types", "message"),
     [
         ({}, ""),
         ({"extra": Type(Kind.INT)}, ""),
@@ -117,9 +117,9 @@ def changed(**types: Type | None) -> Schema:
         ({"amount": Type(Kind.DECIMAL, nullable=True, scale=3)}, "`e.amount` was decimal(2) and is decimal(3)?"),
     ],
 )
-def test_what_stored_events_still_mean(types: dict[str, Type | None], told: str) -> None:
+def test_what_stored_events_still_mean(types: dict[str, Type | None], message: str) -> None:
     misread = misreadings(changed(), changed(**types))
-    assert misread == [] if not told else told in misread[0]
+    assert misread == [] if not message else message in misread[0]
 
 
 def test_what_may_be_null_stays_so() -> None:

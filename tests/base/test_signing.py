@@ -63,9 +63,9 @@ def test_a_key_is_not_printed(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 127), st.sampled_from("0123456789abcdef"))
-def test_another_signature_or_message_is_noticed(message: bytes, at: int, digit: str) -> None:
+def test_another_signature_or_message_is_noticed(message: bytes, index: int, digit: str) -> None:
     signature = ADA.sign(message)
-    changed = signature[:at] + digit + signature[at + 1 :]
+    changed = signature[:index] + digit + signature[index + 1 :]
     assert is_signed(message, changed, ADA.public) == (changed == signature)
     assert not is_signed(message + b"x", signature, ADA.public)
 

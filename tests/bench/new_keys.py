@@ -60,9 +60,14 @@ def measure(folder: Path, minutes: int, rate: int, new: int) -> None:
     from tests.runners.embedded.cases import day  # noqa: PLC0415 it makes a day of payments
 
     records, _ = read_rules(ROOT / "rules")
-    given, settings = deploy(records), JobSettings()
+    deployment, settings = deploy(records), JobSettings()
     job = Job(
-        given.schema, given.key_domains, settings.key_groups, settings.pages, settings.lateness, dedup_ms=settings.dedup
+        deployment.schema,
+        deployment.key_domains,
+        settings.key_groups,
+        settings.pages,
+        settings.lateness,
+        dedup_ms=settings.dedup,
     )
     commits = Commits(StoreSettings(folder, cache_bytes=CACHE_BYTES, checkpoint_ms=60_000))
     initial = tuple(record.to_json() for record in records)
@@ -70,7 +75,7 @@ def measure(folder: Path, minutes: int, rate: int, new: int) -> None:
     sources, outlets = Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None)
     counters, rows, figures = Counter[str](), list[tuple[str, ...]](), list[Counter[str]]()
     for second in range(0, minutes * 60, BATCH_S):
-        lines = [line for at in range(second, second + BATCH_S) for line in payments(at, rate, new, day()[0])]
+        lines = [line for clock_s in range(second, second + BATCH_S) for line in payments(clock_s, rate, new, day()[0])]
         decoded = decode_chunks(job.schema, [Chunk("p", pa.array(lines, pa.large_binary()))])
         counters.update(engine.step(decoded.parts, (), {"p": (decoded.latest_ms["p"], False)}).counters)
         commits.begin(engine, sources, outlets)

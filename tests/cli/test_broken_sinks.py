@@ -51,8 +51,8 @@ def test_broken_sinks_of_every_kind(runner: str, tmp_path: Path, monkeypatch: py
         wait_for(are_named)
         assert status(port, "/ready") == 503
         assert verify_end(process, tmp_path / "said") == len(ids(lines_of(Path(healthy)))) > 0
-        said = [orjson.loads(line) for line in (tmp_path / "said").read_bytes().splitlines() if line.startswith(b"{")]
-        logged = {(line["sink"], line["address"]): line["reason"] for line in said if line["event"] == "sink_away"}
+        log = [orjson.loads(line) for line in (tmp_path / "said").read_bytes().splitlines() if line.startswith(b"{")]
+        logged = {(line["sink"], line["address"]): line["reason"] for line in log if line["event"] == "sink_away"}
         assert all(logged[sinks.names[kind], sinks.addresses[kind]] in reasons for kind, reasons in REASONS.items())
 
         process = begun(runner, conf)
@@ -66,8 +66,8 @@ def test_broken_sinks_of_every_kind(runner: str, tmp_path: Path, monkeypatch: py
         sinks.stack.callback(last.kill)
         _, complaint = last.communicate(timeout=WAIT_S)
         assert last.returncode == 0, complaint.decode()
-        taken = sinks.taken()
+        alerts = sinks.taken()
         if runner == "run":
-            assert taken["folder"] == ids(expected(morning(), deployment(), tmp_path))
-        assert set(taken["folder"].values()) == {1}
-        assert {kind: found for kind, found in taken.items() if found != taken["folder"]} == {}
+            assert alerts["folder"] == ids(expected(morning(), deployment(), tmp_path))
+        assert set(alerts["folder"].values()) == {1}
+        assert {kind: counts for kind, counts in alerts.items() if counts != alerts["folder"]} == {}

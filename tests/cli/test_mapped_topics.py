@@ -43,14 +43,14 @@ def flags(place: Path, kafka: KafkaCluster, topic: str, out: str) -> list[str]:
     return [*job, "--alerts", str(place / out), "--available-now", "--rejected-max", "1", *HEADED]
 
 
-def found(folder: Path) -> list[str]:
+def ids_in(folder: Path) -> list[str]:
     return alert_ids(b"".join(file.read_bytes() for file in sorted(folder.glob("*.jsonl"))))
 
 
 def test_one_process_reads_envelopes_and_headers(place: Path, kafka_broker: KafkaCluster) -> None:
     plain = replay(place, "--events", str(place / "plain.jsonl"))
     assert cli.main(["run", *flags(place, kafka_broker, produce(kafka_broker), "out")]) == 0
-    assert found(place / "out") == alert_ids(plain)
+    assert ids_in(place / "out") == alert_ids(plain)
 
 
 @pytest.mark.spark
@@ -59,7 +59,7 @@ def test_spark_reads_envelopes_and_headers(place: Path, kafka_broker: KafkaClust
     plain = replay(place, "--events", str(place / "plain.jsonl"))
     checkpoint = ["--checkpoint", str(place / "checkpoint")]
     assert cli.main(["live", *flags(place, kafka_broker, produce(kafka_broker), "out"), *checkpoint]) == 0
-    assert found(place / "out") == alert_ids(plain)
+    assert ids_in(place / "out") == alert_ids(plain)
 
 
 def in_avro(folder: Path) -> tuple[list[str], list[bytes]]:
@@ -86,7 +86,7 @@ def test_envelopes_of_avro_are_mapped(verb: str, place: Path, kafka_broker: Kafk
     arguments = [word for word in flags(place, kafka_broker, topic, "out") if word not in HEADED]
     checkpoint = ["--checkpoint", str(place / "checkpoint")]
     assert cli.main([verb, *arguments, *MAPPING, *form, *checkpoint]) == 0
-    assert found(place / "out") == alert_ids(plain)
+    assert ids_in(place / "out") == alert_ids(plain)
 
 
 def test_records_without_their_header_are_set_aside(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

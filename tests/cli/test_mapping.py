@@ -149,7 +149,7 @@ def test_several_inputs_packed_and_by_wildcard_are_read_once(place: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"card": ...}, "no record has card, which the field `card` is read from; they have id, event_time, shop"),
         ({"card": ..., "crd": "c1"}, "did you mean crd?"),
@@ -158,13 +158,13 @@ def test_several_inputs_packed_and_by_wildcard_are_read_once(place: Path) -> Non
     ],
 )
 def test_what_goes_in_wrongly_is_refused_before_anything_runs(
-    place: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+    place: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [{n: v for n, v in {**p, **changes}.items() if v is not ...} for p in PAYMENTS]
     (place / "bad.jsonl").write_bytes(lines(records))
     flags = ["--rules", str(place / "rules"), "--events", str(place / "bad.jsonl"), "--out", str(place / "a.jsonl")]
     assert cli.main(["replay", *flags]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (place / "a.jsonl").exists()
 
 

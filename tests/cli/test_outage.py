@@ -100,13 +100,15 @@ def wait_for_all_of(port: int, events: int) -> None:
     wait_for(lambda: {f"cep_events_total {events}.0", "cep_undelivered_alerts 0.0"} <= set(metrics(port)))
 
 
-def verify_end(process: subprocess.Popen[bytes], kafka: RealKafka, wanted: list[bytes]) -> dict[str, list[str]]:
+def verify_end(
+    process: subprocess.Popen[bytes], kafka: RealKafka, expected_alerts: list[bytes]
+) -> dict[str, list[str]]:
     """Check that the job ends well and its topic has each alert once. Return the job's log events by part."""
-    alerts = consumed(kafka.address, "alerts", lambda values: len(values) >= len(wanted))
+    alerts = consumed(kafka.address, "alerts", lambda values: len(values) >= len(expected_alerts))
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, log.decode()
-    assert sorted(alerts) == wanted
+    assert sorted(alerts) == expected_alerts
     events_by_part: dict[str, list[str]] = {}
     for line in map(orjson.loads, log.splitlines()):
         events_by_part.setdefault(line.get("part", ""), []).append(line["event"])

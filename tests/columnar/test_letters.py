@@ -35,16 +35,16 @@ def rows() -> Rows:
     return good_and_bad
 
 
-def texts(given: Rows) -> Rows:
-    return [{name: "true" if value is True else str(value) for name, value in row.items()} for row in given]
+def texts(rows: Rows) -> Rows:
+    return [{name: "true" if value is True else str(value) for name, value in row.items()} for row in rows]
 
 
-def in_json(given: Rows, _folder: Path) -> Decoded:
-    return decode_json(ONE, pa.array([orjson.dumps(row) for row in given], pa.binary()))
+def in_json(rows: Rows, _folder: Path) -> Decoded:
+    return decode_json(ONE, pa.array([orjson.dumps(row) for row in rows], pa.binary()))
 
 
-def inside_others(given: Rows, _folder: Path) -> Decoded:
-    records = [orjson.dumps({"after": {"x": row}, "status": "declined"}) for row in given]
+def inside_others(rows: Rows, _folder: Path) -> Decoded:
+    records = [orjson.dumps({"after": {"x": row}, "status": "declined"}) for row in rows]
     return decode_json(ONE, pa.array(records, pa.binary()), mapping_of(["*=after.x"]))
 
 
@@ -52,44 +52,42 @@ def shown(table: pa.Table) -> Callable[[int], str]:
     return lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
 
 
-def in_columns(given: Rows, _folder: Path) -> Decoded:
-    table = pa.Table.from_pylist(texts(given))
+def in_columns(rows: Rows, _folder: Path) -> Decoded:
+    table = pa.Table.from_pylist(texts(rows))
     return decode_table(ONE, table, shown(table))
 
 
-def in_dictionaries(given: Rows, _folder: Path) -> Decoded:
-    table = pa.Table.from_pylist(texts(given))
+def in_dictionaries(rows: Rows, _folder: Path) -> Decoded:
+    table = pa.Table.from_pylist(texts(rows))
     encoded = pa.table({name: table[name].dictionary_encode() for name in table.column_names})
     return decode_table(ONE, encoded, shown(table))
 
 
-def in_pieces(given: Rows, _folder: Path) -> Decoded:
-    table = pa.concat_tables(
-        [pa.Table.from_pylist(texts(given[start : start + 5])) for start in range(0, len(given), 5)]
-    )
+def in_pieces(rows: Rows, _folder: Path) -> Decoded:
+    table = pa.concat_tables([pa.Table.from_pylist(texts(rows[start : start + 5])) for start in range(0, len(rows), 5)])
     return concat_decoded(ONE, [piece.decode() for piece in pieces_of_table(table, ONE, shown(table)).pieces])
 
 
-def in_csv(given: Rows, folder: Path) -> Decoded:
-    pc_csv.write_csv(pa.Table.from_pylist(texts(given)), folder / "a.csv")
+def in_csv(rows: Rows, folder: Path) -> Decoded:
+    pc_csv.write_csv(pa.Table.from_pylist(texts(rows)), folder / "a.csv")
     options = pc_csv.ConvertOptions(column_types=dict.fromkeys(GOOD, pa.string()))
     table = pc_csv.read_csv(folder / "a.csv", convert_options=options)
     return decode_table(ONE, table, shown(table))
 
 
-def in_other_forms(given: Rows, _folder: Path) -> Decoded:
+def in_other_forms(rows: Rows, _folder: Path) -> Decoded:
     """Decode minor units and times with a form, which have their own conversions."""
-    table = pa.Table.from_pylist(texts([{**row, "amount": str(row["amount"]).replace(".", "")} for row in given]))
+    table = pa.Table.from_pylist(texts([{**row, "amount": str(row["amount"]).replace(".", "")} for row in rows]))
     mapping = mapping_of(minor=["amount"], time=Written(form="%Y-%m-%dT%H:%M:%SZ", zone="UTC"))
     return decode_table(ONE, table, shown(table), mapping)
 
 
-def in_avro(given: Rows, folder: Path) -> Decoded:
+def in_avro(rows: Rows, folder: Path) -> Decoded:
     types = ["null", "string", "double", "long", "boolean"]
     schema = {"type": "record", "name": "p", "fields": [{"name": name, "type": types} for name in GOOD]}
     (folder / "p.avsc").write_text(json.dumps(schema))
     values = []
-    for row in given:
+    for row in rows:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, schema, row)
         values.append(out.getvalue())

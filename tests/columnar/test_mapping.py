@@ -51,7 +51,7 @@ def as_rows(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> Dec
     return decoded
 
 
-def told(decoded: Decoded) -> dict[str, Any]:
+def fields_of(decoded: Decoded) -> dict[str, Any]:
     assert not decoded.poison
     return {
         "ids": decoded.event_id.to_pylist(),
@@ -64,24 +64,24 @@ def told(decoded: Decoded) -> dict[str, Any]:
 @pytest.mark.parametrize("read", [as_json, as_rows])
 def test_values_inside_of_others_are_those_outside(read: Callable[..., Decoded]) -> None:
     records = [{**r, "amount": str(r["amount"])} for r in RECORDS]
-    expected = told(read(records))
+    expected = fields_of(read(records))
     renamed = [{f"{name}_x": value for name, value in r.items()} for r in records]
     flat = mapping_of([f"{name}={name}_x" for name in GOOD])
-    assert told(read(renamed, flat)) == expected
+    assert fields_of(read(renamed, flat)) == expected
     envelope = [{"payload": {"op": "c", "after": r}, "amount": -1} for r in records]
-    assert told(read(envelope, mapping_of(["*=payload.after"]))) == expected
+    assert fields_of(read(envelope, mapping_of(["*=payload.after"]))) == expected
     mixed: list[dict[str, Any]] = [
         {"card": {"id": r["card_id"], "pin": 1}, **{n: v for n, v in r.items() if n != "card_id"}} for r in records
     ]
-    assert told(read(mixed, mapping_of(["card_id=card.id"]))) == expected
+    assert fields_of(read(mixed, mapping_of(["card_id=card.id"]))) == expected
 
 
 def test_columns_of_a_table_are_structs() -> None:
-    expected = told(as_table(RECORDS))
+    expected = fields_of(as_table(RECORDS))
     envelope = [{"payload": {"after": {**r, "amount": str(r["amount"])}}} for r in RECORDS]
-    assert told(as_table(envelope, mapping_of(["*=payload.after"]))) == expected
+    assert fields_of(as_table(envelope, mapping_of(["*=payload.after"]))) == expected
     dotted = [{("card.id" if name == "card_id" else name): value for name, value in r.items()} for r in RECORDS]
-    assert told(as_table(dotted, mapping_of(['card_id="card.id"']))) == expected
+    assert fields_of(as_table(dotted, mapping_of(['card_id="card.id"']))) == expected
 
 
 def test_an_envelope_without_a_row_is_set_aside_alone() -> None:
@@ -105,20 +105,22 @@ def test_a_field_may_be_fixed_and_a_type_come_from_any_field() -> None:
 
 @given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=6))
 def test_times_of_any_unit_are_the_same_moments(moments_ms: list[int]) -> None:
-    expected = told(as_json([{**GOOD, "event_time": ms} for ms in moments_ms]))["times"]
+    expected = fields_of(as_json([{**GOOD, "event_time": ms} for ms in moments_ms]))["times"]
     for unit, factor in (("us", 1_000), ("ns", 1_000_000), ("ms", 1)):
         mapping = mapping_of(time=Written(unit=unit))
         records = [{**GOOD, "event_time": ms * factor} for ms in moments_ms]
-        assert told(as_json(records, mapping))["times"] == told(as_table(records, mapping))["times"] == expected
+        assert (
+            fields_of(as_json(records, mapping))["times"] == fields_of(as_table(records, mapping))["times"] == expected
+        )
     seconds = mapping_of(time=Written(unit="s"))
     records = [{**GOOD, "event_time": ms / 1_000} for ms in moments_ms]
-    assert told(as_json(records, seconds))["times"] == told(as_table(records, seconds))["times"] == expected
+    assert fields_of(as_json(records, seconds))["times"] == fields_of(as_table(records, seconds))["times"] == expected
     whole = [{**GOOD, "event_time": ms // 1_000} for ms in moments_ms]
-    assert told(as_json(whole, seconds))["times"] == [ms // 1_000 * 1_000 for ms in moments_ms]
+    assert fields_of(as_json(whole, seconds))["times"] == [ms // 1_000 * 1_000 for ms in moments_ms]
 
 
 @pytest.mark.parametrize(
-    ("text", "written", "wanted"),
+    ("text", "written", "moment"),
     [
         ("01.03.2026 10:00:00", Written(form="%d.%m.%Y %H:%M:%S", zone="Europe/Berlin"), "2026-03-01T09:00:00+00:00"),
         ("2026-07-01 10:00:00", Written(zone="Europe/Berlin"), "2026-07-01T08:00:00+00:00"),
@@ -132,11 +134,11 @@ def test_times_of_any_unit_are_the_same_moments(moments_ms: list[int]) -> None:
         ),  # the first one
     ],
 )
-def test_times_in_other_forms(text: str, written: Written, wanted: str) -> None:
-    at_ms = int(datetime.fromisoformat(wanted).timestamp() * 1_000)
+def test_times_in_other_forms(text: str, written: Written, moment: str) -> None:
+    at_ms = int(datetime.fromisoformat(moment).timestamp() * 1_000)
     mapping = mapping_of(time=written)
     records = [{**GOOD, "event_time": text}]
-    assert told(as_json(records, mapping))["times"] == told(as_table(records, mapping))["times"] == [at_ms]
+    assert fields_of(as_json(records, mapping))["times"] == fields_of(as_table(records, mapping))["times"] == [at_ms]
 
 
 def test_a_timestamp_without_a_zone_is_of_the_zone_that_is_given() -> None:
@@ -149,8 +151,8 @@ def test_a_timestamp_without_a_zone_is_of_the_zone_that_is_given() -> None:
 def test_minor_units(read: Callable[..., Decoded]) -> None:
     records = [{**GOOD, "amount": amount} for amount in ("1234", "-5")]
     mapping = mapping_of(minor=["amount"])
-    assert told(read(records, mapping))["amount"] == [1_234, -5]
-    assert told(as_json([{**GOOD, "amount": 1_234}], mapping))["amount"] == [1_234]
+    assert fields_of(read(records, mapping))["amount"] == [1_234, -5]
+    assert fields_of(as_json([{**GOOD, "amount": 1_234}], mapping))["amount"] == [1_234]
     assert len(as_json([{**GOOD, "amount": 12.5}], mapping).poison) == 1
 
 
@@ -202,9 +204,9 @@ def test_a_record_is_an_event_of_each_view(read: Callable[..., Decoded]) -> None
 def told_of_parts(read: Callable[..., Decoded], records: list[dict[str, Any]], mapping: FieldMapping) -> dict[str, Any]:
     """Return the values of all parts: events come record by record, from one part or one for each view."""
     if read is not as_rows:
-        return told(read(records, mapping))
+        return fields_of(read(records, mapping))
     parts = [part for view in mapping.views for part in _columns(ONE, view, records, [b""] * len(records))]
-    return told(in_row_order(ONE, parts)[0])
+    return fields_of(in_row_order(ONE, parts)[0])
 
 
 def test_a_record_that_is_none_is_set_aside_once_and_a_wrong_value_for_each_view() -> None:

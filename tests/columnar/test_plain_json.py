@@ -30,29 +30,29 @@ _VALUES = [
 ]  # fmt: skip
 
 
-def _by_arrow(schema: Schema, given: list[bytes]) -> Decoded:
+def _by_arrow(schema: Schema, records: list[bytes]) -> Decoded:
     with patch.object(parse_module, "read_plain", lambda *_: None):
-        return decode_json(schema, pa.array(given, pa.large_binary()))
+        return decode_json(schema, pa.array(records, pa.large_binary()))
 
 
-def _is_plain(given: list[bytes], schema: Schema = ONE) -> bool:
-    return read_plain(parse_module._plain_shape(schema), pa.array(given, pa.large_binary())) is not None
+def _is_plain(records: list[bytes], schema: Schema = ONE) -> bool:
+    return read_plain(parse_module._plain_shape(schema), pa.array(records, pa.large_binary())) is not None
 
 
-def _assert_same(schema: Schema, given: list[bytes]) -> None:
+def _assert_same(schema: Schema, records: list[bytes]) -> None:
     """Check that the kernel and Arrow return the same bits, and set aside the same records for the same reasons."""
-    ours, theirs = decode_json(schema, pa.array(given, pa.large_binary())), _by_arrow(schema, given)
-    assert ours.poison == theirs.poison, given
-    assert ours.event_id.equals(theirs.event_id), given
-    assert ours.event_type.tolist() == theirs.event_type.tolist(), given
-    assert ours.time_ms.tolist() == theirs.time_ms.tolist(), given
+    ours, theirs = decode_json(schema, pa.array(records, pa.large_binary())), _by_arrow(schema, records)
+    assert ours.poison == theirs.poison, records
+    assert ours.event_id.equals(theirs.event_id), records
+    assert ours.event_type.tolist() == theirs.event_type.tolist(), records
+    assert ours.time_ms.tolist() == theirs.time_ms.tolist(), records
     assert ours.columns.keys() == theirs.columns.keys()
     for name, column in ours.columns.items():
         column.validate(full=True)
         assert column.type == theirs.columns[name].type
-        assert column.equals(theirs.columns[name]), (name, given)
+        assert column.equals(theirs.columns[name]), (name, records)
     floats = [np.asarray(decoded.columns["lat"].fill_null(0)).view(np.int64).tolist() for decoded in (ours, theirs)]
-    assert floats[0] == floats[1], given
+    assert floats[0] == floats[1], records
 
 
 def _written(random: Random, values: list[str]) -> bytes:

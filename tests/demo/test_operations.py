@@ -28,13 +28,13 @@ PODS = ("kubernetes.yaml", "kubernetes-run.yaml")
 
 
 @pytest.mark.parametrize(
-    ("manifest", "given", "verb"),
+    ("manifest", "settings_file", "verb"),
     [("kubernetes.yaml", "cep.toml", live), ("kubernetes-run.yaml", "cep-run.toml", run)],
 )
 def test_a_manifest_runs_the_job_of_the_settings(
-    manifest: str, given: str, verb: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    manifest: str, settings_file: str, verb: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (ROOT / "demo" / given).read_text()
+    text = (ROOT / "demo" / settings_file).read_text()
     config, job = yaml.safe_load_all((ROOT / "demo" / manifest).read_text())
     assert (config["kind"], job["kind"], job["spec"]["replicas"]) == ("ConfigMap", "StatefulSet", 1)
     assert config["data"] == {"cep.toml": text}

@@ -27,7 +27,7 @@ NOTEBOOK = ROOT / "demo" / "notebooks" / "first-alert.ipynb"
 LINES_MAX = 10
 
 
-def done(words: list[str | Path], folder: Path, **more: str) -> str:
+def run_program(words: list[str | Path], folder: Path, **more: str) -> str:
     """Run a program in the folder, without the variables that would lead back to the checkout."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | more
     answer = subprocess.run(
@@ -45,7 +45,7 @@ def build_wheel(folder: Path) -> Path:
         shutil.copyfile(ROOT / name, source / name)
     for name in ("cep", "patterns", "rules"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    done([*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source], folder)
+    run_program([*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source], folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -58,7 +58,7 @@ def first_picture(python: Path, folder: Path, **more: str) -> str:
     count = next(number for number, source in enumerate(sources, 1) if ".timeline(" in source)
     lines = [line for source in sources[:count] for line in source.splitlines() if line and line[0] != "#"]
     assert len(lines) <= LINES_MAX
-    return done([python, "cells.py", NOTEBOOK.name, str(count)], folder, **more)
+    return run_program([python, "cells.py", NOTEBOOK.name, str(count)], folder, **more)
 
 
 @pytest.mark.slow
@@ -77,25 +77,29 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path, no_jit: str) -> None:
     assert not any(name.startswith(("tests/", "demo/", "patterns/", "rules/")) for name in names)
 
     venv, empty = tmp_path / "venv", tmp_path / "empty"
-    done([sys.executable, "-m", "venv", "--without-pip", venv], tmp_path)  # this process's pip serves both
+    run_program([sys.executable, "-m", "venv", "--without-pip", venv], tmp_path)  # this process's pip serves both
     install = [*PIP, "--python", venv / "bin" / "python", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
-    done([*install, wheel], tmp_path)
+    run_program([*install, wheel], tmp_path)
     # The dependencies are already installed for this process, so pip need not fetch them. The package itself is the
     # wheel's.
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     empty.mkdir()
     cep = venv / "bin" / "cep"
-    assert str(site) in done([venv / "bin" / "python", "-c", "import cep; print(cep.__file__)"], empty)
-    assert done([cep, "--version"], empty) == f"cep {__version__}\n"
-    output = done([cep, "demo", "--size", "small", "--seconds", "0", "--into", "day"], empty, NUMBA_DISABLE_JIT=no_jit)
+    assert str(site) in run_program([venv / "bin" / "python", "-c", "import cep; print(cep.__file__)"], empty)
+    assert run_program([cep, "--version"], empty) == f"cep {__version__}\n"
+    output = run_program(
+        [cep, "demo", "--size", "small", "--seconds", "0", "--into", "day"], empty, NUMBA_DISABLE_JIT=no_jit
+    )
     assert "All 39 alerts are equal" in output
     assert "<svg" in first_picture(venv / "bin" / "python", empty, NUMBA_DISABLE_JIT=no_jit)
-    assert f"wrote {Path('rapid_refunds.cep')}" in done([cep, "new", "pattern", "rapid_refunds"], empty)
+    assert f"wrote {Path('rapid_refunds.cep')}" in run_program([cep, "new", "pattern", "rapid_refunds"], empty)
     for path in ("rapid_refunds.cep", "day/patterns"):
-        done([cep, "check", path], empty)
+        run_program([cep, "check", path], empty)
     for path in ("rapid_refunds.cep", "day/patterns" if no_jit == "0" else "day/patterns/cards.cep"):
-        done([cep, "test", path], empty, NUMBA_DISABLE_JIT=no_jit)
+        run_program([cep, "test", path], empty, NUMBA_DISABLE_JIT=no_jit)
     data: list[str | Path] = ["--rules", "day/rules", "--events", "day/payments.parquet"]
-    done([cep, "replay", "--engine", "embedded", *data, "--out", "alerts.jsonl"], empty, NUMBA_DISABLE_JIT=no_jit)
+    run_program(
+        [cep, "replay", "--engine", "embedded", *data, "--out", "alerts.jsonl"], empty, NUMBA_DISABLE_JIT=no_jit
+    )
     assert "small_then_large" in (empty / "alerts.jsonl").read_text()

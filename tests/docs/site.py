@@ -55,6 +55,6 @@ def settings_of(names: Iterable[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    done = build(Path(sys.argv[1]))
-    print(done.stdout + done.stderr, end="")
-    sys.exit(done.returncode)
+    built = build(Path(sys.argv[1]))
+    print(built.stdout + built.stderr, end="")
+    sys.exit(built.returncode)

@@ -223,15 +223,15 @@ def test_what_was_enlarged_again_and_again_holds_the_same(text: str, monkeypatch
     first = batch(*(f"k{i % 3} a@{i // 9}" for i in range(60)))
     second = batch(*(f"k{i % 4} {'abc'[i % 3]}@{7 + i // 9}" for i in range(60)))
 
-    def found() -> tuple[bytes, int, list[str | None]]:
+    def advanced_twice() -> tuple[bytes, int, list[str | None]]:
         state = advance(compiled, advance(compiled, None, first, 6).keyed_state, second, 9)
         return encode_page(state.keyed_state), len(state.matches), state.matches.event_id.to_pylist()
 
-    with_room = found()
+    with_room = advanced_twice()
     assert with_room[1] > 100
     for name, rows in (("_WORK_ROWS", 2), ("_ROOM_MIN", 1), ("_ROOM_MAX", 1)):
         monkeypatch.setattr(f"cep.engine.outputs.{name}", rows)
-    assert found() == with_room
+    assert advanced_twice() == with_room
 
 
 def test_no_rule_reads_nothing() -> None:

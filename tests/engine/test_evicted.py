@@ -19,7 +19,7 @@ from tests.engine.rules import batch, program, rule
 PLAIN = "seq a -> b within 300 s\nwhere a: e kind == a\n b: e kind == b"
 GENERAL = "seq a{2,} greedy -> b within 300 s\nwhere a: e kind == a\n b: e kind == b"
 SHARED = "seq a -> c within 300 s\nwhere a: e kind == a\n c: e kind == c and amount > {}"
-LINES = [f"{key} a@{at}000 1.00" for at, key in enumerate("xyxxyxxzxxy")]  # seven of x, three of y, one of z
+LINES = [f"{key} a@{second}000 1.00" for second, key in enumerate("xyxxyxxzxxy")]  # seven of x, three of y, one of z
 
 
 @pytest.mark.parametrize("texts", [[PLAIN], [GENERAL], [PLAIN, GENERAL], [SHARED.format(n) for n in range(4)]])

@@ -42,7 +42,7 @@ def versions(kind: str, timeline: Sequence[Version]) -> Timeline:
     return tuple(FixedVersion(from_ms, content) for from_ms, content in contents)
 
 
-def seen(timeline: Sequence[Version], time_ms: int) -> list[str] | None:
+def entries_at(timeline: Sequence[Version], time_ms: int) -> list[str] | None:
     return next((entries for from_ms, entries in reversed(timeline) if from_ms <= time_ms), None)
 
 
@@ -51,8 +51,8 @@ def still_seen(timeline: Sequence[Version], first_ms: int) -> list[Version]:
     return [v for number, v in enumerate(timeline) if number + 1 == len(timeline) or timeline[number + 1][0] > first_ms]
 
 
-def told(timeline: Sequence[Version], time_ms: int, test: Callable[[list[str]], bool | None]) -> bool | None:
-    entries = seen(timeline, time_ms)
+def answer_at(timeline: Sequence[Version], time_ms: int, test: Callable[[list[str]], bool | None]) -> bool | None:
+    entries = entries_at(timeline, time_ms)
     return None if entries is None else test(entries)
 
 
@@ -86,7 +86,7 @@ def test_each_event_sees_the_version_of_its_time(
     rows = sorted(rows, key=lambda row: row[1])
 
     def named(row: Row) -> bool | None:
-        return None if row[3] == "-" else told(names, row[1], lambda entries: row[3] in entries)
+        return None if row[3] == "-" else answer_at(names, row[1], lambda entries: row[3] in entries)
 
     def past(row: Row) -> int:
         place = rows.index(row)
@@ -94,18 +94,18 @@ def test_each_event_sees_the_version_of_its_time(
         return sum(named(r) is True for r in same)
 
     def starting(row: Row) -> bool | None:
-        return None if row[3] == "-" else told(starts, row[1], lambda e: any(row[3].startswith(one) for one in e))
+        return None if row[3] == "-" else answer_at(starts, row[1], lambda e: any(row[3].startswith(one) for one in e))
 
     def lowered(row: Row) -> bool | None:
-        return None if row[3] == "-" else told(names, row[1], lambda entries: row[3].lower() in entries)
+        return None if row[3] == "-" else answer_at(names, row[1], lambda entries: row[3].lower() in entries)
 
     def sum_listed(row: Row) -> bool | None:
-        return None if row[2] == "-" else told(sums, row[1], lambda e: float(row[2]) in map(float, e))
+        return None if row[2] == "-" else answer_at(sums, row[1], lambda e: float(row[2]) in map(float, e))
 
     def within(row: Row) -> bool | None:
         networks = {"10.0.0.1": ["10.0.0.0/16"], "10.1.0.1": [], "::1": ["::/0"]}
         network = networks.get(row[3])
-        return None if network is None else told(nets, row[1], lambda e: any(one in e for one in network))
+        return None if network is None else answer_at(nets, row[1], lambda e: any(one in e for one in network))
 
     rows = [row for place, row in enumerate(rows) if row not in rows[:place]]
     holds: list[Callable[[Row], bool]] = [

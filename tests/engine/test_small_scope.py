@@ -48,7 +48,7 @@ QUANTIFIERS = {
     "+ strict": Quantifier(1, None, Inner.STRICT),
     "+ greedy": Quantifier(1, None, greedy=True),
 }
-ORDERS: dict[int | str, int] = {str(at): at for at in range(STREAM_MAX)}
+ORDERS: dict[int | str, int] = {str(position): position for position in range(STREAM_MAX)}
 SHARES = 4
 SKIPS = (SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT)
 

@@ -41,8 +41,8 @@ def test_each_fault_is_at_each_moment_of_each_runner() -> None:
 @pytest.mark.parametrize("runner", ["run", pytest.param("live", marks=pytest.mark.spark)])
 def test_a_cell(runner: str) -> None:
     words = ["-m", "tests.faults.real_cells", "--runner", runner, "--only", "killed, steady state", "--cells", "1"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.stdout.splitlines()[-1:] == ["wrong: none"], done.stdout + done.stderr
+    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert process.stdout.splitlines()[-1:] == ["wrong: none"], process.stdout + process.stderr
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def _campaign(kind: str, scenarios: int, seed: int, jobs: int, log: Path | None)
         totals.add(tally)
     at_first = totals.drafted
 
-    def done(seed: int, tally: Tally) -> None:
+    def add_tally(seed: int, tally: Tally) -> None:
         totals.add(tally)
         if log is not None:
             append(log, current, seed, tally)
@@ -64,7 +64,7 @@ def _campaign(kind: str, scenarios: int, seed: int, jobs: int, log: Path | None)
         print(f"seed {seed}: {totals.compared} compared, {len(totals.open)} open, {each:.0f} scenarios/s", flush=True)
 
     todo = [(seed + first // ROUND, min(ROUND, scenarios - first)) for first in range(0, scenarios, ROUND)]
-    run(kind, [one for one in todo if one[0] not in rounds], jobs, done)
+    run(kind, [one for one in todo if one[0] not in rounds], jobs, add_tally)
     _print_totals(current, totals)
     return 1 if totals.open else 0
 

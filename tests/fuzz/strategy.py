@@ -204,7 +204,9 @@ def _ours(finding: Finding) -> Answer:
 
 
 def _of_key(answers: Answer, place: Mapping[int, int]) -> tuple[frozenset[Bindings], frozenset[Ended]]:
-    def own(match: Bindings) -> bool:
+    def is_inside(match: Bindings) -> bool:
         return match[0][1][0] in place
 
-    return frozenset(filter(own, answers.bindings)), frozenset(run for run in answers.timeouts if own(run[0]))
+    return frozenset(filter(is_inside, answers.bindings)), frozenset(
+        run for run in answers.timeouts if is_inside(run[0])
+    )

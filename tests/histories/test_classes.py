@@ -90,9 +90,9 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     """If no other history reads the events, only the value of the latest event of a class is read."""
     random, row_counts = Random(f"alone {seed}"), []
 
-    def and_latest(self: _RowsOfBlocks, rows: HistoryRows, *given: object) -> _RowsOfBlocks:
+    def and_latest(self: _RowsOfBlocks, rows: HistoryRows, *arguments: object) -> _RowsOfBlocks:
         row_counts.append((len(self.rows), len(rows)))
-        return laid(self, rows, *given)  # type: ignore[arg-type]
+        return laid(self, rows, *arguments)  # type: ignore[arg-type]
 
     laid = _RowsOfBlocks.and_latest
     monkeypatch.setattr(_RowsOfBlocks, "and_latest", and_latest)

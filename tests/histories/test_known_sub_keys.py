@@ -103,10 +103,10 @@ def known_at(expr: History, past: Sequence[Event]) -> Iterator[tuple[int, int]]:
         yield range_of_value
 
 
-def expected(expr: History, own: Sequence[Event]) -> Iterator[tuple[Value, bool, bool]]:
+def expected(expr: History, events: Sequence[Event]) -> Iterator[tuple[Value, bool, bool]]:
     """Yield the value at each event, whether older events are folded, and whether some may be forgotten."""
-    for index, (since, lacks_ms) in enumerate(known_at(expr, own)):
-        past = own[: index + 1]
+    for index, (since, lacks_ms) in enumerate(known_at(expr, events)):
+        past = events[: index + 1]
         value, is_folded = defined(expr, past)
         if is_folded:
             may_lack = in_panes(expr.window, replace(past[-1], time_ms=lacks_ms), past[-1])

@@ -92,9 +92,9 @@ def as_fields(case: Case) -> tuple[Schema, PatternIR, dict[str, list[Event]]]:
     (event_type,) = SCHEMA.event_types
     names = [f.name for f in fields]
 
-    def filled(own: list[Event], at: int) -> Event:
-        values = [value_at(past, own[: at + 1]) for past in exprs]
-        return replace(own[at], fields={**own[at].fields, **dict(zip(names, values, strict=True))})
+    def filled(events: list[Event], index: int) -> Event:
+        values = [value_at(past, events[: index + 1]) for past in exprs]
+        return replace(events[index], fields={**events[index].fields, **dict(zip(names, values, strict=True))})
 
     events = {
         key: [filled(key_events, index) for index in range(len(key_events))] for key, key_events in case.events.items()

@@ -76,11 +76,11 @@ def rows_looked_at(monkeypatch: pytest.MonkeyPatch, program: Program, batches: I
     """For events of one key, return how many old events each batch puts before its new events."""
     row_counts: list[int] = []
 
-    def counting(*given: object, **named: object) -> HistoryTable:
-        stored = given[2]
+    def counting(*arguments: object, **named: object) -> HistoryTable:
+        stored = arguments[2]
         assert isinstance(stored, HistoryRows)
         row_counts.append(len(stored))
-        return build_table(*given, **named)  # type: ignore[arg-type]
+        return build_table(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cep.histories.values.build_table", counting)
     keyed_state: KeyedState | None = None

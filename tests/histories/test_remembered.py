@@ -112,11 +112,11 @@ class Reference:
 Told = dict[str, list[tuple[Value, bool, bool]]]
 
 
-def referred(wanted: Sequence[History], events: dict[str, list[Event]]) -> Told:
+def referred(functions: Sequence[History], events: dict[str, list[Event]]) -> Told:
     """Return by event id the answer of the reference for each history."""
     answers: Told = {}
     for key_events in events.values():
-        references = [Reference(expr) for expr in wanted]
+        references = [Reference(expr) for expr in functions]
         for event in key_events:
             answers[event_id(event.order)] = [reference.take(event) for reference in references]
     return answers

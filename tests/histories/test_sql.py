@@ -52,7 +52,7 @@ def over(window_ms: int, *, previous: bool = False, by: str = "key") -> str:
     return f"over (partition by {by} order by turn range between {back} and current row {leave_out})"
 
 
-def asked(windows: dict[str, int]) -> Iterator[Asked]:
+def asked_of(windows: dict[str, int]) -> Iterator[Asked]:
     for name, ms in windows.items():
         yield Asked(f"count(pay over {name})", f"count(*) {over(ms)}")
         yield Asked(f"sum(pay.amount over previous {name})", f"coalesce(sum(amount) {over(ms, previous=True)}, 0)")
@@ -128,9 +128,9 @@ def batch_of(table: pa.Table, rows: slice = slice(None)) -> EventBatch:
     return EventBatch(fields["key"], ids, np.zeros(len(times), np.int16), times, fields)
 
 
-def program_of(wanted: list[Asked]) -> Program:
+def program_of(functions: list[Asked]) -> Program:
     rules = []
-    for number, one in enumerate(wanted):
+    for number, one in enumerate(functions):
         condition = one.text if one.text.startswith("exists") else f"{one.text} is null"
         checked = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {condition} }}")
         assert checked.ok, (one.text, [d.message for d in checked.diagnostics])
@@ -157,7 +157,7 @@ def values(program: Program, keyed_state: KeyedState | None, batch: EventBatch) 
 
 def check(table: pa.Table, windows: dict[str, int], parts: int) -> None:
     table = numbered(table)
-    histories = list(asked(windows))
+    histories = list(asked_of(windows))
     program = program_of(histories)
     bounds = [table.num_rows * n // parts for n in range(parts + 1)]
     parts_values: list[list[tuple[np.ndarray, np.ndarray]]] = []

@@ -42,7 +42,7 @@ def facts(blocks: Sequence[Block]) -> dict[str, list[tuple[int, int, object]]]:
     return facts_by_key
 
 
-def wanted(blocks: Sequence[Block], watermark_ms: int) -> dict[str, list[tuple[int, int, object]]]:
+def needed_events(blocks: Sequence[Block], watermark_ms: int) -> dict[str, list[tuple[int, int, object]]]:
     """Return the events that a rule may need after a watermark, for the keys that have any."""
     alive = {name: [row for row in rows if row[0] + 2 ** row[1] > watermark_ms] for name, rows in facts(blocks).items()}
     return {name: rows for name, rows in alive.items() if rows}
@@ -63,7 +63,7 @@ def test_nothing_is_lost_or_moved_by_joining(seed: int) -> None:
         written += sum(len(segment) for segment in histories.segments if id(segment) not in before) + count
         assert len(histories.segments) <= 3 * 8 + sum(map(len, histories.segments)) // 64 + 1
     stored_blocks = [segment.load() for segment in histories.segments]
-    assert wanted(stored_blocks, watermark_ms) == wanted(blocks, watermark_ms)
+    assert needed_events(stored_blocks, watermark_ms) == needed_events(blocks, watermark_ms)
     assert written < 5 * sum(map(len, blocks)), "an event is written a few times, however many follow it"
 
 

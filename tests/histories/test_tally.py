@@ -30,14 +30,14 @@ def exact_spread(values: list[int]) -> float:
     return float(Fraction(isqrt(under << 240), 1 << 120) / len(values))
 
 
-def words(found: np.ndarray) -> list[tuple[int, int, int]]:
+def words(tallies: np.ndarray) -> list[tuple[int, int, int]]:
     return [
         (
             int(row[0]),
             (int(row[1]) << 32) + int(row[2]),
             sum(int(word) << (32 * place) for place, word in enumerate(row[3:])),
         )
-        for row in found
+        for row in tallies
     ]
 
 

@@ -159,7 +159,7 @@ def engine_values(
 
 
 def _values(
-    program: Program, prepared: PreparedEvents, batch: EventBatch, wanted: Sequence[History]
+    program: Program, prepared: PreparedEvents, batch: EventBatch, functions: Sequence[History]
 ) -> Iterator[tuple[str, list[Value]]]:
     plan = program.histories
     assert isinstance(plan, HistoryPlan)
@@ -167,7 +167,7 @@ def _values(
     for index, row in enumerate(prepared.batch_rows.tolist()):
         place = prepared.first_row + index
         values: list[Value] = []
-        for expr in wanted:
+        for expr in functions:
             number = numbers[expr]
             slot, null = prepared.columns[number, place : place + 1], prepared.nulls[number, place]
             values.append(None if null else _value(slot, expr.type, prepared.texts))
@@ -182,23 +182,25 @@ def _value(slot: np.ndarray, type_: Type, texts: object) -> Value:
     return bool(slot[0]) if str(type_).startswith("bool") else int(slot[0])
 
 
-def oracle_values(events: dict[str, list[Event]], wanted: Sequence[History]) -> dict[str, list[Value]]:
+def oracle_values(events: dict[str, list[Event]], functions: Sequence[History]) -> dict[str, list[Value]]:
     return {
-        event_id(event.order): [value_at(expr, key_events[: index + 1]) for expr in wanted]
+        event_id(event.order): [value_at(expr, key_events[: index + 1]) for expr in functions]
         for key_events in events.values()
         for index, event in enumerate(key_events)
     }
 
 
 def differences(
-    found: dict[str, list[Value]], expected: dict[str, list[Value]], asked: Sequence[int] = range(len(WRITTEN))
+    engine_values: dict[str, list[Value]],
+    expected: dict[str, list[Value]],
+    numbers: Sequence[int] = range(len(WRITTEN)),
 ) -> list[object]:
     """Return the differing values of the histories with these numbers in WRITTEN."""
-    assert found.keys() == expected.keys()
+    assert engine_values.keys() == expected.keys()
     return [
         (WRITTEN[number], event, ours, theirs)
-        for event, values in found.items()
-        for number, ours, theirs in zip(asked, values, expected[event], strict=True)
+        for event, values in engine_values.items()
+        for number, ours, theirs in zip(numbers, values, expected[event], strict=True)
         if not _same(ours, theirs, exactly="stddev" not in WRITTEN[number])
     ]
 

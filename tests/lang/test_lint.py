@@ -21,7 +21,7 @@ test "does not" of p { c: 0s transaction amount=1  expect none }
 """
 
 
-def found(body: str, header: str = "pattern p by card_id", before: str = "") -> list[str]:
+def codes_of(body: str, header: str = "pattern p by card_id", before: str = "") -> list[str]:
     checked = load_text(f"{EVENTS}\n{before}\n{header} {{ {body} }}\n{TESTS}")
     assert checked.ok, shown(checked)
     return [d.code for d in lint(checked)]
@@ -55,7 +55,7 @@ def test_golden(path: Path) -> None:
     ],
 )
 def test_a_condition_that_can_be_true_is_not_complained_of(condition: str) -> None:
-    assert found(f"seq a where a: transaction {condition}") == []
+    assert codes_of(f"seq a where a: transaction {condition}") == []
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def test_a_condition_that_can_be_true_is_not_complained_of(condition: str) -> No
     ],
 )
 def test_a_condition_that_is_never_true(condition: str) -> None:
-    assert "CEP701" in found(f"seq a where a: transaction {condition}")
+    assert "CEP701" in codes_of(f"seq a where a: transaction {condition}")
 
 
 def test_a_silence_on_the_line_or_the_line_before() -> None:
-    assert found("seq a+ # allow(CEP420): a test bounds it\n where a: transaction amount > 1") == []
-    assert found("\n# allow(CEP420): a test bounds it\n\n # and more\n seq a+ where a: transaction amount > 1") == []
-    wrong = found("seq a+ # allow(CEP701): another code\n where a: transaction amount > 1")
+    assert codes_of("seq a+ # allow(CEP420): a test bounds it\n where a: transaction amount > 1") == []
+    assert codes_of("\n# allow(CEP420): a test bounds it\n\n # and more\n seq a+ where a: transaction amount > 1") == []
+    wrong = codes_of("seq a+ # allow(CEP701): another code\n where a: transaction amount > 1")
     assert sorted(wrong) == ["CEP420", "CEP710"]
 
 
 def test_a_name_used_in_a_definition_a_window_or_a_bound_is_used() -> None:
     header = "pattern p(least: int = 2, time: duration = 1 h, cut: decimal = 1.00) by card_id"
     body = "seq a{least,} within time where a: transaction is_large(cut) and country in bad"
-    assert found(body, header, 'list bad = ["KP"]\ndefine is_large(x) = amount > x') == []
+    assert codes_of(body, header, 'list bad = ["KP"]\ndefine is_large(x) = amount > x') == []
 
 
 def test_the_patterns_of_the_project_are_quiet() -> None:

@@ -32,9 +32,9 @@ def within(content: Content, texts: list[str]) -> list[bool | None]:
 
 
 @given(st.lists(DIGITS, max_size=20), st.lists(DIGITS, max_size=20))
-def test_prefixes(entries: list[str], asked: list[str]) -> None:
-    expected = [any(text.startswith(entry) for entry in entries) for text in asked]
-    assert within(listed(entries, "prefix"), asked) == expected
+def test_prefixes(entries: list[str], values: list[str]) -> None:
+    expected = [any(text.startswith(entry) for entry in entries) for text in values]
+    assert within(listed(entries, "prefix"), values) == expected
 
 
 def test_prefixes_of_texts_beyond_ascii() -> None:
@@ -78,12 +78,12 @@ def python_within(text: str, networks: list[str]) -> bool | None:
 @given(st.lists(network(), max_size=8), st.lists(address(), max_size=12), st.data())
 @example(["::/0"], ["::", "1::", "::1", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", ":::", "1:2:3:4:5:6:7:8:9"], None)
 @example(["::ffff:0:0/96"], ["::ffff:1.2.3.4", "1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5:6:7:1.2.3.4"], None)
-def test_networks(networks: list[str], asked: list[str], data: st.DataObject | None) -> None:
+def test_networks(networks: list[str], values: list[str], data: st.DataObject | None) -> None:
     if data is not None:  # and addresses near the networks
         inside = [ipaddress.ip_network(entry) for entry in networks]
-        asked = asked + [str(n[0]) for n in inside] + [str(n[-1]) for n in inside]
-        asked += [str(n[-1] + 1) for n in inside if int(n[-1]) + 1 < 2**n.max_prefixlen]
-    assert within(listed(networks, "cidr"), asked) == [python_within(text, networks) for text in asked]
+        values = values + [str(n[0]) for n in inside] + [str(n[-1]) for n in inside]
+        values += [str(n[-1] + 1) for n in inside if int(n[-1]) + 1 < 2**n.max_prefixlen]
+    assert within(listed(networks, "cidr"), values) == [python_within(text, networks) for text in values]
 
 
 WRITTEN = st.tuples(address(), st.sampled_from(["", "/8", "/64", "/0", "/129"])).map("".join)
@@ -103,9 +103,9 @@ def test_a_network_is_what_python_takes_for_one(entries: list[str]) -> None:
 
 
 @given(st.lists(st.integers(-(2**63) + 1, 2**63 - 1)), st.lists(st.integers(-5, 5)))
-def test_numbers(entries: list[int], asked: list[int]) -> None:
+def test_numbers(entries: list[int], numbers: list[int]) -> None:
     content = listed([str(entry) for entry in entries], "int")
-    values = [*asked, *entries]
+    values = [*numbers, *entries]
     assert content.numbers_within(np.array(values, np.int64)).tolist() == [value in entries for value in values]
 
 

@@ -25,27 +25,27 @@ def keys(texts: list[str]) -> Keys:
 
 
 @given(TEXTS, TEXTS)
-def test_a_set_has_what_was_put_in(held: list[str], asked: list[str]) -> None:
-    members = build(keys(held), "string")
-    assert len(members) == len(set(held))
-    assert members.has(keys(asked)).tolist() == [text in held for text in asked]
-    assert not EMPTY.has(keys(asked)).any()
+def test_a_set_has_what_was_put_in(entries: list[str], values: list[str]) -> None:
+    members = build(keys(entries), "string")
+    assert len(members) == len(set(entries))
+    assert members.has(keys(values)).tolist() == [text in entries for text in values]
+    assert not EMPTY.has(keys(values)).any()
 
 
 @given(TEXTS, TEXTS, st.integers(1, 3))
-def test_keys_that_are_made_to_collide(held: list[str], asked: list[str], hashes_count: int) -> None:
+def test_keys_that_are_made_to_collide(entries: list[str], values: list[str], hashes_count: int) -> None:
     """Crafted keys that share a few hashes: the set has each once, in order, and all of them."""
-    given_keys, many = keys(held), keys([f"C-{number}" for number in range(40)])
+    given_keys, many = keys(entries), keys([f"C-{number}" for number in range(40)])
     both = joined(given_keys, many)
-    hashes = np.array([len(text) % hashes_count for text in [*held, *(f"C-{n}" for n in range(40))]], np.uint64)
+    hashes = np.array([len(text) % hashes_count for text in [*entries, *(f"C-{n}" for n in range(40))]], np.uint64)
     order = np.argsort(hashes, kind="stable")
     order = order[: distinct(order, hashes, both.offsets, both.data)]
     texts = [bytes(both.data[both.offsets[n] : both.offsets[n + 1]]) for n in order]
-    every = {*held, *(f"C-{n}" for n in range(40))}
+    every = {*entries, *(f"C-{n}" for n in range(40))}
     assert texts == sorted({text.encode() for text in every}, key=lambda t: (len(t.decode()) % hashes_count, len(t), t))
     distinct_keys = Keys(np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8))
     members = MemberSet(np.array([0, len(texts)]), hashes[order], distinct_keys.offsets, distinct_keys.data)
-    for text in [*asked, *every, "D-7"]:
+    for text in [*values, *every, "D-7"]:
         data = np.frombuffer(text.encode(), np.uint8)
         assert _has(members, np.uint64(len(text) % hashes_count), data, 0, len(data)) == (text in every)
 
@@ -58,10 +58,10 @@ def test_the_empty_set_is_that_of_no_keys() -> None:
 
 
 @given(TEXTS)
-def test_the_digest_is_of_the_entries_alone(held: list[str]) -> None:
-    one, other = build(keys(held), "string"), build(keys(held[::-1] + held[:3]), "string")
+def test_the_digest_is_of_the_entries_alone(entries: list[str]) -> None:
+    one, other = build(keys(entries), "string"), build(keys(entries[::-1] + entries[:3]), "string")
     assert one.digest == other.digest
-    assert build(keys([*held, "zzzzz"]), "string").digest != one.digest
+    assert build(keys([*entries, "zzzzz"]), "string").digest != one.digest
 
 
 @given(TEXTS, TEXTS)

@@ -12,7 +12,7 @@ from tests.lang.common import EVENTS
 from tests.lang.generate import random_file
 
 
-def told(seq: str, params: str = "") -> list[tuple[str, str]]:
+def codes_and_texts(seq: str, params: str = "") -> list[tuple[str, str]]:
     """Return the codes, with the text at their places."""
     text = f"{EVENTS}\npattern p{params} by card_id {{ seq {seq} }}\npattern good by card_id {{ seq a }}"
     checked = compilable(load_text(text))
@@ -34,16 +34,16 @@ def told(seq: str, params: str = "") -> list[tuple[str, str]]:
     ],
 )
 def test_what_does_not_compile(seq: str, code: str, place: str) -> None:
-    assert told(seq) == [(code, place)]
+    assert codes_and_texts(seq) == [(code, place)]
 
 
 def test_a_parameter_without_a_default_stands_for_its_least_value() -> None:
     group = "((a -> b){n} -> c){n} within 1 h"
-    assert told(group, "(n: int)") == []
-    assert told(group, "(n: int in 50..60)") == [("CEP425", "p")]
-    assert told(group, "(n: int = 50)") == [("CEP425", "p")]
+    assert codes_and_texts(group, "(n: int)") == []
+    assert codes_and_texts(group, "(n: int in 50..60)") == [("CEP425", "p")]
+    assert codes_and_texts(group, "(n: int = 50)") == [("CEP425", "p")]
     many = "(n: int, d: duration, x: decimal, f: float, s: string, b: bool, e: enum(approved, declined))"
-    assert told("a -> (b -> !c within 5 min) -> d ->[d] e within 1 h", many) == [("CEP424", "d")]
+    assert codes_and_texts("a -> (b -> !c within 5 min) -> d ->[d] e within 1 h", many) == [("CEP424", "d")]
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def condition_of(subject: PatternIR) -> Expr:
     return where
 
 
-def taken(subject: PatternIR, events: list[Event]) -> set[str]:
+def taken_by_a(subject: PatternIR, events: list[Event]) -> set[str]:
     """Return the events that `a` alone takes."""
     answers = engine_answers(program_of(SCHEMA, subject), whole(batch_of(SCHEMA, {"x": events})))
     return {ids[0] for _, ((_, ids),), _, _ in answers.matches}
@@ -127,7 +127,7 @@ def test_functions_of_text(condition: str, plain: Callable[[str], bool]) -> None
     expected = {event_id(e.order) for e in events if e.fields["s"] is not None and plain(str(e.fields["s"]))}
     assert 0 < len(expected) < len(events)
     assert {event_id(e.order) for e in events if evaluate(condition_of(subject), e.fields, {}) is True} == expected
-    assert taken(subject, events) == expected
+    assert taken_by_a(subject, events) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,15 @@ def test_functions_of_text(condition: str, plain: Callable[[str], bool]) -> None
 )
 def test_addresses_and_null(condition: str, expected: set[str | None]) -> None:
     events = random_events(Random(condition), 200)
-    matched = taken(pattern(f"seq a where a: e {condition}"), events)
+    matched = taken_by_a(pattern(f"seq a where a: e {condition}"), events)
     assert {e.fields["ip"] for e in events if event_id(e.order) in matched} == expected
     assert len(matched) == sum(e.fields["ip"] in expected for e in events)
 
 
 def test_a_batch_without_any_text() -> None:
     events = [replace(e, fields={**e.fields, "s": None}) for e in random_events(Random(1), 5)]
-    assert taken(pattern('seq a where a: e lower(s) == "a" or length(s) > 1 or contains(s, "a")'), events) == set()
-    assert len(taken(pattern('seq a where a: e (lower(s) == "a") is null and length(s) is null'), events)) == 5
+    assert taken_by_a(pattern('seq a where a: e lower(s) == "a" or length(s) > 1 or contains(s, "a")'), events) == set()
+    assert len(taken_by_a(pattern('seq a where a: e (lower(s) == "a") is null and length(s) is null'), events)) == 5
 
 
 def test_a_text_that_is_made_is_compared_with_bound_events() -> None:
@@ -210,7 +210,7 @@ def test_functions_of_time(zone: str) -> None:
         assert measured(f'max({fn}(a.event_time, "{zone}"))', events) == expected
         condition = pattern(f"seq a where a: e {call} < {'event_time - 6 h' if fn == 'date' else '5'}")
         passing = {event_id(e.order) for e in events if evaluate(condition_of(condition), e.fields, {}) is True}
-        assert taken(condition, events) == passing
+        assert taken_by_a(condition, events) == passing
 
 
 @pytest.mark.parametrize("time_ms", [EVENT_TIME_MS_MIN, EVENT_TIME_MS_MAX])
@@ -247,7 +247,7 @@ def test_rounding(call: str) -> None:
         else:
             assert value == expected, (call, event.fields)
     zeros = {event_id(e.order) for e, value in zip(events, results, strict=True) if value == 0}
-    assert taken(where, events) == zeros
+    assert taken_by_a(where, events) == zeros
 
 
 def near_half(event: Event) -> bool:

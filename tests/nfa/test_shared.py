@@ -13,7 +13,7 @@ from tests.engine.rules import program, rule
 WHERE = "where a: e kind == a\n b: e kind == b and amount > a.amount\n c: e kind == c"
 
 
-def of(*texts: str) -> Program:
+def program_of(*texts: str) -> Program:
     return program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
 
 
@@ -44,11 +44,11 @@ def pair(number: int, within: str = "1 h") -> str:
 )
 def test_which_rules_may(steps: str, may: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
-    assert len(of(steps).shared) == may
+    assert len(program_of(steps).shared) == may
 
 
 def test_enough_rules_share_what_all_of_them_need() -> None:
-    few, enough = of(pair(1), pair(2), pair(3)), of(pair(1), pair(2), pair(3, "2 h"), pair(4))
+    few, enough = program_of(pair(1), pair(2), pair(3)), program_of(pair(1), pair(2), pair(3, "2 h"), pair(4))
     assert few.shared == ()
     assert not any(r.row[y.R_SHARES] for r in few.rules)
     (start,) = enough.shared
@@ -80,7 +80,9 @@ def longest(steps: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many conditions a rule alone could share; 0 if it may not share any."""
     monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
     used = [line for line in PREFIXED.split("\n") if line.replace("where", "").strip()[0] in steps]
-    compiled = of(f"seq {steps} within 1 h\nwhere " + "\n ".join(line.replace("where ", "").strip() for line in used))
+    compiled = program_of(
+        f"seq {steps} within 1 h\nwhere " + "\n ".join(line.replace("where ", "").strip() for line in used)
+    )
     assert [len(start.predicates) for start in compiled.shared] == [len(compiled.prefix_of(0))] * len(compiled.shared)
     return len(compiled.prefix_of(0))
 
@@ -111,7 +113,7 @@ def test_a_condition_that_is_waited_for_elsewhere_too_ends_the_prefix(monkeypatc
     monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
     where = f"{PREFIXED}\n x: e kind == c and amount > a.amount\n e: e kind == b"
     where = "\n".join(line for line in where.split("\n") if line.strip()[0] not in "bc")
-    (start,) = of(f"seq a -> d -> x -> e -> z within 1 h\n{where}").shared
+    (start,) = program_of(f"seq a -> d -> x -> e -> z within 1 h\n{where}").shared
     assert len(start.predicates) == 1  # after x a run may wait for a c that was kept only because of a d
 
 
@@ -128,16 +130,16 @@ def test_the_longest_that_enough_rules_have_is_shared() -> None:
     rest = [three(n, third=f"e kind == c and amount > {n}.00", second="e kind == c") for n in range(20, 23)]
     single = [pair(n) for n in range(30, 32)]
     texts = [*deep, *shallow, *rest, *single]
-    shared = {(tuple(start.rules.tolist()), len(start.predicates)) for start in of(*texts).shared}
+    shared = {(tuple(start.rules.tolist()), len(start.predicates)) for start in program_of(*texts).shared}
     assert shared == {((0, 1, 2, 3, 4), 3), ((5, 6, 7, 8), 2), ((9, 10, 11, 12, 13), 1)}
     order = [(5 * n) % len(texts) for n in range(len(texts))]
-    again = of(*(texts[n] for n in order)).shared
+    again = program_of(*(texts[n] for n in order)).shared
     assert {(tuple(sorted(order[n] for n in start.rules)), len(start.predicates)) for start in again} == shared
     assert [start.rules.min() for start in again] == sorted(start.rules.min() for start in again)
 
 
 def test_nothing_of_a_shared_prefix_is_reacted_to_but_what_is_set_apart() -> None:
-    compiled = of(*(three(n) for n in range(4)))
+    compiled = program_of(*(three(n) for n in range(4)))
     (start,) = compiled.shared
     assert all(not set(start.predicates.tolist()) & set(compiled.relevant_to(n).tolist()) for n in range(4))
     assert all(len(compiled.relevant_to(n)) == 2 and start.apart in compiled.relevant_to(n) for n in range(4))

@@ -26,8 +26,8 @@ def test_the_past_of_a_key_in_words() -> None:
     assert plan is not None
     written: dict[int, bytes] = {}
 
-    def load(kept: StoredSegment) -> Block:
-        return decode_segment(written[kept.number])
+    def load(stored: StoredSegment) -> Block:
+        return decode_segment(written[stored.number])
 
     keyed_state: KeyedState | None = None
     for number in range(12):

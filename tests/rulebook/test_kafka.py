@@ -14,7 +14,7 @@ from cep.rulebook.kafka import STATUS_KEY, StatusTopic, Topic
 from tests.real_kafka import KafkaCluster
 
 
-def found(kafka: KafkaCluster, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
+def records_in(kafka: KafkaCluster, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "t", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -32,7 +32,7 @@ def test_records_keep_their_order_in_one_partition(kafka_broker: KafkaCluster) -
         kafka_broker.create(topic.name)
     records: list[tuple[bytes, bytes | None]] = [(f"{n % 7}".encode(), f"{n}".encode()) for n in range(500)]
     assert topic.send([*records, (b"gone", None)]) == 501
-    assert found(kafka_broker, topic.name, 501) == [*records, (b"gone", None)]
+    assert records_in(kafka_broker, topic.name, 501) == [*records, (b"gone", None)]
 
 
 def test_a_topic_that_another_process_makes_meanwhile_is_there(
@@ -55,7 +55,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_there(
 def test_a_status_replaces_the_one_before(kafka_broker: KafkaCluster) -> None:
     kafka_broker.create("status-key", 1)
     StatusTopic(kafka_broker.address, "status-key").publish(b"{}")
-    assert found(kafka_broker, "status-key", 1) == [(STATUS_KEY, b"{}")]
+    assert records_in(kafka_broker, "status-key", 1) == [(STATUS_KEY, b"{}")]
 
 
 def test_brokers_that_do_not_answer_are_told(unused_port: int) -> None:

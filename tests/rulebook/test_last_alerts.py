@@ -25,7 +25,7 @@ STEPS = st.lists(
 )
 
 
-def kept(last: Fired, before_ms: int) -> Fired:
+def unexpired(last: Fired, before_ms: int) -> Fired:
     """Return the entries that may still suppress an alert at or after that time, by the definition."""
     return {key: times for key, times in last.items() if times[0] + times[1] > before_ms}
 
@@ -38,7 +38,7 @@ def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
     for fired, before_ms in steps:
         memory.put(fired)
         assert memory.forget(before_ms) == 0
-        expected = kept({**expected, **fired}, before_ms)
+        expected = unexpired({**expected, **fired}, before_ms)
         assert memory.last == expected
         then = dict(written)
         changed = memory.changed()

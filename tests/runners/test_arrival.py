@@ -93,7 +93,7 @@ def as_parquet(rows: list[dict[str, object]]) -> bytes:
 FORMS = {"jsonl": as_lines, "csv": as_csv, "parquet": as_parquet}
 
 
-def found(folder: Path, events: Path) -> int:
+def replayed_count(folder: Path, events: Path) -> int:
     """The alerts of `cep replay`."""
     (folder / "p.cep").write_text(PATTERN)
     out = folder / "alerts.jsonl"
@@ -113,7 +113,7 @@ def rules_in(folder: Path) -> Path:
 def test_a_file_has_every_fraud(form: str, rows: list[dict[str, object]], tmp_path: Path) -> None:
     path = tmp_path / f"events.{form}"
     path.write_bytes(FORMS[form](rows))
-    assert found(tmp_path, path) == FRAUDS
+    assert replayed_count(tmp_path, path) == FRAUDS
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -124,7 +124,7 @@ def test_a_folder_has_every_fraud(form: str, rows: list[dict[str, object]], tmp_
     bounds = [0, 10, 3_001, 3_002, 7_003, len(rows)]
     for number, (first, end) in enumerate(itertools.pairwise(bounds)):
         (folder / f"{number:03}.{form}").write_bytes(FORMS[form](rows[first:end]))
-    assert found(tmp_path, folder) == FRAUDS
+    assert replayed_count(tmp_path, folder) == FRAUDS
 
 
 def test_a_frame_has_every_fraud(rows: list[dict[str, object]]) -> None:
@@ -171,8 +171,8 @@ def test_any_cut_gives_the_alerts_of_the_replay(seed: int, lateness_ms: int, par
     """Several partitions are an archive with a file each. Events are disordered by less than the lateness."""
     random = Random(seed)
     stream = tied(seed, is_declared=False)
-    given = deploy(stream.records)
-    job = Job(given.schema, given.key_domains, 4, lateness_ms=lateness_ms)
+    deployment = deploy(stream.records)
+    job = Job(deployment.schema, deployment.key_domains, 4, lateness_ms=lateness_ms)
     arriving = disordered(stream.lines, lateness_ms, seed) if lateness_ms else stream.lines
     sent = [(random.randrange(partitions), line) for line in arriving]
     history = tmp_path / "history"
@@ -180,8 +180,8 @@ def test_any_cut_gives_the_alerts_of_the_replay(seed: int, lateness_ms: int, par
     for number in range(partitions):
         lines = [line for partition, line in sent if partition == number]
         (history / f"{number}.jsonl").write_bytes(b"\n".join(lines))
-    batch = Job(given.schema, given.key_domains, to_the_end=True)
-    replayed = replay(batch, given.rulebook, read_pieces(history, job.schema), 2)
+    batch = Job(deployment.schema, deployment.key_domains, to_the_end=True)
+    replayed = replay(batch, deployment.rulebook, read_pieces(history, job.schema), 2)
     expected = sorted(json_lines(replayed.alerts))
     assert len(expected) > 20
     initial = tuple(record.to_json() for record in stream.records)

@@ -33,7 +33,7 @@ Phase = tuple[list[bytes], list[list[bytes]]]  # events, and files of control re
 COMING = 7
 
 
-def given() -> tuple[Job, tuple[bytes, ...], list[Phase]]:
+def job_and_phases() -> tuple[Job, tuple[bytes, ...], list[Phase]]:
     """Return a job, its first rules, and its phases: each control record in its own file, of very different sizes."""
     there, *rules = (record(number, "amount > 1.00", "") for number in range(COMING + 1))
     lines = payment_lines()[:240]
@@ -81,7 +81,7 @@ def ran(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_cut_of_the_control_records_changes_an_epoch(seed: int) -> None:
-    job, initial, phases = given()
+    job, initial, phases = job_and_phases()
     controls = [line for _, files in phases for file in files for line in file]
     random = Random(seed)
     cuts = sorted(random.sample(range(1, len(controls)), random.randint(1, len(controls) - 1)))
@@ -102,7 +102,7 @@ def letters_of(job: Job, initial: tuple[bytes, ...], steps: list[list[bytes]]) -
 @pytest.mark.slow
 @pytest.mark.always
 def test_both_live_runners_say_the_same_of_records_that_come_together(spark: SparkSession, tmp_path: Path) -> None:
-    job, initial, phases = given()
+    job, initial, phases = job_and_phases()
     live = LiveRun(spark, tmp_path / "spark", job, initial)
     for lines, files in phases:
         for number, content in enumerate([lines, *files]):

@@ -59,11 +59,11 @@ EXPECTED = {("after", 10), ("before", 9), ("inside", 9)}
 
 def marked(lines: list[bytes]) -> set[tuple[str, int]]:
     """The keys of the marked alerts, each with the day of its alert."""
-    found = set()
+    flawed = set()
     for alert in map(orjson.loads, lines):
         if alert.get("flawed"):
-            found.add((alert["key"], int(alert["detected_at"][8:10]) - 1))
-    return found
+            flawed.add((alert["key"], int(alert["detected_at"][8:10]) - 1))
+    return flawed
 
 
 def make_job() -> Job:
@@ -81,10 +81,10 @@ def replayed(folder: Path) -> Replayed:
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_a_job_marks_the_alerts_of_a_replay(size: int, tmp_path: Path) -> None:
     expected = replayed(tmp_path)
-    wanted = sorted(json_lines(expected.alerts))
-    assert marked(wanted) == EXPECTED
-    assert len(wanted) == 6
-    job, store, lines, found = make_job(), MemoryStore(), history(), list[bytes]()
+    expected_lines = sorted(json_lines(expected.alerts))
+    assert marked(expected_lines) == EXPECTED
+    assert len(expected_lines) == 6
+    job, store, lines, alert_lines = make_job(), MemoryStore(), history(), list[bytes]()
     letters = list[bytes]()
     for number, first in enumerate(range(0, len(lines), size)):
         engine = Engine(job, (RULE.to_json(),), store, Workers(1))
@@ -92,11 +92,11 @@ def test_a_job_marks_the_alerts_of_a_replay(size: int, tmp_path: Path) -> None:
             engine.restore()
         piece = lines[first : first + size]
         stepped = engine.step(decoded(job, piece), (), {"p": (latest_ms(piece), False)})
-        found += json_lines(stepped.alerts)
+        alert_lines += json_lines(stepped.alerts)
         letters += stepped.dead_letters
         save(engine, number)
         engine.close()
-    assert sorted(found) == wanted
+    assert sorted(alert_lines) == expected_lines
     shown, theirs = ([orjson.loads(each) for each in some] for some in (letters, expected.dead_letters))
     keys = [*(letter["keys"] for letter in shown), *(letter["keys"] for letter in theirs)]
     assert Counter(map(str, keys)) == {str({"card_id": [key]}): 2 for key in ("old", "before", "inside", "after")}
@@ -104,13 +104,13 @@ def test_a_job_marks_the_alerts_of_a_replay(size: int, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_spark_marks_the_alerts_of_a_replay(spark: SparkSession, tmp_path: Path) -> None:
-    wanted = sorted(json_lines(replayed(tmp_path).alerts))
+    expected_lines = sorted(json_lines(replayed(tmp_path).alerts))
     job = make_job()
     theirs = on_spark.replay(job, deploy([RULE]).rulebook, *on_spark.read_events(spark, tmp_path / "history.jsonl"), 2)
-    assert sorted(json_lines(theirs.alerts)) == wanted
+    assert sorted(json_lines(theirs.alerts)) == expected_lines
     status = rule_status(deploy([RULE]).rulebook)
     live, lines = LiveRun(spark, tmp_path / "live", job, (RULE.to_json(),), status=status), history()
     live.phase([lines[:9]])
     live.phase([lines[9:]])  # this start reads the marks of the first
     assert marked(live.alerts()) == EXPECTED
-    assert live.alerts() == wanted
+    assert live.alerts() == expected_lines

@@ -118,10 +118,10 @@ def lived(
     return live.alerts(), live.totals
 
 
-def check(found: dict[str, Found]) -> None:
-    expected, _ = found.pop("replay")
+def check(matches_by_runner: dict[str, Found]) -> None:
+    expected, _ = matches_by_runner.pop("replay")
     assert expected, "the case says nothing"
-    for name, (alerts, _) in found.items():
+    for name, (alerts, _) in matches_by_runner.items():
         assert alerts == expected, name
 
 

@@ -95,8 +95,8 @@ def test_levels_follow_what_is_read() -> None:
     assert sorted(name for names in by_level for name in names) == sorted(NAMES)
 
 
-@pytest.mark.parametrize(("order", "found"), [("abc", 1), ("acb", 0), ("cba", 0)])
-def test_what_events_of_one_time_become_keeps_their_order(order: str, found: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("order", "count"), [("abc", 1), ("acb", 0), ("cba", 0)])
+def test_what_events_of_one_time_become_keeps_their_order(order: str, count: int, tmp_path: Path) -> None:
     """A circle within one millisecond exists only in the order of the transfers' ids."""
     accounts = {"a": ("x", "y"), "b": ("y", "z"), "c": ("z", "x")}
     rows = [(f"t{number}", *accounts[step], 5.0) for number, step in enumerate(order)]
@@ -104,7 +104,7 @@ def test_what_events_of_one_time_become_keeps_their_order(order: str, found: int
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     times = pa.array([1_700_000_000_000] * len(rows), pa.timestamp("ms", "UTC"))
     replayed = run(saved(tmp_path, pa.table({**columns, "event_time": times})))
-    assert replayed.alerts.num_rows == found
+    assert replayed.alerts.num_rows == count
 
 
 BUSY = """
@@ -150,7 +150,7 @@ def busy_records(source: str, *names: str) -> list[UpsertRecord]:
     return [UpsertRecord.model_validate({**fields, "id": name, "pattern": name}) for name in names]
 
 
-def told(replayed: Replayed) -> dict[str, Told]:
+def told_by_alert(replayed: Replayed) -> dict[str, Told]:
     """Return the values by alert."""
     return {
         alert["alert_id"]: (
@@ -178,15 +178,15 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
         deployment = deploy(busy_records(source, *names))
         assert deployment.set_aside == ()
         job = Job(deployment.schema, deployment.key_domains)
-        return told(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))
+        return told_by_alert(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))
 
     # Without `produce`, a pattern gives the alerts whose ids are in the ids of its derived events.
     derived = alerts(BUSY.replace("produce  burst", ""), "busy")
     derived |= alerts(BUSY.replace("produce  echo", ""), "busy", "relay")
     ends = alerts(BUSY, "busy", "relay", "heard", "twice")
 
-    def deep(known: Told) -> tuple[set[datetime], bool]:
-        rule, since, is_folded, _, sources = known
+    def deep(alert: Told) -> tuple[set[datetime], bool]:
+        rule, since, is_folded, _, sources = alert
         below = [deep(derived[source]) for source in sources if source in derived]
         assert (rule == "busy") == (not below)
         times = {one for time_from, _ in below for one in time_from}

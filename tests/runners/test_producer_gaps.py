@@ -118,7 +118,7 @@ def lived(
     return {alert["alert_id"]: alert for alert in map(orjson.loads, json_lines(pa.concat_tables(tables)))}
 
 
-def at(alert: dict[str, object], name: str) -> int:
+def time_in(alert: dict[str, object], name: str) -> int:
     """Return a time of an alert."""
     return time_ms(orjson.dumps({"event_time": alert[name]}))
 
@@ -150,7 +150,7 @@ def test_an_alert_that_says_nothing_lacks_nothing(seed: int, tmp_path: Path) -> 
     for count in range(len(order) + 1):  # after so many of them have come
         ideal = replayed(job, [*initial, *(rule(name) for name in order[:count])], [*before, *lines], tmp_path)
         from_ms, until_ms = ([0, *(effective[name][1] for name in order), TIME_MS_MAX])[count : count + 2]
-        here = {name for name, alert in alerts.items() if from_ms <= at(alert, "detected_at") < until_ms}
+        here = {name for name, alert in alerts.items() if from_ms <= time_in(alert, "detected_at") < until_ms}
         assert here & whole.keys() <= ideal.keys()
         assert all(whole[name]["measures"] == ideal[name]["measures"] for name in here & whole.keys())
         lacking += len(here - ideal.keys())
@@ -175,7 +175,7 @@ def test_a_pause_of_a_producer_begins_it_anew_and_one_that_is_retired_says_nothi
     alerts = lived(job, initial, [(0, change.to_json()) for change in changes], lines, random)
     absent = [alert for alert in alerts.values() if alert["rule_id"] == "absent"]
     for alert in absent:
-        start, detected = at(alert, "match_start"), at(alert, "detected_at")
+        start, detected = time_in(alert, "match_start"), time_in(alert, "detected_at")
         lacks = {START_MS} if start - 20_000 < START_MS and detected < turn[0] else set()
         lacks |= {turn[1]} if turn[1] <= detected < turn[2] and start - 20_000 < turn[1] else set()
         since = time_ms(lines[0])

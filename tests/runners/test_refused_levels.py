@@ -124,12 +124,12 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
     return first, later, lines
 
 
-def replayed(job: Job, given: Deployment, lines: list[bytes], folder: Path) -> list[bytes]:
+def replayed(job: Job, deployment: Deployment, lines: list[bytes], folder: Path) -> list[bytes]:
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
     # The live jobs of the tests get a watermark at the end of time, and so does the replay.
-    replay_job = Job(job.schema, given.key_domains, to_the_end=True)
-    return sorted(json_lines(embedded.replay(replay_job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+    replay_job = Job(job.schema, deployment.key_domains, to_the_end=True)
+    return sorted(json_lines(embedded.replay(replay_job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts))
 
 
 def cases(seed: int) -> tuple[Job, list[UpsertRecord], Later, list[bytes], Random]:

@@ -123,8 +123,8 @@ class History:
         return [*json_lines(replayed.alerts), *later]
 
 
-def in_this_process(job: Job, given: Deployment, path: Path) -> Replayed:
-    return embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1)
+def in_this_process(job: Job, deployment: Deployment, path: Path) -> Replayed:
+    return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 1)
 
 
 def check(history: History, random: Random, *, continues: bool) -> Counter[str]:
@@ -174,7 +174,7 @@ def test_a_history_is_cut_anywhere(first: int, tmp_path: Path) -> None:
 def test_a_history_is_cut_anywhere_on_spark(first: int, tmp_path: Path, spark: SparkSession) -> None:
     from cep.runners.spark.replay import read_events, replay  # noqa: PLC0415 the other tests need no Spark
 
-    def on_spark(job: Job, given: Deployment, path: Path) -> Replayed:
-        return replay(job, given.rulebook, *read_events(spark, path), 2)
+    def on_spark(job: Job, deployment: Deployment, path: Path) -> Replayed:
+        return replay(job, deployment.rulebook, *read_events(spark, path), 2)
 
     check_seeds(first, 3 if first else 2, tmp_path, on_spark, continues=False)

@@ -166,7 +166,7 @@ def test_each_verb_reads_a_file_by_its_draft(name: str, tmp_path: Path, capsys: 
     (rules / "e.cep").write_text(draft)
     (rules / "p.toml").write_text(RULE)
     out, sent = tmp_path / "o.jsonl", tmp_path / "sent"
-    given = ["--events", str(path), *read, "--rejected-max", "0"]
+    flags = ["--events", str(path), *read, "--rejected-max", "0"]
     words: dict[str, list[str]] = {
         "replay": ["--rules", str(rules), "--out", str(out)],
         "run": ["--rules", str(rules), "--alerts", str(sent), "--available-now"],
@@ -175,11 +175,11 @@ def test_each_verb_reads_a_file_by_its_draft(name: str, tmp_path: Path, capsys: 
         "features": [f"n=count({event} over 1 h by {pattern.split()[3]})", "--declare", str(rules / "e.cep"), "--out",
                      str(tmp_path / "f.csv")],
     }  # fmt: skip
-    codes = {verb: (cli.main([verb, *asked, *given]), capsys.readouterr().err) for verb, asked in words.items()}
-    assert {verb: said for verb, said in codes.items() if said[0]} == {}
+    codes = {verb: (cli.main([verb, *arguments, *flags]), capsys.readouterr().err) for verb, arguments in words.items()}
+    assert {verb: result for verb, result in codes.items() if result[0]} == {}
     alerts = out.read_text().splitlines()
-    found = sorted((datetime.fromisoformat(a["detected_at"]), a["key"]) for a in map(json.loads, alerts))
-    assert found == EXPECTED
+    matches = sorted((datetime.fromisoformat(a["detected_at"]), a["key"]) for a in map(json.loads, alerts))
+    assert matches == EXPECTED
     assert sorted(line for file in sent.glob("*.jsonl") for line in file.read_text().splitlines()) == sorted(alerts)
 
 

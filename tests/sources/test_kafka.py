@@ -88,16 +88,16 @@ def test_offsets_that_are_gone(kafka: MockKafka) -> None:
 class _Moving:
     """A consumer that hears a few times that another broker leads a partition."""
 
-    def __init__(self, own: Any, refusals: list[int]) -> None:
-        self._own, self._refusals = own, refusals
+    def __init__(self, consumer: Any, refusals: list[int]) -> None:
+        self._own, self._refusals = consumer, refusals
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
-    def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+    def offsets_for_times(self, times: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         if self._refusals:
             raise KafkaException(KafkaError(self._refusals.pop()))
-        offsets: list[TopicPartition] = self._own.offsets_for_times(wanted, timeout=timeout)
+        offsets: list[TopicPartition] = self._own.offsets_for_times(times, timeout=timeout)
         return offsets
 
 

@@ -21,7 +21,7 @@ from tests.columnar.common import ONE
 from tests.sources.live_forms import BROKEN_FORMS, GOOD_FORMS, rows, write
 
 
-def taken(source: FilesSource, records_max: int = 7) -> tuple[list[str], list[Poison]]:
+def ids_and_poison(source: FilesSource, records_max: int = 7) -> tuple[list[str], list[Poison]]:
     """Return the ids and the rejected records of all chunks."""
     ids, poison = list[str](), list[Poison]()
     while not source.ended:
@@ -35,12 +35,12 @@ def taken(source: FilesSource, records_max: int = 7) -> tuple[list[str], list[Po
 def test_a_job_reads_what_a_replay_reads_and_goes_on_in_it(name: str, tmp_path: Path) -> None:
     write(tmp_path, name, GOOD_FORMS[name](rows(0)))
     replayed = concat_decoded(ONE, [piece.decode() for piece in read_pieces(tmp_path / name, ONE).pieces])
-    assert taken(FilesSource(tmp_path, follow=False)) == (replayed.event_id.to_pylist(), [])
+    assert ids_and_poison(FilesSource(tmp_path, follow=False)) == (replayed.event_id.to_pylist(), [])
     first = FilesSource(tmp_path, follow=False)
     before = [i for part in decode_chunks(ONE, first.poll(7, 0.0)).parts for i in part.event_id.to_pylist()]
     again = FilesSource(tmp_path, follow=False)
     again.seek(first.positions())
-    assert before + taken(again)[0] == [row["tx_id"] for row in rows(0)]
+    assert before + ids_and_poison(again)[0] == [row["tx_id"] for row in rows(0)]
 
 
 @pytest.mark.parametrize("name", BROKEN_FORMS)
@@ -48,7 +48,7 @@ def test_what_cannot_be_read_of_a_file_is_set_aside_alone(name: str, tmp_path: P
     make, count = BROKEN_FORMS[name]
     write(tmp_path, name, make(rows(0)))
     write(tmp_path, "later.jsonl", GOOD_FORMS["lines.jsonl"](rows(100)))
-    ids, poison = taken(FilesSource(tmp_path, follow=False))
+    ids, poison = ids_and_poison(FilesSource(tmp_path, follow=False))
     assert sorted(ids) == [row["tx_id"] for row in (*rows(0)[:count], *rows(100))]
     (one,) = poison
     assert one.code == ("unreadable" if name == "cut.jsonl" else "unreadable_file")

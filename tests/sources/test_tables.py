@@ -40,8 +40,8 @@ def parquet(path: Path, **columns: pa.Array) -> Path:
     return path
 
 
-def values(of: Decoded) -> dict[str, object]:
-    return dict(zip(of.event_id.to_pylist(), of.columns["v"].to_pylist(), strict=True))
+def values(decoded: Decoded) -> dict[str, object]:
+    return dict(zip(decoded.event_id.to_pylist(), decoded.columns["v"].to_pylist(), strict=True))
 
 
 def test_a_column_that_the_first_file_lacks(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ GROUP = 7
 Check = Callable[[KeyedStore], None]
 
 
-def at(key: str, name: str = "n", item: bytes = b"") -> bytes:
+def key_of(key: str, name: str = "n", item: bytes = b"") -> bytes:
     return store_key(GROUP, key.encode(), b"ns", name.encode(), item)
 
 
@@ -24,28 +24,28 @@ def everything(store: KeyedStore) -> list[tuple[bytes, bytes]]:
 
 
 def nothing_is_there_at_first(store: KeyedStore) -> None:
-    assert store.get(at("a")) is None
+    assert store.get(key_of("a")) is None
     assert store.multi_get([]) == []
-    assert store.multi_get([at("a"), at("b")]) == [None, None]
+    assert store.multi_get([key_of("a"), key_of("b")]) == [None, None]
     assert everything(store) == []
-    store.delete(at("a"))
+    store.delete(key_of("a"))
     store.delete_range(group_range(GROUP))
 
 
 def the_last_write_is_read(store: KeyedStore) -> None:
-    store.put(at("a"), b"1")
-    store.put(at("a"), b"2")
-    store.put(at("b"), b"")
-    assert store.get(at("a")) == b"2"
-    assert store.get(at("b")) == b"", "an empty value is a value"
-    store.delete(at("a"))
-    assert store.get(at("a")) is None
+    store.put(key_of("a"), b"1")
+    store.put(key_of("a"), b"2")
+    store.put(key_of("b"), b"")
+    assert store.get(key_of("a")) == b"2"
+    assert store.get(key_of("b")) == b"", "an empty value is a value"
+    store.delete(key_of("a"))
+    assert store.get(key_of("a")) is None
 
 
 def many_are_read_in_the_order_asked(store: KeyedStore) -> None:
     for key in "abc":
-        store.put(at(key), key.encode())
-    assert store.multi_get([at("c"), at("x"), at("a"), at("c")]) == [b"c", None, b"a", b"c"]
+        store.put(key_of(key), key.encode())
+    assert store.multi_get([key_of("c"), key_of("x"), key_of("a"), key_of("c")]) == [b"c", None, b"a", b"c"]
 
 
 def any_bytes_come_back(store: KeyedStore) -> None:
@@ -57,14 +57,14 @@ def any_bytes_come_back(store: KeyedStore) -> None:
 
 
 def a_scan_is_sorted_and_stays_in_its_range(store: KeyedStore) -> None:
-    keys = [at(key, name, bytes([item])) for key in ("b", "a", "ab") for name in ("m", "n") for item in (9, 0, 255)]
+    keys = [key_of(key, name, bytes([item])) for key in ("b", "a", "ab") for name in ("m", "n") for item in (9, 0, 255)]
     for key in keys:
         store.put(key, key)
     assert everything(store) == [(key, key) for key in sorted(keys)]
     within = [key for key, _ in store.scan(prefix_range(GROUP, b"a"))]
-    assert within == sorted(at("a", name, bytes([i])) for name in "mn" for i in (0, 9, 255)), "ab is another key"
+    assert within == sorted(key_of("a", name, bytes([i])) for name in "mn" for i in (0, 9, 255)), "ab is another key"
     within = [key for key, _ in store.scan(prefix_range(GROUP, b"b", b"ns", b"m"))]
-    assert within == [at("b", "m", bytes([i])) for i in (0, 9, 255)]
+    assert within == [key_of("b", "m", bytes([i])) for i in (0, 9, 255)]
     assert [key for key, _ in store.scan(group_range(GROUP), 2)] == sorted(keys)[:2]
     first, second = sorted(keys)[:2]
     assert [key for key, _ in store.scan(KeyRange(first, second))] == [first], "the end is outside"
@@ -72,46 +72,46 @@ def a_scan_is_sorted_and_stays_in_its_range(store: KeyedStore) -> None:
 
 def a_scan_sees_the_store_as_it_began(store: KeyedStore) -> None:
     for key in "abc":
-        store.put(at(key), b"old")
+        store.put(key_of(key), b"old")
     scanned = store.scan(group_range(GROUP))
-    store.put(at("b"), b"new")
-    store.put(at("d"), b"new")
-    store.delete(at("c"))
+    store.put(key_of("b"), b"new")
+    store.put(key_of("d"), b"new")
+    store.delete(key_of("c"))
     assert [value for _, value in scanned] == [b"old", b"old", b"old"]
     assert [value for _, value in everything(store)] == [b"old", b"new", b"new"]
 
 
 def a_range_is_deleted_without_its_neighbours(store: KeyedStore) -> None:
     for key in ("a", "b", "b\x00", "ba", "c"):
-        store.put(at(key), b"1")
+        store.put(key_of(key), b"1")
     store.delete_range(prefix_range(GROUP, b"b"))
-    assert [key for key, _ in everything(store)] == sorted(at(key) for key in ("a", "b\x00", "ba", "c"))
-    store.put(at("b"), b"again")
-    assert store.get(at("b")) == b"again", "a later write is not covered"
+    assert [key for key, _ in everything(store)] == sorted(key_of(key) for key in ("a", "b\x00", "ba", "c"))
+    store.put(key_of("b"), b"again")
+    assert store.get(key_of("b")) == b"again", "a later write is not covered"
     store.delete_range(group_range(GROUP))
     assert everything(store) == []
 
 
 def a_write_batch_is_applied_in_order(store: KeyedStore) -> None:
     for key in "abc":
-        store.put(at(key), b"old")
+        store.put(key_of(key), b"old")
     batch = WriteBatch()
-    batch.put(at("a"), b"1")
+    batch.put(key_of("a"), b"1")
     batch.delete_range(group_range(GROUP))
-    batch.put(at("b"), b"2")
-    batch.put(at("c"), b"3")
-    batch.delete(at("c"))
+    batch.put(key_of("b"), b"2")
+    batch.put(key_of("c"), b"3")
+    batch.delete(key_of("c"))
     assert len(batch) == 5
-    assert store.get(at("a")) == b"old", "nothing happens before it is written"
+    assert store.get(key_of("a")) == b"old", "nothing happens before it is written"
     store.write(batch)
-    assert everything(store) == [(at("b"), b"2")]
+    assert everything(store) == [(key_of("b"), b"2")]
     store.write(WriteBatch())
 
 
 def random_changes_agree_with_a_dictionary(store: KeyedStore) -> None:
     chance = random.Random(11)
     model: dict[bytes, bytes] = {}
-    keys = [at(key, name) for key in ("", "a", "a\x00", "b") for name in ("", "n", "nn")]
+    keys = [key_of(key, name) for key in ("", "a", "a\x00", "b") for name in ("", "n", "nn")]
     for step in range(300):
         key, other = chance.choice(keys), chance.choice(keys)
         match chance.randrange(4):

@@ -48,12 +48,12 @@ def test_pairs_are_judged_by_those_before_them(before: list[tuple[int, int]], no
     assert whole.T.tolist() == [[i, c] for i, c in sorted(stored_digests.items())]
 
 
-def _plain(pairs: Iterable[tuple[int, int]], kept: dict[int, int]) -> list[int]:
+def _plain(pairs: Iterable[tuple[int, int]], remembered: dict[int, int]) -> list[int]:
     """Judge pairs in their order by a dict from ids to contents, and add the new ones to it."""
     verdicts = []
     for event_id, content in pairs:
-        verdicts.append(NEW if event_id not in kept else SAME if kept[event_id] == content else OTHER)
-        kept.setdefault(event_id, content)
+        verdicts.append(NEW if event_id not in remembered else SAME if remembered[event_id] == content else OTHER)
+        remembered.setdefault(event_id, content)
     return verdicts
 
 

@@ -45,16 +45,16 @@ def test_a_job_marks_what_the_definition_marks(
             if any((f, k) == (KEYS[rule, 1], key) and t <= time_ms < t + SPAN_MS for f, k, t in events)
         }  # fmt: skip
         assert flawed_ids(with_marks(table(*rows), KEYS, marks_at(events))) == expected
-        memory, found = LastAlerts(), set[str]()
+        memory, flawed = LastAlerts(), set[str]()
         bounds = sorted({-1, *cuts, 100})
         for first, last in pairwise(bounds):
             here = [row for row in rows if first < row["detected_at"] <= last]
             marks = marks_at(event for event in events if first < event[2] <= last)
             marks = marks_from_bytes(marks_bytes(marks))
-            found |= flawed_ids(filter_alerts(table(*here), POLICIES, memory, last, marks).alerts)
+            flawed |= flawed_ids(filter_alerts(table(*here), POLICIES, memory, last, marks).alerts)
             if is_moved:
                 memory = LastAlerts(fired_from_json(fired_json(memory.last)))
-        assert found == expected
+        assert flawed == expected
         memory.forget(100)
         assert (memory.last, memory.marks_count) == ({}, 0)
 

@@ -41,65 +41,67 @@ class _Life:
     def chance(self, share: float) -> bool:
         return bool(self.random.random() < share)
 
-    def at(self, day: int, hour_from: int = 7, hour_to: int = 22) -> int:
+    def moment(self, day: int, hour_from: int = 7, hour_to: int = 22) -> int:
         return _START_MS + day * _DAY_MS + int(self.random.integers(hour_from * 3_600_000, hour_to * 3_600_000))
 
-    def money(self, at: int, direction: str, means: str, other: str, amount: float, country: str | None = None) -> None:
+    def money(
+        self, time_ms: int, direction: str, means: str, other: str, amount: float, country: str | None = None
+    ) -> None:
         self.rows.append({
-            "event_type": "money", "event_time": at, "account_id": self.name, "direction": direction, "means": means,
-            "counterparty": other, "sum_of_money": round(amount, 2), "to_country": country,
+            "event_type": "money", "event_time": time_ms, "account_id": self.name, "direction": direction,
+            "means": means, "counterparty": other, "sum_of_money": round(amount, 2), "to_country": country,
         })  # fmt: skip
 
-    def step(self, at: int, step: str, payee: str | None = None, paid: float | None = None) -> None:
+    def step(self, time_ms: int, step: str, payee: str | None = None, paid: float | None = None) -> None:
         self.rows.append({
-            "event_type": "account_event", "event_time": at, "user_id": self.name, "step": step, "payee": payee,
+            "event_type": "account_event", "event_time": time_ms, "user_id": self.name, "step": step, "payee": payee,
             "paid": None if paid is None else round(paid, 2),
         })  # fmt: skip
 
-    def login(self, at: int, source: str, *, ok: bool) -> None:
+    def login(self, time_ms: int, source: str, *, ok: bool) -> None:
         self.rows.append({
-            "event_type": "login", "event_time": at, "source_ip": source, "user_name": self.name, "ok": ok,
+            "event_type": "login", "event_time": time_ms, "source_ip": source, "user_name": self.name, "ok": ok,
         })  # fmt: skip
 
 
-def _pay(life: _Life, at: int, payee: str, amount: float) -> None:
+def _pay(life: _Life, time_ms: int, payee: str, amount: float) -> None:
     """Pay online: the bank asks for a code, sometimes twice, and the customer gives it."""
     for _ in range(1 + life.chance(0.05)):
-        life.step(at, "code_sent")
-        at += _MINUTE_MS // 2
-    life.step(at, "code_passed")
-    life.step(at + 5_000, "payment", payee, amount)
-    life.money(at + 6_000, "outgoing", "transfer", payee, amount)
+        life.step(time_ms, "code_sent")
+        time_ms += _MINUTE_MS // 2
+    life.step(time_ms, "code_passed")
+    life.step(time_ms + 5_000, "payment", payee, amount)
+    life.money(time_ms + 6_000, "outgoing", "transfer", payee, amount)
 
 
 def _wages_and_bills(life: _Life) -> None:
     wages, rent = life.random.uniform(1_800, 6_000), life.random.uniform(500, 1_500)
     for month in (0, 30):
-        life.money(life.at(month + 1), "incoming", "transfer", "employer", wages)
-        life.money(life.at(month + 2), "outgoing", "transfer", "landlord", rent)
-        life.money(life.at(month + 3), "outgoing", "transfer", "savings", 500 if life.chance(0.5) else 200)
+        life.money(life.moment(month + 1), "incoming", "transfer", "employer", wages)
+        life.money(life.moment(month + 2), "outgoing", "transfer", "landlord", rent)
+        life.money(life.moment(month + 3), "outgoing", "transfer", "savings", 500 if life.chance(0.5) else 200)
     for day in range(DAYS):
         if life.chance(0.4):
             payee = f"{life.name} knows {life.random.integers(8)}"
-            _pay(life, life.at(day), payee, float(life.random.lognormal(3.8, 0.8)))
+            _pay(life, life.moment(day), payee, float(life.random.lognormal(3.8, 0.8)))
         if life.chance(0.15):
-            life.money(life.at(day), "outgoing", "cash", "machine", float(life.random.integers(1, 15)) * 20)
+            life.money(life.moment(day), "outgoing", "cash", "machine", float(life.random.integers(1, 15)) * 20)
 
 
 def _takings(life: _Life) -> None:
     for day in range(DAYS):
         if day % 7 < 6:
-            life.money(life.at(day, 18, 20), "incoming", "cash", "counter", float(life.random.uniform(150, 1_200)))
+            life.money(life.moment(day, 18, 20), "incoming", "cash", "counter", float(life.random.uniform(150, 1_200)))
         if day % 7 == 4:
             for supplier in range(3):
                 amount = float(life.random.uniform(300, 1_500))
-                life.money(life.at(day), "outgoing", "transfer", f"supplier {supplier}", amount)
+                life.money(life.moment(day), "outgoing", "transfer", f"supplier {supplier}", amount)
 
 
 def _logins(life: _Life) -> None:
     for day in range(DAYS):
         for place in ("home", "office"):
-            time_ms = life.at(day)
+            time_ms = life.moment(day)
             source = "office" if place == "office" and life.chance(0.3) else f"{place} of {life.name}"
             while life.chance(0.06):
                 life.login(time_ms, source, ok=False)
@@ -109,7 +111,7 @@ def _logins(life: _Life) -> None:
 
 def _changes(life: _Life) -> None:
     """Make the rare changes of a life. Each comes alone, except that a move or a new phone brings several."""
-    time_ms = life.at(int(life.random.integers(10, DAYS - 12)))
+    time_ms = life.moment(int(life.random.integers(10, DAYS - 12)))
     if life.chance(0.08):
         life.step(time_ms, "device_added")
         _pay(life, time_ms + _MINUTE_MS, "shop", 30)

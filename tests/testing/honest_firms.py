@@ -50,19 +50,26 @@ def _sessions(draw: Draw, number: int) -> list[Row]:
     return rows
 
 
-def _session(user: str, at: int, device: str, place: tuple[float, float] | None) -> Row:
+def _session(user: str, time_ms: int, device: str, place: tuple[float, float] | None) -> Row:
     lat, lon = place or (None, None)
-    return {"event_type": "session", "event_time": at, "user_id": user, "device_id": device, "lat": lat, "lon": lon}
+    return {
+        "event_type": "session",
+        "event_time": time_ms,
+        "user_id": user,
+        "device_id": device,
+        "lat": lat,
+        "lon": lon,
+    }
 
 
 def _staff(draw: Draw, number: int) -> list[Row]:
     """An employee: calls with a case, sometimes a look without one; each tenth checks others' work once a week."""
     employee, rows = f"s{number}", list[Row]()
 
-    def act(at: int, customer: int, what: str, case: str | None, paid: float | None = None) -> None:
+    def act(time_ms: int, customer: int, action: str, case: str | None, paid: float | None = None) -> None:
         rows.append({
-            "event_type": "staff_event", "event_time": at, "employee_id": employee, "customer_id": f"p{customer}",
-            "act": what, "case_id": case, "paid": paid,
+            "event_type": "staff_event", "event_time": time_ms, "employee_id": employee, "customer_id": f"p{customer}",
+            "act": action, "case_id": case, "paid": paid,
         })  # fmt: skip
 
     for day in (day for day in range(DAYS) if day % 7 < 5):
@@ -92,10 +99,10 @@ def _loans(draw: Draw, number: int) -> list[Row]:
     customer, rows = f"p{number}", list[Row]()
     device = f"tablet of {number // 2}" if draw.random() < 0.3 else f"phone of {customer}"
 
-    def step(at: int, what: str, lender: int, credit: float) -> None:
+    def step(time_ms: int, step_name: str, lender: int, credit: float) -> None:
         rows.append({
-            "event_type": "loan_event", "event_time": at, "customer_id": customer, "lender": f"lender {lender}",
-            "device_id": device if what == "applied" else None, "loan_step": what, "credit": round(credit, 2),
+            "event_type": "loan_event", "event_time": time_ms, "customer_id": customer, "lender": f"lender {lender}",
+            "device_id": device if step_name == "applied" else None, "loan_step": step_name, "credit": round(credit, 2),
         })  # fmt: skip
 
     begin, credit, lender = int(draw.integers(0, 12)), float(draw.uniform(500, 12_000)), int(draw.integers(6))
@@ -118,10 +125,10 @@ def _wallets(draw: Draw, number: int) -> list[Row]:
     wallet, rows = f"w{number}", list[Row]()
     chest = f"chest of {wallet}"
 
-    def move(at: int, what: str, worth: float, address: str | None = None) -> None:
+    def move(time_ms: int, movement: str, worth: float, address: str | None = None) -> None:
         rows.append({
-            "event_type": "wallet_event", "event_time": at, "wallet_id": wallet, "move": what, "address": address,
-            "worth": round(worth, 2),
+            "event_type": "wallet_event", "event_time": time_ms, "wallet_id": wallet, "move": movement,
+            "address": address, "worth": round(worth, 2),
         })  # fmt: skip
 
     for day in range(DAYS):
@@ -144,10 +151,10 @@ def _merchants(draw: Draw, number: int) -> list[Row]:
     """A shop: sales every day, more at weekends and in its good week; some shops are new, some move to another bank."""
     merchant, rows = f"m{number}", list[Row]()
 
-    def happens(day: int, what: str) -> None:
+    def happens(day: int, event: str) -> None:
         rows.append({
             "event_type": "merchant_event", "event_time": _at(draw, day, 8, 9), "merchant_id": merchant,
-            "happening": what,
+            "happening": event,
         })  # fmt: skip
 
     opens = int(draw.integers(1, DAYS - 5)) if draw.random() < 0.2 else 0

@@ -177,17 +177,17 @@ def _beside(pattern: PatternIR, test: PatternTest, durations: bool) -> Iterator[
                 yield bound
 
 
-def _slot(param: ParamDecl, given: object) -> float:
+def _slot(param: ParamDecl, value: object) -> float:
     """Return the value of a parameter as the program stores it: ms, or the smallest unit of a decimal."""
-    if given is None:
+    if value is None:
         assert isinstance(param.default, int | float)
         return param.default
     if param.type.kind is Kind.DURATION:
-        return int(str(given).removesuffix(" ms"))
+        return int(str(value).removesuffix(" ms"))
     if param.type.kind is Kind.DECIMAL:
-        return int(Decimal(str(given)).scaleb(param.type.scale))
-    assert isinstance(given, int | float)
-    return given
+        return int(Decimal(str(value)).scaleb(param.type.scale))
+    assert isinstance(value, int | float)
+    return value
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def routed(domain: KeyDomain) -> EventBatch:
     return route(decode_table(schema, STREAM.payments, str), domain, schema.columns())[0]
 
 
-def asked(case: Planted) -> tuple[DeployedRule, EventBatch]:
+def rule_and_batch(case: Planted) -> tuple[DeployedRule, EventBatch]:
     (rule,) = (r for r in deployment().rulebook.deployed() if r.rule_id == case.rule_id)
     batch = routed(rule.pattern.key)
     return rule, batch.take(np.asarray(pc.equal(batch.key, case.key)))
@@ -42,7 +42,7 @@ def asked(case: Planted) -> tuple[DeployedRule, EventBatch]:
 
 @pytest.mark.parametrize("case", [c for c in STREAM.planted if c.fires], ids=lambda c: f"{c.rule_id} {c.key}")
 def test_a_fraud_has_a_path(case: Planted) -> None:
-    rule, batch = asked(case)
+    rule, batch = rule_and_batch(case)
     answer = why_not(World(deployment().schema), [rule], batch, case.last_ms)
     assert [tuple(step[1] for step in match.steps) for match in answer.matches] == [case.tx_ids]
     (path,) = why(World(deployment().schema), rule, batch, case.tx_ids).matches
@@ -51,7 +51,7 @@ def test_a_fraud_has_a_path(case: Planted) -> None:
 
 @pytest.mark.parametrize("case", [c for c in STREAM.planted if not c.fires], ids=lambda c: f"{c.rule_id} {c.key}")
 def test_a_near_miss_has_a_reason(case: Planted) -> None:
-    rule, batch = asked(case)
+    rule, batch = rule_and_batch(case)
     for at_ms in (None, case.last_ms):
         answer = why_not(World(deployment().schema), [rule], batch, at_ms)
         assert answer.matches == []

@@ -24,10 +24,10 @@ BLOCKS = [
 ]
 
 
-def traced(case: Case, own: list[Event]) -> Trace:
+def traced(case: Case, key_events: list[Event]) -> Trace:
     events = [
         TracedEvent(row, event_id(e.order), e.type, e.time_ms, e.fields, row)
-        for row, e in enumerate(sorted(own, key=lambda e: (e.time_ms, e.order)))
+        for row, e in enumerate(sorted(key_events, key=lambda e: (e.time_ms, e.order)))
     ]
     return trace_key(case.pattern, events)
 

@@ -16,7 +16,7 @@ from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.testing.values import value_of
 from tests.engine.bridge import batch_of, engine_answers, event_id, program_of, whole
-from tests.nfa.test_functions import EVENTS, SCHEMA, ZONES, condition_of, pattern, random_events, taken
+from tests.nfa.test_functions import EVENTS, SCHEMA, ZONES, condition_of, pattern, random_events, taken_by_a
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
 
@@ -125,7 +125,7 @@ def test_conditions(seed: int) -> None:
             continue
         events = events_of(random)
         mine = {event_id(e.order) for e in events if value_of(condition_of(bound), e.fields, {}) is True}
-        assert mine == taken(bound, events), text
+        assert mine == taken_by_a(bound, events), text
         taken_count, left_count = taken_count + len(mine), left_count + len(events) - len(mine)
     assert taken_count
     assert left_count

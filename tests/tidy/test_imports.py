@@ -154,7 +154,7 @@ def is_at_door(module: str, room: str) -> bool:
     return room not in DOORS or [*module.split("."), ""][2] in DOORS[room]
 
 
-def misplaced(source: Source, own: str, outside: str) -> Iterator[str]:
+def misplaced(source: Source, own_folder: str, outside: str) -> Iterator[str]:
     """Yield the reasons why the outside package may not be imported here."""
     if outside in ("pyspark", "py4j") and not source.name.startswith("cep/runners/spark/"):
         yield "pyspark belongs to cep/runners/spark/"
@@ -168,7 +168,9 @@ def misplaced(source: Source, own: str, outside: str) -> Iterator[str]:
         yield "opentelemetry belongs to cep/runners/traces.py"
     if outside == "confluent_kafka" and not source.name.endswith("/kafka.py"):
         yield "confluent_kafka belongs to files named kafka.py"
-    if outside.startswith("pydantic") and (not own or FLOORS[own] < FLOORS["model"] or own == "kernels"):
+    if outside.startswith("pydantic") and (
+        not own_folder or FLOORS[own_folder] < FLOORS["model"] or own_folder == "kernels"
+    ):
         yield "pydantic may not be imported below model"
     if outside in ("tests", "demo"):
         yield f"the package may not import {outside}"

@@ -150,7 +150,7 @@ for line in sys.stdin:
 """
 
 
-def at(event: float) -> str:
+def time_of(event: float) -> str:
     """Return the time of an event by its number, in the form of records."""
     ms = START_MS + round(event * STEP_MS)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ms // 1_000)) + f".{ms % 1_000:03}Z"
@@ -163,7 +163,7 @@ def payments() -> list[str]:
     for number in range(EVENTS):
         time_ms = START_MS + number * STEP_MS
         line = {
-            "tx_id": f"t{number}", "event_time": at(number), "card_id": f"c{chance.randrange(CARDS)}",
+            "tx_id": f"t{number}", "event_time": time_of(number), "card_id": f"c{chance.randrange(CARDS)}",
             "amount": round(chance.choice((3, 30, 100)) * chance.random() + 0.5, 2),
             "status": chance.choice(("approved", "approved", "declined")),
             "country": chance.choice(("FR", "FR", "FR", "DE", "PT")), "device_id": f"d{chance.randrange(4)}",
@@ -188,21 +188,27 @@ def rule_text(rule_id: str, version: int = 1, params: str = "") -> str:
 def changes(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the changes: before the cut and after it, each with the event time from which it holds."""
     by_id = {rule["id"]: rule for rule in rules}
-    second = {**by_id["testing"], "version": 2, "params": {"tries": 1}, "effective_at": at(120), "on_update": "carry"}
-    third = {**by_id["twice"], "version": 2, "severity": "low", "effective_at": at(330)}
-    back = {"kind": "rollback", "id": "testing", "version": 3, "effective_at": at(350), "to_version": 1}
+    second = {
+        **by_id["testing"],
+        "version": 2,
+        "params": {"tries": 1},
+        "effective_at": time_of(120),
+        "on_update": "carry",
+    }
+    third = {**by_id["twice"], "version": 2, "severity": "low", "effective_at": time_of(330)}
+    back = {"kind": "rollback", "id": "testing", "version": 3, "effective_at": time_of(350), "to_version": 1}
     return [
         second,
         third,
         {**back, "rule": by_id["testing"]},
-        {"kind": "pause", "id": "spree", "version": 1, "effective_at": at(150), "reason": "too many"},
-        {"kind": "resume", "id": "spree", "version": 2, "effective_at": at(300)},
-        {"kind": "snooze", "id": "elsewhere", "version": 1, "until": at(320), "key": "c2", "by": "tests"},
-        {"kind": "retire", "id": "strict", "version": 2, "effective_at": at(200)},
+        {"kind": "pause", "id": "spree", "version": 1, "effective_at": time_of(150), "reason": "too many"},
+        {"kind": "resume", "id": "spree", "version": 2, "effective_at": time_of(300)},
+        {"kind": "snooze", "id": "elsewhere", "version": 1, "until": time_of(320), "key": "c2", "by": "tests"},
+        {"kind": "retire", "id": "strict", "version": 2, "effective_at": time_of(200)},
         {"kind": "list", "id": "watched", "version": 1, "of": "string", "change": "replace", "entries": ["c3"],
-         "effective_at": at(60)},
+         "effective_at": time_of(60)},
         {"kind": "list", "id": "watched", "version": 2, "of": "string", "change": "add", "entries": ["c5"],
-         "effective_at": at(310)},
+         "effective_at": time_of(310)},
     ]  # fmt: skip
 
 
@@ -284,7 +290,7 @@ def run_jobs(release: Release, folder: Path) -> None:
     whole = folder / "whole.jsonl"
     whole.write_text("\n".join(line for line in payments() if line != "{" and '"late' not in line))
     release.cep("replay", "--rules", "rules", "--events", "whole.jsonl", "--engine", "embedded",
-                "--until", at(SECOND), "--out", "alerts/warm.jsonl", "--savepoint", "warm")  # fmt: skip
+                "--until", time_of(SECOND), "--out", "alerts/warm.jsonl", "--savepoint", "warm")  # fmt: skip
     whole.unlink()
     for number in range(2):  # Spark reads files in the order of their times, which may be the same millisecond
         os.utime(folder / "events" / f"{number}.jsonl", (1_000_000_000 + number,) * 2)

@@ -28,10 +28,10 @@ from cep.state.savepoints import load_beside, open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.rulebook.test_chains import against
-from tests.upgrade.make import TIMES, at
+from tests.upgrade.make import TIMES, time_of
 
 RELEASES = sorted(Path(__file__).parent.glob("*.tar.xz"))
-END = json.dumps({"kind": "heartbeat", "event_time": at(2_000)})
+END = json.dumps({"kind": "heartbeat", "event_time": time_of(2_000)})
 
 
 @pytest.fixture(params=RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))

@@ -34,11 +34,11 @@ def main() -> None:
     options = parser.parse_args()
     numbers = [n for n in range(options.first, options.first + options.cells) if options.only in str(cell_of(n))]
     began_s, results = time.perf_counter(), list[tuple[int, Result]]()
-    chunks = [numbers[at : at + _CHUNK] for at in range(0, len(numbers), _CHUNK)]
+    chunks = [numbers[start : start + _CHUNK] for start in range(0, len(numbers), _CHUNK)]
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for done in pool.imap_unordered(run_all, chunks):
-            results += done
-            for number, result in done:
+        for chunk_results in pool.imap_unordered(run_all, chunks):
+            results += chunk_results
+            for number, result in chunk_results:
                 if result.problem:
                     print(f"cell {number}, {result.cell}: {result.problem}", flush=True)
                 if options.log:

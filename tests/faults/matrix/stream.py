@@ -121,15 +121,15 @@ def expected(number: int, without: frozenset[str] = frozenset()) -> dict[str, by
 
 
 def _replayed(number: int, without: Collection[str]) -> dict[str, bytes]:
-    given = deploy([*rules(), change()])
-    assert given.set_aside == (), given.set_aside
+    deployment = deploy([*rules(), change()])
+    assert deployment.set_aside == (), deployment.set_aside
     lines = [record.value for record in sendings(number) if record.topic == "payments"]
     lines = [line for line in lines if orjson.loads(line)["tx_id"] not in without]
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "history.jsonl"
         path.write_bytes(b"\n".join(lines))
-        job = Job(given.schema, given.key_domains, to_the_end=True)
-        alerts = replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
+        job = Job(deployment.schema, deployment.key_domains, to_the_end=True)
+        alerts = replay(job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts
     return {orjson.loads(line)["alert_id"]: line for line in json_lines(alerts)}
 
 

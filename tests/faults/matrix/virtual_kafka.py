@@ -221,10 +221,10 @@ class Reader:
 
     def incremental_assign(self, places: list[TopicPartition]) -> None:
         for place in places:
-            at = (place.topic, place.partition)
+            topic_partition = (place.topic, place.partition)
             first = {OFFSET_BEGINNING: 0, OFFSET_END: len(cluster().topics[place.topic][place.partition])}
-            self._next[at] = first.get(place.offset, place.offset)
-            self._at_end.discard(at)
+            self._next[topic_partition] = first.get(place.offset, place.offset)
+            self._at_end.discard(topic_partition)
 
     def incremental_unassign(self, places: list[TopicPartition]) -> None:
         for place in places:
@@ -250,7 +250,10 @@ class Reader:
         return cluster().state == "down"
 
     def _has_some(self) -> bool:
-        return any(offset < cluster().stable_end(*at) or at not in self._at_end for at, offset in self._next.items())
+        return any(
+            offset < cluster().stable_end(*topic_partition) or topic_partition not in self._at_end
+            for topic_partition, offset in self._next.items()
+        )
 
     def _take(self, count: int) -> list[Message]:
         messages: list[Message] = []

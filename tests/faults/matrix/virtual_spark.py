@@ -134,8 +134,8 @@ class Query:
         self._world.disk.check(self._settings.checkpoint)
         folder.states[number], folder.done = states, number
         folder.states.pop(number - 2, None)
-        said = {"durationMs": {}, "stateOperators": [], "sources": [{"endOffset": part} for part in end]}
-        self._progress = SimpleNamespace(json=json.dumps(said))
+        progress = {"durationMs": {}, "stateOperators": [], "sources": [{"endOffset": part} for part in end]}
+        self._progress = SimpleNamespace(json=json.dumps(progress))
         return True
 
     def _begins(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -150,13 +150,13 @@ class Query:
             by_group.setdefault(row.key_group, []).append(row)
         before = self._folder.states.get(number - 1, {})
         states = {group: dict(entries) for group, entries in before.items()}
-        found: list[Row] = []
+        output_rows: list[Row] = []
         for group, rows in sorted(by_group.items()):
             handle = PlainMap()
             handle._entries = states.setdefault(group, {})
             stage = MatchStage(self._rules, 0, None, None, GroupParts(cast("Any", handle)))
-            found += stage.rows(group, iter(rows))
-        kinds, payloads = [row.kind for row in found], [row.payload for row in found]
+            output_rows += stage.rows(group, iter(rows))
+        kinds, payloads = [row.kind for row in output_rows], [row.payload for row in output_rows]
         return pa.table({"kind": pa.array(kinds, pa.string()), "payload": pa.array(payloads, pa.binary())}), states
 
     def _event_rows(self, start: Any, end: Any) -> Iterator[Row]:

@@ -268,8 +268,8 @@ def wait(futures: Iterable[Future[Any]], timeout: float | None = None, return_wh
         clock().pause(timeout, lambda: is_enough(future.done() for future in waited))
     elif timeout is not None and return_when == "FIRST_COMPLETED":
         clock().pause(0.0)
-    done = {future for future in waited if future.done()}
-    return _Waited(done, set(waited) - done)
+    finished = {future for future in waited if future.done()}
+    return _Waited(finished, set(waited) - finished)
 
 
 def now_s() -> float:

@@ -54,19 +54,19 @@ def suppressing() -> list[UpsertRecord]:
     ]
 
 
-def deployment(given: Iterable[ControlRecord] | None = None) -> Deployment:
+def deployment(records: Iterable[ControlRecord] | None = None) -> Deployment:
     """Deploy all rules of this repository, or the given records."""
-    return deploy(rules().values() if given is None else given)
+    return deploy(rules().values() if records is None else records)
 
 
-def expected(lines: Sequence[bytes], given: Deployment, folder: Path) -> list[bytes]:
+def expected(lines: Sequence[bytes], deployment_: Deployment, folder: Path) -> list[bytes]:
     """Return the sent alerts of the replay of these lines, as JSON."""
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
     # The live jobs of the tests get a watermark at the end of time, and so does the replay.
-    job = Job(given.schema, given.key_domains, to_the_end=True)
-    alerts = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
-    return list(json_lines(suppress_alerts(alerts, Policies.of(given.rulebook), {}).alerts))
+    job = Job(deployment_.schema, deployment_.key_domains, to_the_end=True)
+    alerts = embedded.replay(job, deployment_.rulebook, read_pieces(path, job.schema), 1).alerts
+    return list(json_lines(suppress_alerts(alerts, Policies.of(deployment_.rulebook), {}).alerts))
 
 
 def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:

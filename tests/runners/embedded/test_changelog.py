@@ -83,7 +83,7 @@ def test_what_a_write_batch_leaves_behind_is_named_key_by_key(seed: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--alerts", "kafka:alerts"), "--changelog needs --checkpoint"),
         (("--alerts", "kafka:alerts", "--checkpoint", "job", "--store", "memory"), "--store rocksdb"),
@@ -92,14 +92,14 @@ def test_what_a_write_batch_leaves_behind_is_named_key_by_key(seed: int) -> None
     ],
 )
 def test_what_a_changelog_needs(
-    arguments: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "events").mkdir()
     fixed = ("--rules", str(ROOT / "rules"), "--events", "events", "--bootstrap-servers", "127.0.0.1:1")
     assert main(["run", *fixed, "--changelog", "state", *arguments]) == Exit.USAGE
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @dataclass

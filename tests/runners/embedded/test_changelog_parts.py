@@ -43,10 +43,14 @@ PART_BYTES, RECORD_BYTES = 10, 8_000
 class Topic(InMemory):
     """A compacted topic. Carried changes come with the next write."""
 
-    def read(self, _: object, wanted: OffsetRange, rows_max: int = 7) -> Iterator[pa.Table]:
+    def read(self, _: object, offset_range: OffsetRange, rows_max: int = 7) -> Iterator[pa.Table]:
         """Read like `read_range`, some records at a time, without the older records of a key."""
         latest = {name: offset for offset, (name, _) in enumerate(self.entries)}
-        offsets = [offset for offset in range(wanted.start, wanted.end) if latest[self.entries[offset][0]] == offset]
+        offsets = [
+            offset
+            for offset in range(offset_range.start, offset_range.end)
+            if latest[self.entries[offset][0]] == offset
+        ]
         for start in range(0, len(offsets), rows_max):
             rows = offsets[start : start + rows_max]
             names, values = zip(*(self.entries[offset] for offset in rows), strict=True)
@@ -205,5 +209,5 @@ def largest(store: DurableStore, job: Job) -> tuple[int, int]:
     return max(heads), max(panes)
 
 
-def _unread(kept: StoredSegment) -> Block:
-    raise AssertionError(f"segment {kept.number} is not asked for")
+def _unread(stored: StoredSegment) -> Block:
+    raise AssertionError(f"segment {stored.number} is not asked for")

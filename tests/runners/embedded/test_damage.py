@@ -31,33 +31,33 @@ RULEBOOK = store_key(STORE_GROUP, b"", b"engine", b"rulebook")
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def expected_alerts(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return sorted(expected(list(morning()), GIVEN, tmp_path_factory.mktemp("expected")))
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cut_off_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cut_off(tmp_path_factory.mktemp("left") / "with", Halfway())
 
 
 @pytest.fixture
-def folder(left: Path, tmp_path: Path) -> Path:
+def folder(cut_off_job: Path, tmp_path: Path) -> Path:
     """Return a copy of the job's folder for one test."""
-    return shutil.copytree(left, tmp_path / "own")
+    return shutil.copytree(cut_off_job, tmp_path / "own")
 
 
-def test_what_was_cut_off_is_gone_on_with(folder: Path, wanted: list[bytes]) -> None:
-    assert 0 < len(alerts(folder)) < len(wanted)
+def test_what_was_cut_off_is_gone_on_with(folder: Path, expected_alerts: list[bytes]) -> None:
+    assert 0 < len(alerts(folder)) < len(expected_alerts)
     live(folder)
-    assert sorted(alerts(folder)) == wanted
+    assert sorted(alerts(folder)) == expected_alerts
 
 
 # ------------------------------------------------------------------------------------------------------ a later format
 
 
-def byte_at(at: int) -> Callable[[bytes], bytes]:
+def byte_at(index: int) -> Callable[[bytes], bytes]:
     """Return a change of a format that is one byte."""
-    return lambda data: data[:at] + b"\x09" + data[at + 1 :]
+    return lambda data: data[:index] + b"\x09" + data[index + 1 :]
 
 
 def in_json(data: bytes) -> bytes:
@@ -76,14 +76,16 @@ BY_KEY = {HEAD: in_json, RULEBOOK: in_index}
 
 
 @pytest.mark.parametrize(
-    "of", [pytest.param(entry, marks=() if entry == PAGES else LATER) for entry in (*BY_NAMESPACE, *BY_KEY)]
+    "format_key", [pytest.param(entry, marks=() if entry == PAGES else LATER) for entry in (*BY_NAMESPACE, *BY_KEY)]
 )
-def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(of: bytes, folder: Path, wanted: list[bytes]) -> None:
+def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(
+    format_key: bytes, folder: Path, expected_alerts: list[bytes]
+) -> None:
     before: dict[bytes, bytes] = {}
     with RocksStore(store_folder(folder / "job") / PART) as store:
         for key, data in list(store.scan(ALL_KEYS)):
-            change = BY_KEY.get(key) if of in BY_KEY else BY_NAMESPACE.get(split_key(key).namespace)
-            if change is not None and of in (key, split_key(key).namespace):
+            change = BY_KEY.get(key) if format_key in BY_KEY else BY_NAMESPACE.get(split_key(key).namespace)
+            if change is not None and format_key in (key, split_key(key).namespace):
                 before[key] = data
                 store.put(key, change(data))
         store.sync()
@@ -96,18 +98,18 @@ def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(of: bytes, fol
             store.put(key, data)
         store.sync()
     live(folder)
-    assert sorted(alerts(folder)) == wanted
+    assert sorted(alerts(folder)) == expected_alerts
 
 
 @pytest.mark.parametrize("is_lost", [pytest.param(False, marks=LATER), True])
-@pytest.mark.parametrize("what", ["manifest", "payload"])
+@pytest.mark.parametrize("case", ["manifest", "payload"])
 def test_a_checkpoint_of_a_later_format_is_named_and_stays(
-    what: str, is_lost: bool, folder: Path, wanted: list[bytes]
+    case: str, is_lost: bool, folder: Path, expected_alerts: list[bytes]
 ) -> None:
     """The result is the same with and without the store: its writer may have continued from the checkpoint."""
     (path,) = (folder / "job" / "checkpoints").glob("*.manifest")
     good = path.read_bytes()
-    if what == "manifest":
+    if case == "manifest":
         body = in_json(good.partition(b"\n")[2])
         path.write_bytes(sha256(body).hexdigest().encode() + b"\n" + body)
     else:
@@ -128,7 +130,7 @@ def test_a_checkpoint_of_a_later_format_is_named_and_stays(
             live(folder)
     path.write_bytes(good)
     live(folder)
-    assert sorted(alerts(folder)) == wanted
+    assert sorted(alerts(folder)) == expected_alerts
 
 
 # ------------------------------------------------------------------------------------------------------- a changed byte
@@ -147,7 +149,9 @@ def files_of(job: Path) -> list[Path]:
 
 @pytest.mark.parametrize("kind", ["log", "sst", "any"])
 @pytest.mark.parametrize("seed", seeds(4, inner=0))
-def test_a_changed_byte_is_made_good_by_the_checkpoint(seed: int, kind: str, folder: Path, wanted: list[bytes]) -> None:
+def test_a_changed_byte_is_made_good_by_the_checkpoint(
+    seed: int, kind: str, folder: Path, expected_alerts: list[bytes]
+) -> None:
     random = Random(seed)
     changed = random.choice([path for path in files_of(folder / "job") if kind in ("any", path.suffix[1:])])
     change_a_byte(changed, random)
@@ -157,13 +161,13 @@ def test_a_changed_byte_is_made_good_by_the_checkpoint(seed: int, kind: str, fol
         except StateCorruptError:  # found during the run: the next start does not use the store
             continue
         break
-    assert sorted(alerts(folder)) == wanted, f"{changed.relative_to(folder)}"
+    assert sorted(alerts(folder)) == expected_alerts, f"{changed.relative_to(folder)}"
 
 
 @pytest.mark.parametrize("kind", ["log", "any"])
 @pytest.mark.parametrize("seed", seeds(3, inner=0))
 def test_without_a_checkpoint_a_changed_byte_is_told_if_it_matters(
-    seed: int, kind: str, folder: Path, wanted: list[bytes]
+    seed: int, kind: str, folder: Path, expected_alerts: list[bytes]
 ) -> None:
     random = Random(seed)
     shutil.rmtree(folder / "job" / "checkpoints")
@@ -173,7 +177,7 @@ def test_without_a_checkpoint_a_changed_byte_is_told_if_it_matters(
     try:
         live(folder)
     except StateCorruptError:
-        assert Counter(alerts(folder)) <= Counter(wanted)
+        assert Counter(alerts(folder)) <= Counter(expected_alerts)
         assert Counter(sent) <= Counter(alerts(folder))
     else:
-        assert sorted(alerts(folder)) == wanted, f"{changed.relative_to(folder)}"
+        assert sorted(alerts(folder)) == expected_alerts, f"{changed.relative_to(folder)}"

@@ -35,8 +35,8 @@ CARDS = 20
 INITIAL = tuple(record.to_json() for record in RECORDS if record.id == "small_large")
 
 
-def payment(id_: str, card: str, at: int | str, amount: float) -> bytes:
-    event_time = at if isinstance(at, str) else utc_text(at)
+def payment(id_: str, card: str, second: int | str, amount: float) -> bytes:
+    event_time = second if isinstance(second, str) else utc_text(second)
     return orjson.dumps({"tx_id": id_, "event_time": event_time, "card": card, "shop": "s", "amount": amount})
 
 

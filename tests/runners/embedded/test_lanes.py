@@ -120,7 +120,7 @@ class Job:
         self.step = positions["events"]["step"]
 
 
-def wanted() -> tuple[list[str], list[str]]:
+def expected_ids() -> tuple[list[str], list[str]]:
     """Return the ids of all alerts and all dead letters, in their order."""
     job = Job()
     steps = [job.stepped() for _ in range(STEPS)]
@@ -207,7 +207,7 @@ def test_sinks_that_fail_at_drawn_calls_have_all_alerts_in_their_order(
             letters.era += 1
     else:
         pytest.fail("it never came to its end")
-    names, lines = wanted()
+    names, lines = expected_ids()
     for kind, receiver in zip(kinds, receivers, strict=True):
         received = list(dict.fromkeys(receiver.names()))
         assert received == names, f"all of them in their order, seed {seed}"
@@ -219,7 +219,7 @@ def test_sinks_that_fail_at_drawn_calls_have_all_alerts_in_their_order(
 def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path: Path) -> None:
     gate = threading.Event()
     hanging, healthy, letters = Receiver(), Receiver(), Receiver()
-    names, lines = wanted()
+    names, lines = expected_ids()
 
     def outlets(own_gate: threading.Event | None) -> Outlets:
         sinks = [Link(hanging, Random(1), gate=own_gate), Link(healthy, Random(2))]
@@ -260,7 +260,7 @@ def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path
 
 def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path: Path) -> None:
     abandoned_lines: list[tuple[str, int]] = []
-    names, _ = wanted()
+    names, _ = expected_ids()
     receivers = {name: Receiver() for name in ("file", "new hook", "later hook")}
 
     def outlets(*chosen: str, away: str = "") -> Outlets:

@@ -36,15 +36,15 @@ class Remote(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no type
         if self.is_away:
             raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
 
-    def ls(self, path: str, detail: bool = True, **given: Any) -> Any:
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
         self._reach()
-        return super().ls(path, detail, **given)
+        return super().ls(path, detail, **options)
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **given: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         self._reach()
-        super().pipe_file(path, value, **given)
+        super().pipe_file(path, value, **options)
 
-    def put_file(self, lpath: str, rpath: str, **given: Any) -> None:
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
         self.pipe_file(rpath, Path(lpath).read_bytes())
 
 

@@ -41,8 +41,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(path: Path, given: list[Any], workers: int = 2) -> Replayed:
-    deployment = deploy(given)
+def run(path: Path, records: list[Any], workers: int = 2) -> Replayed:
+    deployment = deploy(records)
     assert deployment.set_aside == ()
     job = Job(deployment.schema, deployment.key_domains)
     return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), workers)

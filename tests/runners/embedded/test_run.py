@@ -69,10 +69,10 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     totals: Counter[str] = Counter()
     stop = threading.Event()
 
-    def report(found: BatchReport) -> None:
+    def report(batch_report: BatchReport) -> None:
         """The next records depend on earlier reports, not on a clock."""
-        totals.update(found.counters)
-        if found.counters["control_applied"]:
+        totals.update(batch_report.counters)
+        if batch_report.counters["control_applied"]:
             place(tmp_path / "events", "2.jsonl", later)
         elif totals["events"] == len(lines) and not totals["control_heartbeat"]:
             place(tmp_path / "control", "2.jsonl", [b"{", END])

@@ -33,12 +33,12 @@ STEPS = st.lists(
 )
 
 
-def commit(seen: SeenOfLevel, store: MemoryStore, number: int, *, whole: bool) -> None:
+def commit(level: SeenOfLevel, store: MemoryStore, number: int, *, whole: bool) -> None:
     batch = WriteBatch()
     if whole:
-        seen.save_whole(batch)
+        level.save_whole(batch)
     else:
-        seen.save_changes(batch, number.to_bytes(8, "big") + b"\0\0")
+        level.save_changes(batch, number.to_bytes(8, "big") + b"\0\0")
     store.write(batch)
 
 

@@ -356,9 +356,9 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
             world.chance.randrange(2, 40) + number,
         )
 
-        def fetched(*given: Any, own: Life = life) -> None:
+        def fetched(*arguments: Any, own: Life = life) -> None:
             own.on_step("R1 fetch")
-            fetch(*given)
+            fetch(*arguments)
 
         monkeypatch.setattr("cep.state.checkpoints.fetch", fetched)
         world.met[life.fault] += life.fault in ("again", "clock", "slow")

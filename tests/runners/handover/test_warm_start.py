@@ -54,9 +54,9 @@ def lines_of(table: pa.Table) -> list[bytes]:
     ]
 
 
-def job_for(given: Deployment, groups_count: int = 16, pages: int = 1) -> Job:
-    levels = len(by_level(given.rulebook.deployed(), given.schema))
-    return Job(given.schema, given.key_domains, groups_count, pages, levels_count=levels)
+def job_for(deployment: Deployment, groups_count: int = 16, pages: int = 1) -> Job:
+    levels = len(by_level(deployment.rulebook.deployed(), deployment.schema))
+    return Job(deployment.schema, deployment.key_domains, groups_count, pages, levels_count=levels)
 
 
 def warm_start(
@@ -128,8 +128,8 @@ def test_the_number_of_runs_is_that_of_a_job_that_saw_everything(tmp_path: Path)
     assert totals[0] == totals[1] > 0
 
 
-def unread(kept: StoredSegment) -> Block:
-    raise AssertionError(f"segment {kept.number} is only counted")
+def unread(stored: StoredSegment) -> Block:
+    raise AssertionError(f"segment {stored.number} is only counted")
 
 
 def test_what_spark_begins_with_is_whole(tmp_path: Path) -> None:

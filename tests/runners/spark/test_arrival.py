@@ -35,8 +35,8 @@ pytestmark = pytest.mark.spark
 def test_files_are_in_order_however_tasks_share_them(spark: SparkSession, tmp_path: Path) -> None:
     """Six files of one time, read in one micro-batch or by three tasks; Spark would take the largest one first."""
     stream = tied(11, is_declared=False)
-    given = deploy(stream.records)
-    job = Job(given.schema, given.key_domains, 8)
+    deployment = deploy(stream.records)
+    job = Job(deployment.schema, deployment.key_domains, 8)
     live = LiveRun(spark, tmp_path / "live", job, tuple(record.to_json() for record in stream.records))
     events = tmp_path / "live" / "events"
     for number, (first, end) in enumerate(itertools.pairwise([0, 10, 30, 80, 180, 350, 600])):
@@ -44,9 +44,9 @@ def test_files_are_in_order_however_tasks_share_them(spark: SparkSession, tmp_pa
         path.write_bytes(b"\n".join(stream.lines[first:end]))
         os.utime(path, (1_000_000_000, 1_000_000_000))
     batch = replace(job, to_the_end=True)
-    expected = sorted(json_lines(replay(batch, given.rulebook, read_pieces(events, job.schema), 2).alerts))
+    expected = sorted(json_lines(replay(batch, deployment.rulebook, read_pieces(events, job.schema), 2).alerts))
     assert len(expected) > 20
-    theirs = on_spark.replay(batch, given.rulebook, *on_spark.read_events(spark, events), 3)
+    theirs = on_spark.replay(batch, deployment.rulebook, *on_spark.read_events(spark, events), 3)
     assert sorted(json_lines(theirs.alerts)) == expected
 
     output = LiveOutput(live.checkpoint.parent, DeadLetterFiles(tmp_path / "letters"), [], live.reports.append)
@@ -72,5 +72,5 @@ def test_ids_order_a_frame_of_spark_whose_rows_have_no_order(spark: SparkSession
     rules = cep.parse(PATTERN)
     expected = rules.match(rows).table.num_rows
     mixed = spark.createDataFrame(rows.sample(frac=1.0, random_state=1)).repartition(5)
-    found: Any = rules.match(mixed)
-    assert found.count() == expected > 10
+    alerts: Any = rules.match(mixed)
+    assert alerts.count() == expected > 10

@@ -117,22 +117,22 @@ def test_settings_of_librdkafka_in_the_words_of_java() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"ssl.key.password": "hidden"}, "no counterpart of librdkafka's ssl.key.password"),
         ({"sasl.username": "u", "sasl.password": "hidden", "sasl.mechanism": "GSSAPI"}, "not 'GSSAPI'"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
-        java_settings(given)
+def test_what_has_no_counterpart_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        java_settings(settings)
     assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("records_max", "said"), [(None, "spark.jars.packages"), (10, "knows no max_records")])
+@pytest.mark.parametrize(("records_max", "message"), [(None, "spark.jars.packages"), (10, "knows no max_records")])
 def test_a_job_that_cannot_start_says_why(
-    spark: SparkSession, tmp_path: Path, records_max: int | None, said: str
+    spark: SparkSession, tmp_path: Path, records_max: int | None, message: str
 ) -> None:
     """The session of the tests has no connector."""
     rules_by_id = rules()
@@ -140,5 +140,5 @@ def test_a_job_that_cannot_start_says_why(
     initial = tuple(record.to_json() for record in rules_by_id.values())
     settings = LiveSettings(make_job(rules_by_id.values()), initial, topic, None, tmp_path / "job" / "query")
     output = LiveOutput(tmp_path / "job", DeadLetterFiles(tmp_path / "letters"), [], lambda _: None)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         start_live(spark, settings, output)

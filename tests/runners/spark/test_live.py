@@ -30,8 +30,8 @@ pytestmark = pytest.mark.spark
 LATENESS_MS = 90_000
 
 
-def as_records(*given: UpsertRecord) -> tuple[bytes, ...]:
-    return tuple(record.to_json() for record in given)
+def as_records(*records: UpsertRecord) -> tuple[bytes, ...]:
+    return tuple(record.to_json() for record in records)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ LATENESS_MS = 90_000
 DEDUP_MS = 86_400_000  # neighbouring records may be hours apart in event time
 
 
-def partitions_of(kafka: KafkaCluster, wanted: int) -> int:
+def partitions_of(kafka: KafkaCluster, count: int) -> int:
     """The mock's topics always have four partitions."""
-    return wanted if kafka.is_real else 4
+    return count if kafka.is_real else 4
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,9 @@ def test_rules_change_by_control_records_while_a_query_runs(spark: SparkSession,
     changed = cep.load(folder, control=tmp_path / "later.jsonl")
     expected = changed.match(wrong, cores=2).table
     assert set(expected["version"].to_pylist()) == {1, 2}
-    found = written(spark, tmp_path)
-    assert found.drop_columns(["flawed"]).equals(expected.drop_columns(["flawed"]))
-    assert not any(found["flawed"].to_pylist()), "a query has no marks of keys"
+    alerts = written(spark, tmp_path)
+    assert alerts.drop_columns(["flawed"]).equals(expected.drop_columns(["flawed"]))
+    assert not any(alerts["flawed"].to_pylist()), "a query has no marks of keys"
     letters = rules.set_aside(files(spark, tmp_path / "events"))
     query = letters.writeStream.format("memory").queryName("letters").trigger(availableNow=True).start()
     query.awaitTermination()

@@ -59,15 +59,15 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return files
 
 
-def run(spark: SparkSession, path: Path, given: list[Any], partitions: int = 2, key_groups: int = 32) -> Replayed:
+def run(spark: SparkSession, path: Path, records: list[Any], partitions: int = 2, key_groups: int = 32) -> Replayed:
     """Replay the events at a path with these control records."""
-    deployment = deploy(given)
+    deployment = deploy(records)
     assert deployment.set_aside == ()
     job = Job(deployment.schema, deployment.key_domains, key_groups)
     return replay(job, deployment.rulebook, *read_events(spark, path), partitions)
 
 
-def found(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
+def oracle_form(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
     """Return the alerts in the form of the oracle."""
     return {
         (
@@ -85,11 +85,13 @@ def test_replay_finds_what_the_oracle_finds(spark: SparkSession, history: Histor
     replayed = run(spark, history.path("parquet"), records(*names))
     last_ms = max(history.table["event_time"].cast(pa.int64()).to_pylist())
     certain = {alert for alert in oracle_alerts(history.table, *names) if alert[-1] <= last_ms}
-    assert found(replayed) == certain, "no absence is certain after the last event"
-    assert replayed.alerts.num_rows == len(found(replayed)) == len(set(replayed.alerts["alert_id"].to_pylist()))
+    assert oracle_form(replayed) == certain, "no absence is certain after the last event"
+    assert replayed.alerts.num_rows == len(oracle_form(replayed)) == len(set(replayed.alerts["alert_id"].to_pylist()))
     assert replayed.counters["events"] == replayed.counters["records"] == len(history.table)
     for name in names:
-        assert replayed.counters[f"alerts[{name}@1]"] == sum(rule_id == name for rule_id, *_ in found(replayed)) > 0
+        assert (
+            replayed.counters[f"alerts[{name}@1]"] == sum(rule_id == name for rule_id, *_ in oracle_form(replayed)) > 0
+        )
 
 
 def test_files_partitions_and_key_groups_do_not_matter(spark: SparkSession, history: History) -> None:

@@ -49,21 +49,21 @@ def passed_on(data: bytes) -> bytes:
 
 
 @given(st.lists(st.sampled_from(NOISE)), st.lists(st.sampled_from(TOLD[-4:-2])))
-def test_noise_goes(noise: list[bytes], told: list[bytes]) -> None:
-    mixed = b"".join(part for pair in zip(told, noise, strict=False) for part in pair)
-    assert passed_on(mixed) == b"".join(told[: len(noise)])
+def test_noise_goes(noise: list[bytes], messages: list[bytes]) -> None:
+    mixed = b"".join(part for pair in zip(messages, noise, strict=False) for part in pair)
+    assert passed_on(mixed) == b"".join(messages[: len(noise)])
 
 
 @given(st.lists(st.sampled_from(TOLD)))
-def test_everything_else_comes_through(told: list[bytes]) -> None:
-    assert passed_on(b"".join(told)) == b"".join(told)
+def test_everything_else_comes_through(messages: list[bytes]) -> None:
+    assert passed_on(b"".join(messages)) == b"".join(messages)
 
 
 ARCHIVES = ["/a/python/lib/pyspark.zip", "/a/python/lib/py4j-0.10.9.9-src.zip", "/a/jars/spark-core_2.13-4.3.0.jar"]
 
 
 @pytest.mark.parametrize(
-    ("path", "left"),
+    ("path", "rest"),
     [
         ([*ARCHIVES, "/b", "/c d"], ["/b", "/c d"]),
         ([*ARCHIVES, *ARCHIVES, "/b"], ["/b"]),
@@ -74,13 +74,13 @@ ARCHIVES = ["/a/python/lib/pyspark.zip", "/a/python/lib/py4j-0.10.9.9-src.zip", 
         ([], []),
     ],
 )
-def test_python_has_no_archives_in_front(path: list[str], left: list[str]) -> None:
+def test_python_has_no_archives_in_front(path: list[str], rest: list[str]) -> None:
     """The launcher keeps the arguments and the exit code."""
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:]); sys.exit(7)"
     environment = {"CEP_WORKER_PYTHON": sys.executable, "PYTHONPATH": ":".join(path)}
     words = [str(_PYTHON), "-c", program, "-m", "two words"]
     process = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert process.stdout == f"{':'.join(left)} {['-m', 'two words']}\n", process.stderr
+    assert process.stdout == f"{':'.join(rest)} {['-m', 'two words']}\n", process.stderr
     assert process.returncode == 7
 
 

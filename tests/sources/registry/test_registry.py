@@ -71,11 +71,11 @@ def in_json(events: Sequence[dict[str, Any]]) -> Decoded:
     return common.decode([json.dumps(text).encode() for text in texts])
 
 
-def is_equal(found: Decoded, expected: Decoded) -> bool:
+def is_equal(decoded: Decoded, expected: Decoded) -> bool:
     return (
-        found.event_id.equals(expected.event_id)
-        and found.time_ms.tolist() == expected.time_ms.tolist()
-        and all(found.columns[name].equals(column) for name, column in expected.columns.items())
+        decoded.event_id.equals(expected.event_id)
+        and decoded.time_ms.tolist() == expected.time_ms.tolist()
+        and all(decoded.columns[name].equals(column) for name, column in expected.columns.items())
     )
 
 
