@@ -49,7 +49,7 @@ TIMES = {
     "cep/state": (1.5, 1.0),
     "cep/step": (2.0, 1.5),
     "cep/testing": (1.5, 2.5),
-    "tests": (1.0, 2.5),
+    "tests": (1.0, 1.0),
 }
 EXCEPTIONS = {"cep/kernels/expressions/opcodes.py": "the comments of a table, which follow each other"}
 LENGTHS = re.compile(r" (code|page|paragraph) over \d+ words: ")
