@@ -52,14 +52,8 @@ def _sessions(draw: Draw, number: int) -> list[Row]:
 
 def _session(user: str, time_ms: int, device: str, place: tuple[float, float] | None) -> Row:
     lat, lon = place or (None, None)
-    return {
-        "event_type": "session",
-        "event_time": time_ms,
-        "user_id": user,
-        "device_id": device,
-        "lat": lat,
-        "lon": lon,
-    }
+    session: Row = {"event_type": "session", "event_time": time_ms, "user_id": user, "device_id": device}
+    return {**session, "lat": lat, "lon": lon}
 
 
 def _staff(draw: Draw, number: int) -> list[Row]:
