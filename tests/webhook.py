@@ -1,4 +1,4 @@
-"""A receiver of alerts over HTTP for tests: it notes the alerts, their micro-batches, and their delays.
+"""Receivers over HTTP for tests. `Webhook` notes alerts, their micro-batches, and their delays.
 
 Tested by: tests/faults/test_soak.py
 """
@@ -14,6 +14,38 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import orjson
 
 from cep.base.utc import utc_ms
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A handler that answers a POST with `status_of` its body, and logs nothing."""
+
+    def status_of(self, body: bytes) -> int:
+        """Return the status of the answer: accept every body."""
+        return 204
+
+    def do_POST(self) -> None:
+        """Answer a POST."""
+        self.answer(self.status_of(self.body()))
+
+    def body(self) -> bytes:
+        """Read the body of the request."""
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def answer(self, status: int) -> None:
+        """Answer without a body."""
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def serving(handler: type[Handler], port: int = 0) -> ThreadingHTTPServer:
+    """Return a server in a thread of its own; the thread ends with the process."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
 @dataclass
@@ -57,22 +89,14 @@ class Webhook:
         """Return a server; its thread ends with it."""
         webhook = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                is_away = webhook.is_away
-                if not is_away:
-                    webhook.take(body, int(self.headers["x-cep-batch"]))
-                self.send_response(503 if is_away else 204)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+        class Noting(Handler):
+            def status_of(self, body: bytes) -> int:
+                if webhook.is_away:
+                    return 503
+                webhook.take(body, int(self.headers["x-cep-batch"]))
+                return 204
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
+        return serving(Noting)
 
 
 def url_of(server: ThreadingHTTPServer) -> str:

@@ -57,6 +57,13 @@ def write_rules(folder: Path) -> Path:
     return folder
 
 
+def write_rules_and_before(folder: Path) -> None:
+    """Write the rules, and in `before` the same rules with a higher amount."""
+    write_rules(folder / "rules")
+    text = (EVENT + PATTERN).replace("amount > 500.00", "amount > 640.00")
+    (write_rules(folder / "before") / "patterns.cep").write_text(text)
+
+
 def payments() -> pa.Table:
     """Make payments of twelve cards, a minute apart; some make the rule fire."""
     rng = np.random.default_rng(3)

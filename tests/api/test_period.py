@@ -16,7 +16,7 @@ import pytest
 import cep
 from cep.cli import main as cli
 from tests.analysis.test_suggest import BASE, planted
-from tests.api.frames import EVENT, PATTERN, START, payments, write_rules
+from tests.api.frames import EVENT, PATTERN, START, payments, write_rules_and_before
 
 SINCE, UNTIL = "2026-03-01T00:20:00Z", "2026-03-01T01:00:00Z"
 PERIOD: Any = {"since": SINCE, "until": UNTIL}
@@ -40,10 +40,7 @@ def within(table: pa.Table) -> pa.Table:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """Rules, other rules, and a file of labelled payments."""
-    write_rules(tmp_path / "rules")
-    write_rules(tmp_path / "before")
-    text = (EVENT + PATTERN).replace("amount > 500.00", "amount > 640.00")
-    (tmp_path / "before" / "patterns.cep").write_text(text)
+    write_rules_and_before(tmp_path)
     pq.write_table(labelled(), tmp_path / "events.parquet")
     pq.write_table(within(labelled()), tmp_path / "cut.parquet")
     return tmp_path

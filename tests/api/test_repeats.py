@@ -16,7 +16,7 @@ import pytest
 import cep
 from cep.cli import main as cli
 from tests.analysis.test_suggest import BASE, planted
-from tests.api.frames import EVENT, PATTERN, write_rules
+from tests.api.frames import EVENT, write_rules_and_before
 from tests.api.test_period import FEATURES, labelled
 
 pytestmark = pytest.mark.filterwarnings("ignore::cep.RejectedRecordsWarning")
@@ -36,10 +36,7 @@ DIRTY = with_repeats(labelled())
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """Rules, other rules, and files of events with and without repeats."""
-    write_rules(tmp_path / "rules")
-    write_rules(tmp_path / "before")
-    text = (EVENT + PATTERN).replace("amount > 500.00", "amount > 640.00")
-    (tmp_path / "before" / "patterns.cep").write_text(text)
+    write_rules_and_before(tmp_path)
     (tmp_path / "events.cep").write_text(EVENT)
     pq.write_table(labelled(), tmp_path / "clean.parquet")
     pq.write_table(DIRTY, tmp_path / "dirty.parquet")

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import deltalake
@@ -29,7 +29,7 @@ from tests.real_kafka import RealKafka
 from tests.real_postgres import RealPostgres
 from tests.real_s3 import S3Server, open_s3
 from tests.runners.embedded.test_run import consumed
-from tests.webhook import url_of
+from tests.webhook import Handler, url_of
 
 REASONS = {
     "hangs": ("slow", "no_answer"), "fails": ("busy",), "down": ("no_answer",), "locked": ("slow", "locked"),
@@ -61,20 +61,15 @@ class Answering(ThreadingHTTPServer):
     """A server that answers every request with one status."""
 
     def __init__(self, port: int, status: int) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
+        class OneStatus(Handler):
+            def handle_any(self) -> None:
                 if "Expect" not in self.headers:  # a client that asks first sends nothing before the answer
-                    self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                    self.body()
+                self.answer(status)
 
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815 names of http.server
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815 names of http.server
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(("127.0.0.1", port), OneStatus)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def close(self) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import orjson
@@ -17,7 +16,7 @@ import pytest
 from cep.cli.main import main
 from tests.cli.test_run import RULES, free_port
 from tests.runners.embedded.cases import morning
-from tests.webhook import url_of
+from tests.webhook import Handler, serving, url_of
 
 
 def asked(port: int, path: str) -> tuple[int, str]:
@@ -41,21 +40,14 @@ class Judge:
     def __post_init__(self) -> None:
         judge = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+        class Judging(Handler):
+            def status_of(self, body: bytes) -> int:
                 names = [orjson.loads(line)["alert_id"] for line in body.splitlines()]
                 status = judge.judge(names)
                 judge.taken += names if status == 204 else []
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                return status
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server = serving(Judging)
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from cep.runners.observe import Log
 from cep.runners.traces import Traces, open_traces
 from tests.runners.embedded.cases import morning
 from tests.runners.embedded.test_run import ROOT
+from tests.webhook import Handler, serving
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -106,19 +105,13 @@ def receiver() -> Iterator[Receiver]:
 
     requests: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Collector(Handler):
+        def status_of(self, body: bytes) -> int:
             assert self.path == "/v1/traces"
-            requests.append(ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            requests.append(ExportTraceServiceRequest.FromString(body))
+            return 200
 
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = serving(Collector)
     yield Receiver(f"http://127.0.0.1:{server.server_port}", requests)
     server.shutdown()
     server.server_close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import orjson
@@ -17,6 +17,7 @@ from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.refused import RefusedAlerts
 from cep.sinks.webhook import WebhookSink, WebhookTarget, signature
 from tests.sinks.alerts import alert_table
+from tests.webhook import Handler
 
 SECRET = b"known to both"
 
@@ -37,19 +38,13 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+    class Noting(Handler):
+        def status_of(self, body: bytes) -> int:
             state.paths.append(self.path)
             state.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(state.answers.pop(0) if state.answers else 204)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            return state.answers.pop(0) if state.answers else 204
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Noting) as server:
         state = Receiver(server)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
