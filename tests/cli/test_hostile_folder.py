@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from cep.cli.main import main
 from tests.runners.spark.live_cases import ROOT, payments
 from tests.seeds import LATER
+from tests.sources.test_parquet import pad
 
 pytestmark = list(LATER)
 
@@ -23,6 +24,7 @@ def bomb(path: Path) -> None:
     """Write a file of 40 000 rows that refer to one long text: some kB, and 2.4 GB after expansion."""
     text = pa.DictionaryArray.from_arrays(pa.nulls(40_000, pa.int32()).fill_null(0), pa.array(["x" * 60_000]))
     pq.write_table(pa.table(dict.fromkeys(_FIELDS, text)), path, compression="zstd")
+    pad(path, 10_000)
 
 
 def alert_ids(folder: Path) -> list[str]:
