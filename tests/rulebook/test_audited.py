@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 
 import orjson
+import pytest
 
 from cep.base.audit import Head, Line, is_audit, texts_of, verify, without_texts
 from cep.model.rule import (
@@ -18,10 +19,12 @@ from cep.model.rule import (
     UpsertRecord,
     parse_control,
 )
+from cep.rulebook import trust
 from cep.rulebook.chains import hash_of
 from cep.rulebook.difference import difference
 from cep.rulebook.erasure import forget_keys
 from cep.rulebook.meaning import content_hash
+from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.statement import Signable, with_nonce
@@ -158,8 +161,13 @@ def test_the_first_rules_have_lines_too() -> None:
     assert change_rules(plain, rulebook_of(plain, ""), (DATA[1],), None).dead_letters == ()
 
 
-def test_with_signers_lines_are_what_they_were() -> None:
-    """Byte for byte as in an earlier build, in which only jobs with signers had audits."""
+def test_with_signers_lines_are_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte for byte as in an earlier build, in which only jobs with signers had audits, and the verb was `cep sign`."""
+
+    def refused(cause: str, reason: str) -> Outcome:
+        return Outcome("refused", reason.replace("cep rules sign", "cep sign"), cause=cause)
+
+    monkeypatch.setattr(trust, "_refused", refused)
     signed, pause, snooze = (by_two(record).to_json() for record in (FIRST, PAUSE, SNOOZE))
     for is_audited in (False, True):
         book = audited_book(replace(AUDITED, is_audited=is_audited, trust=TRUST))

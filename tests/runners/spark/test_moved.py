@@ -24,7 +24,7 @@ from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.targets import is_embedded
 from cep.runners.handover.to_spark import load_for_spark
-from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.to_savepoint import save_for_both
 from cep.sinks.json_form import json_lines
@@ -135,6 +135,10 @@ def test_from_one_process_to_spark(
     assert main([*restore, "--engine", "spark"]) == 0
     # Like a second `cep live`, it continues with the same rules and must be the same job.
     assert open_checkpoint(folder / "checkpoint", moved_case.job, ()) == (moved_case.initial, True)
+    stored = read_job(folder / "checkpoint")
+    assert stored is not None
+    assert stored.digest_key
+    live.job = replace(live.job, digest_key=stored.digest_key)
     with pytest.raises(UsageError, match="other lateness"):
         open_checkpoint(folder / "checkpoint", replace(moved_case.job, lateness_ms=1), ())
 
