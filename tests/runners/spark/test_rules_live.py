@@ -81,6 +81,7 @@ class Run:
             status=self.status,
         )
         serve(start_live(self.spark, settings, output), output, threading.Event())
+        output.drain(lambda: None)
         output.close()
         status = read_status(self.status)
         assert status is not None

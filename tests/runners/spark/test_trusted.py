@@ -112,6 +112,7 @@ class Run:
             available_now=True, status=self.status,
         )  # fmt: skip
         serve(start_live(self.spark, settings, output), output, threading.Event())
+        output.drain(lambda: None)
         output.close()
         status = read_status(self.status)
         assert status is not None
