@@ -72,6 +72,8 @@ class Job:
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
             raise UsageError(f"key groups are 1 to {KEY_GROUPS_MAX}, not {self.groups_count}")
+        if self.pages_count < 1:
+            raise UsageError(f"a key group has a page or more, not {self.pages_count}")
         if self.order not in (EVENT_TIME, ARRIVAL):
             raise UsageError(f"the order is {EVENT_TIME} or {ARRIVAL}, not {self.order}")
         if not 1 <= self.levels_count <= PRODUCE_DEPTH_MAX + 1:

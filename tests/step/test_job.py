@@ -137,3 +137,11 @@ def test_a_value_of_another_type_is_no_description_of_a_job(path: tuple[str | in
     node[last] = value
     with pytest.raises(TypeError, match=" is "):
         Job.from_json(data)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_job_without_pages_is_refused(count: int) -> None:
+    """A folder may say so; the kernels that put keys into pages would divide by it."""
+    data = {**Job(SCHEMA, (DOMAIN,)).to_json(), "pages_count": count}
+    with pytest.raises(UsageError, match="a page or more"):
+        Job.from_json(data)

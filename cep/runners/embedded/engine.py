@@ -308,6 +308,8 @@ class Engine:
         except ValueError as error:
             raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
         pages_count = head.get("pages", min(PAGES_MAX, self.job.pages_count * _PAGES_A_PART_BEFORE))
+        if not isinstance(pages_count, int) or not 1 <= pages_count <= PAGES_MAX:
+            raise StateCorruptError(f"the store has {pages_count!r} pages a key group; restore a checkpoint")
         if pages_count != self._shares.cache.pages_count:
             self._shares.lay_out(replace(self._shares.cache, pages_count=pages_count))
         self._take_progress({**head, "rulebook": stored_values[b"rulebook"].decode()})
