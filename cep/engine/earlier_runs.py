@@ -60,10 +60,10 @@ def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
-    rules = {rule.identity: rule for rule in program.rules}
+    slots = program.rules.slots
     changes = {}
     for slot, (identity, _, _) in enumerate(layout.rules):
-        rule = rules.get(identity)
+        rule = program.rules[slots[identity]] if identity in slots else None
         registers = None if rule is None else changed_registers(rule.deployed.pattern, program.schema)
         if registers is not None:
             changes[slot] = registers

@@ -50,32 +50,33 @@ _MOVES_CACHED = 16
 _MOVES: OrderedDict[tuple[str, str], tuple[Layout, _Moves]] = OrderedDict()
 
 
-def _moves(before: Layout, after: Layout) -> _Moves:
+def _moves(before: Layout, program: Program) -> _Moves:
     """Compute the new numbers, once for all pages of the process."""
-    fingerprints = before.fingerprint, after.fingerprint
+    fingerprints = before.fingerprint, program.fingerprint
     cached = _MOVES.get(fingerprints)
     if cached is not None and (cached[0].rules is before.rules or cached[0].rules == before.rules):
         return cached[1]
-    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
+    slot_of = program.rules.slots
     start_of = {
         (rule, prefix_length(identity)): slot
-        for slot, (identity, _, _) in enumerate(after.rules)
+        for slot, (identity, _, _) in enumerate(program.places)
         for rule in shares(identity)
     }
     moved_to: list[tuple[int, int]] = []
     parted: list[tuple[int, int]] = []
     shared: set[tuple[int, int]] = set()
-    for slot, (identity, _, _) in enumerate(before.rules):
+    for number, (identity, _, _) in enumerate(before.rules):
         sharing = shares(identity)
         if not sharing:
-            moved_to.append(places.get(identity, (-1, 0)))
+            slot = slot_of.get(identity, -1)
+            moved_to.append((slot, program.places[slot][1] if slot >= 0 else 0))
             continue
         length = prefix_length(identity)
         numbers = [moved_to[rule][0] for rule in sharing if moved_to[rule][0] >= 0]
         staying = {rule: start_of.get((rule, length), -1) for rule in numbers}
         goes_on = max(staying.values(), default=-1)  # a rule has one prefix of each length, so there is no other
-        moved_to.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
-        parted += [(slot, rule) for rule, start in staying.items() if start < 0]
+        moved_to.append((goes_on, program.places[goes_on][1]) if goes_on >= 0 else (-1, 0))
+        parted += [(number, rule) for rule, start in staying.items() if start < 0]
         shared |= {(goes_on, rule) for rule, start in staying.items() if start >= 0}
     old, going_on = {slot for slot, _ in moved_to}, {start for start, _ in shared}
     joined = [(start, rule) for (rule, _), start in start_of.items() if start in going_on and rule in old]
@@ -104,7 +105,7 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
         keyed_state = with_current_registers(keyed_state, program)
     elif keyed_state.layout.fingerprint == program.fingerprint:
         return keyed_state, 0
-    moves = _moves(keyed_state.layout, Layout.of(program))
+    moves = _moves(keyed_state.layout, program)
     migrated = _renumbered(keyed_state, program, moves)  # step 1
     if moves.parted:  # step 2
         migrated, new_row = _ordered_by_key(migrated, program)

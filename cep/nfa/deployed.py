@@ -45,7 +45,7 @@ class DeployedRule:
     key's folded events count too. Empty: always. `level` is where it is matched among rules that feed each other
     (rulebook/levels.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each fed
     by the one before. `gaps` are the times before which derived events that it reads may be missing
-    (rulebook/producer_gaps.py). `identity` is what stored runs are tied to: another version, content or part of a
+    (rulebook/producer_gaps.py). `earlier_hash` is the hash of its content in builds before 0.3. `identity` is what stored runs are tied to: another version, content or part of a
     version is another automaton. `mark` is all that decides what is matched, as text; alerts of one event come out in
     the order of `place`.
     """
@@ -70,17 +70,26 @@ class DeployedRule:
     level: int | None = None
     behind: int = 0
     gaps: tuple[ProducerGap, ...] = ()
+    earlier_hash: str = ""
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)
     place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Computed once, because they are needed for every rule whenever any rule changes.
-        part = self.content_hash if self.resumed_ms is None else f"{self.content_hash}@{self.resumed_ms}"
-        object.__setattr__(self, "identity", (self.rule_id, self.version, part))
+        object.__setattr__(self, "identity", self._identity(self.content_hash))
         parts = (*self.identity, self.from_ms, self.starts_until_ms, self.until_ms, self.carries)
         object.__setattr__(self, "mark", repr(parts))
         object.__setattr__(self, "place", (self.priority, self.rule_id, self.version, self.from_ms))
+
+    @property
+    def identities(self) -> set[RuleIdentity]:
+        """The identity, and the one that stored runs have from builds before 0.3."""
+        return {self.identity, self._identity(self.earlier_hash or self.content_hash)}
+
+    def _identity(self, digest: str) -> RuleIdentity:
+        part = digest if self.resumed_ms is None else f"{digest}@{self.resumed_ms}"
+        return self.rule_id, self.version, part
 
 
 def fingerprint(rules: Iterable[DeployedRule], schema: Schema, shared: Iterable[RuleIdentity] = ()) -> str:

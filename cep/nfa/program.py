@@ -69,6 +69,11 @@ class RulePrograms(Sequence[RuleProgram]):
         self._rules, self._pieces, self.rows = tuple(rules), pieces, rows
         self._made: dict[int, RuleProgram] = {}
 
+    @cached_property
+    def slots(self) -> dict[RuleIdentity, int]:
+        """The number of each rule by its identity, also by the one that builds before 0.3 have stored."""
+        return {identity: slot for slot, rule in enumerate(self._rules) for identity in rule.identities}
+
     def __len__(self) -> int:
         return len(self._rules)
 

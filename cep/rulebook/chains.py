@@ -22,7 +22,7 @@ from typing import Any
 from cep.base.limits import CHAIN_VERSIONS_MAX, SNOOZES_MAX, VERSION_FREE_MAX
 from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import Changes, ListRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
-from cep.rulebook.meaning import content_hash
+from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.statement import Signable, erased_line, line_of, names_key, snoozed_key
 
@@ -55,7 +55,8 @@ def hash_of(record: Signable) -> str:
 class Taken:
     """A version that a job has taken. An empty hash is one that an earlier build has not written down.
 
-    `after` is the version that it was written against, None if its record does not say.
+    `after` is the version that it was written against, None if its record does not say. `earlier` is the hash by which
+    builds before 0.3 name it, if that is another one.
     """
 
     version: int
@@ -63,6 +64,7 @@ class Taken:
     after: int | None = None
     by: str | None = None
     reason: str | None = None
+    earlier: str | None = None
 
     @property
     def text(self) -> str:
@@ -71,7 +73,7 @@ class Taken:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, nothing that is unset."""
-        names = ("version", "hash", "after", "by", "reason")
+        names = ("version", "hash", "after", "by", "reason", "earlier")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
@@ -147,7 +149,7 @@ class Chains:
             follower = next(entry for entry in chain.taken if entry.version > record.version)
             is_passed = follower.after is not None and follower.after < record.version
             return _conflict(f"{follower.text} was first", last) if is_passed else None
-        is_other = named.version == last.version and last.hash and named.hash and named.hash != last.hash
+        is_other = named.version == last.version and last.hash and named.hash not in ("", last.hash, last.earlier)
         if named.version < last.version or is_other:
             return _conflict(f"it was written against version {named.version or 'none'}, and {last.text} holds", last)
         return None
@@ -161,9 +163,22 @@ class Chains:
             return
         after = None if record.changes is None else record.changes.version
         texts = [None if text is None else hide_card_numbers(text) for text in (record.by, record.reason)]
-        entry = Taken(record.version, hash_of(record), after, *texts)
+        entry = Taken(record.version, hash_of(record), after, *texts, earlier=_earlier_hash(record))
         in_order = sorted((*chain.taken, entry), key=lambda one: one.version)
         self._chains[name] = Chain(tuple(in_order[-CHAIN_VERSIONS_MAX:]))
+
+    def take_current_hash(self, record: UpsertRecord) -> None:
+        """Replace the hash of a version that a build before 0.3 has saved."""
+        chain, earlier = self._chains.get(record.id), _earlier_hash(record)
+        if chain is not None and earlier is not None:
+            self._chains[record.id] = Chain(
+                tuple(
+                    replace(entry, hash=content_hash(record), earlier=earlier)
+                    if (entry.version, entry.hash) == (record.version, earlier)
+                    else entry
+                    for entry in chain.taken
+                )
+            )
 
     def take_unsaid(self, name: str, version: int, digest: str = "") -> None:
         """Remember a version of a rulebook that an earlier build has saved, which did not save chains."""
@@ -222,6 +237,13 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str,
         for record in chain
         if record not in before.get(name, ())
     ]
+
+
+def _earlier_hash(record: Signable) -> str | None:
+    """Return the hash that builds before 0.3 gave a version of a rule; None if it is the same."""
+    rule = record.as_upsert() if isinstance(record, RollbackRecord) else record
+    earlier = earlier_hash(rule) if isinstance(rule, UpsertRecord) else None
+    return None if earlier == hash_of(record) else earlier
 
 
 def _without_texts(record: Taken, keys: Collection[str]) -> Taken:

@@ -26,7 +26,7 @@ from cep.base.limits import LOCK_FILE_BYTES_MAX
 from cep.base.reading import read_file
 from cep.base.toml import parse_toml, with_value
 from cep.model.rule import UpsertRecord
-from cep.rulebook.meaning import content_hash
+from cep.rulebook.meaning import content_hash, earlier_hash
 
 LOCK_FILE = "rules.lock"
 _HEAD = """\
@@ -96,6 +96,8 @@ def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockPr
             problems.append(LockProblem(record.id, message, "run `cep rules lock`"))
         elif digest != content_hash(record):
             message = f"it means something else than version {record.version} did when it was locked"
+            if digest == earlier_hash(record):
+                message = f"a build before 0.3 locked version {record.version}, with one hash for `{{3}}` and `{{3,}}`"
             problems.append(LockProblem(record.id, message, f"run `cep rules bump {record.id}`"))
     return problems
 

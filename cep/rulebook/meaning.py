@@ -43,7 +43,12 @@ class _Declaration:
     @cached_property
     def text(self) -> str:
         """The name and the tokens as JSON; many patterns name the same event type."""
-        return json.dumps((self.name, self.spelled))
+        return json.dumps((self.name, _without_last_commas(_with_both_counts(self.spelled))))
+
+    @cached_property
+    def earlier_text(self) -> str:
+        """The text as earlier builds wrote it: without the second count."""
+        return json.dumps((self.name, _without_last_commas(self.spelled)))
 
 
 def content_hash(record: UpsertRecord) -> str:
@@ -51,30 +56,47 @@ def content_hash(record: UpsertRecord) -> str:
 
     500 and 500.0 are one parameter. A text without the pattern counts as it is.
     """
+    return _content_hash(record, pattern_hash(record.source, record.pattern))
+
+
+def earlier_hash(record: UpsertRecord) -> str:
+    """Return the hash that builds before 0.3 gave: `{3}` and `{3,}` had the same one. It differs only for `{3}`."""
+    return _content_hash(record, _hashes(record.source, record.pattern)[1])
+
+
+def pattern_hash(source: str, pattern: str) -> str:
+    """Return SHA-256 of a pattern of this text and of everything that it names."""
+    return _hashes(source, pattern)[0]
+
+
+def _content_hash(record: UpsertRecord, source_hash: str) -> str:
     meaning = {name: getattr(record, name) for name in _DECIDING}
     meaning |= {name: value for name in _OPTIONAL if (value := getattr(record, name)) is not None}
     meaning["params"] = {name: _one_number(value) for name, value in record.params.items()}
-    meaning["source"] = pattern_hash(record.source, record.pattern)
+    meaning["source"] = source_hash
     return hashlib.sha256(_canonical(meaning).encode()).hexdigest()
 
 
 @lru_cache(_TEXTS_CACHED)
-def pattern_hash(source: str, pattern: str) -> str:
-    """Return SHA-256 of a pattern of this text and of everything that it names."""
+def _hashes(source: str, pattern: str) -> tuple[str, str]:
+    """Return the hash of a pattern of this text, and the hash that earlier builds gave."""
     patterns, others = _declared(source)
     named = [declarations[pattern] for declarations in (patterns, others) if pattern in declarations]
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
     spelled = others[pattern].spelled if named else ()
     is_over_all = "over" in spelled and _OVER_ALL in pairwise(spelled)
     event_types = _event_types_with(_key(spelled), others) if is_over_all else ()
-    pending, meant = [pattern, *event_types], dict[str, str]()
+    pending, meant = [pattern, *event_types], dict[str, _Declaration]()
     while pending:
         name = pending.pop()
         if name in others and name not in meant:
-            meant[name] = others[name].text
+            meant[name] = others[name]
             pending += [word for word in others[name].spelled if word in others and word.isidentifier()]
-    meaning = f"[{', '.join(meant[name] for name in sorted(meant))}]" if meant else source
-    return hashlib.sha256(meaning.encode()).hexdigest()
+    in_order = [meant[name] for name in sorted(meant)]
+    texts = [one.text for one in in_order], [one.earlier_text for one in in_order]
+    now, earlier = (f"[{', '.join(each)}]" if meant else source for each in texts)
+    digest = hashlib.sha256(now.encode()).hexdigest()
+    return digest, digest if now == earlier else hashlib.sha256(earlier.encode()).hexdigest()
 
 
 def _key(spelled: Iterable[str]) -> set[str]:
@@ -102,20 +124,17 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 def _declarations(source: str) -> Iterator[list[str]]:
     """Yield the tokens of each declaration that has a name, in the order of the text."""
     words = spell(source)
-    depth, starts, name_at, has_last_commas = 0, [], -1, False
+    depth, starts, name_at = 0, [], -1
     for number, word in enumerate(words):
         deeper = _DEEPER.get(word)
         if deeper is not None:
             depth += deeper
-            if deeper < 0 and words[number - 1] == ",":
-                has_last_commas = True
         elif depth == 0 and word in _STARTS and number != name_at and _may_be_name(words[number + 1]):
             starts.append(number)
             name_at = number + 1 if word in _NAMED else -1
     for start, end in pairwise([*starts, len(words) - 1]):
         if words[start] in _NAMED:
-            meant = _meant(words[start:end])
-            yield _without_last_commas(meant) if has_last_commas else meant
+            yield _meant(words[start:end])
 
 
 def _may_be_name(word: str) -> bool:
@@ -134,6 +153,18 @@ def _without_last_commas(words: list[str]) -> list[str]:
     """Leave out the commas that a list over several lines may end with."""
     last = {index for index, (word, after) in enumerate(pairwise(words)) if word == "," and after in _CLOSING}
     return [word for index, word in enumerate(words) if index not in last] if last else words
+
+
+def _with_both_counts(words: list[str]) -> list[str]:
+    """Write `{3}` as `{3,3}`: without its last comma, `{3,}` would be the same."""
+    if words.count("{") < 2:  # the first one begins the body
+        return words
+    counted: list[str] = []
+    for number, word in enumerate(words):
+        if word == "}" and words[number - 2] == "{":
+            counted += [",", words[number - 1]]
+        counted.append(word)
+    return counted
 
 
 def _one_number(value: ParamValue) -> ParamValue:

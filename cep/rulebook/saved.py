@@ -132,6 +132,8 @@ def restore(
                 tuple(_change(book, saved, record_of) for saved in rule["shadow"]),
                 Switch(switch_version, tuple((start, end) for start, end in rule["pauses"])),
             )
+            for entry in book.rules[name].entries:
+                book.chains.take_current_hash(entry.record)
             _chain_unsaid(book, name)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(index, error) from error

@@ -29,7 +29,7 @@ from cep.model.rule import (
     UpsertRecord,
 )
 from cep.model.signed import Signature, Signed
-from cep.rulebook.meaning import content_hash
+from cep.rulebook.meaning import earlier_hash
 
 Signable = RuleChange | SnoozeRecord | ListRecord
 Role = Literal["author", "approver"]
@@ -80,10 +80,14 @@ def names_key(text: str, keys: Collection[str]) -> bool:
 
 
 def digest_of(record: Signable) -> str:
-    """Return the hash by which a later change refers to this one: of a rule its meaning, otherwise of the record."""
+    """Return the hash by which a later change refers to this one: of a rule its meaning, otherwise of the record.
+
+    It is the hash of builds before 0.3, so that their signatures count. `{3}` and `{3,}` have the same one, but a
+    statement also names the hash of the whole record.
+    """
     if isinstance(record, RollbackRecord):
-        return content_hash(record.as_upsert())
-    return content_hash(record) if isinstance(record, UpsertRecord) else body_hash(record)
+        return earlier_hash(record.as_upsert())
+    return earlier_hash(record) if isinstance(record, UpsertRecord) else body_hash(record)
 
 
 def body_hash(record: Signable) -> str:

@@ -31,6 +31,7 @@ from cep.lang.walk import histories
 from cep.model.rule import HeartbeatRecord, ListRecord, RollbackRecord, UpsertRecord
 from cep.model.signed import Signature, Signed
 from cep.rulebook.compatible import checked_text
+from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.statement import (
     Role,
@@ -233,7 +234,7 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
 
 def _reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
     """Return the refusal of a rollback to a text that the job has not had and that has no signature. Step 7."""
-    if not isinstance(record, RollbackRecord) or digest_of(record.rule) == rolled_back:
+    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == rolled_back:
         return None
     refusal = reason_against(record.rule, trust)
     if refusal is None:

@@ -22,7 +22,7 @@ from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.rulebook.compatible import patterns_behind
 from cep.rulebook.completeness import needs_of
 from cep.rulebook.intervals import Change, Entry, Switch, end_of, parts, rules_of, settled
-from cep.rulebook.meaning import content_hash
+from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.outcome import Outcome, Refusal
 
 
@@ -143,6 +143,7 @@ def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Deplo
         version=record.version,
         epoch=epoch,
         content_hash=content_hash(record),
+        earlier_hash=earlier_hash(record),
         pattern=pattern,
         status=record.status,
         severity=record.severity,

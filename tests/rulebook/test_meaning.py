@@ -102,6 +102,22 @@ def test_who_owns_it_and_when_it_starts_do_not() -> None:
     assert content_hash(base) == content_hash(same)
 
 
+def test_numbers_of_repetitions_count_and_last_commas_do_not() -> None:
+    texts = {
+        repetition: SOURCE.replace("seq    small", f"seq    small{repetition}")
+        for repetition in ("{3}", "{3,}", "{3,3}", "{3,4}", "{0,3}", "{,3}", "+", "*", "?", "")
+    }
+    hashes = {repetition: pattern_hash(text, "large_after_small") for repetition, text in texts.items()}
+    assert hashes.pop("{3}") == hashes.pop("{3,3}"), "they match the same"
+    assert len(set(hashes.values())) == len(hashes)
+    commented = texts["{3,}"].replace("{3,}", "{ # three\n 3 # or more\n , }")
+    assert pattern_hash(commented, "large_after_small") == hashes["{3,}"]
+    with_call = SOURCE.replace("amount < 1.00", "count(payment over 1 h) > 1")
+    longer = with_call.replace("1 h)", "1 h,\n)")
+    assert load_text(longer).ok
+    assert pattern_hash(longer, "large_after_small") == pattern_hash(with_call, "large_after_small")
+
+
 def test_what_a_definition_says_counts_where_it_is_used() -> None:
     text = "define tiny(x) = x < 1.00\ndefine other(x) = x < 2.00\n" + SOURCE.replace("amount < 1.00", "tiny(amount)")
     assert pattern_hash(text, "large_after_small") != pattern_hash(text.replace("1.00", "3.00", 1), "large_after_small")

@@ -369,7 +369,7 @@ def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers
-    slots = {rule.identity: slot for slot, rule in enumerate(program.rules)}
+    slots = program.rules.slots
     registers_count = shape.width - y.RUN_HEADER
     common = min(program.row_registers.shape[1], registers_count)
     row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
