@@ -96,6 +96,13 @@ class Run:
     def restart(self) -> None:
         self.initial, _ = open_checkpoint(self.checkpoint, self.job, (self.first.to_json(),))
 
+    def restore(self, savepoint: Path, checkpoint: Path) -> None:
+        """Begin a folder with a savepoint and restart the job there."""
+        self.checkpoint = checkpoint
+        words = ["--from", str(savepoint), "--checkpoint", str(checkpoint), "--engine", "spark"]
+        assert main(["job", "restore", *words]) == 0
+        self.restart()
+
     def phase(self, lines: Sequence[bytes], *changes: Signable) -> dict[str, Any]:
         """Send records and changes, run to their end, and return the job's status of its rules."""
         control = Topic(self.kafka.address, f"{self.name}-control")
@@ -191,19 +198,7 @@ def test_signed_changes_and_card_numbers(
     erase = ["job", "erase", "--keys-file", str(tmp_path / "keys"), "--savepoint", str(tmp_path / "saved")]
     assert main([*erase, *signed_request(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
-    run.checkpoint = tmp_path / "again"
-    restore = [
-        "job",
-        "restore",
-        "--from",
-        str(tmp_path / "saved"),
-        "--checkpoint",
-        str(run.checkpoint),
-        "--engine",
-        "spark",
-    ]
-    assert main(restore) == 0
-    run.restart()
+    run.restore(tmp_path / "saved", tmp_path / "again")
     run.phase(lines[300:])
     others = {alert for alert in run.alerts() if alert[0] != gone}
     assert len(others) > 5
@@ -223,19 +218,7 @@ def test_others_go_on_as_if_nothing_was_erased(
     erase = ["job", "erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
     assert main([*erase, *signed_request(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
-    run.checkpoint = tmp_path / "again"
-    restore = [
-        "job",
-        "restore",
-        "--from",
-        str(tmp_path / "saved"),
-        "--checkpoint",
-        str(run.checkpoint),
-        "--engine",
-        "spark",
-    ]
-    assert main(restore) == 0
-    run.restart()
+    run.restore(tmp_path / "saved", tmp_path / "again")
     run.phase(lines[120:])
     others = {alert for alert in run.alerts() if alert[0] != gone}
     assert len(others) > 20
@@ -284,19 +267,7 @@ def test_changes_without_signers_are_written_down(
     assert main([*erase, "--audit", str(whole / AUDIT_FOLDER)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     assert_absent([gone], iter(written(whole / AUDIT_FOLDER)))
-    run.checkpoint = tmp_path / "again"
-    restore = [
-        "job",
-        "restore",
-        "--from",
-        str(tmp_path / "saved"),
-        "--checkpoint",
-        str(run.checkpoint),
-        "--engine",
-        "spark",
-    ]
-    assert main(restore) == 0
-    run.restart()
+    run.restore(tmp_path / "saved", tmp_path / "again")
     after = run.phase(lines[300:], with_nonce(PauseRecord(id=name, version=3, by="Bob")))
     assert after["audit"]["count"] == 7, "the erasure and the pause"
 
