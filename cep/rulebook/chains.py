@@ -162,8 +162,8 @@ class Chains:
         if is_forgotten or any(entry.version == record.version for entry in chain.taken):
             return
         after = None if record.changes is None else record.changes.version
-        texts = [None if text is None else hide_card_numbers(text) for text in (record.by, record.reason)]
-        entry = Taken(record.version, hash_of(record), after, *texts, earlier=_earlier_hash(record))
+        by, reason = (None if text is None else hide_card_numbers(text) for text in (record.by, record.reason))
+        entry = Taken(record.version, hash_of(record), after, by, reason, _earlier_hash(record))
         in_order = sorted((*chain.taken, entry), key=lambda one: one.version)
         self._chains[name] = Chain(tuple(in_order[-CHAIN_VERSIONS_MAX:]))
 

@@ -168,7 +168,7 @@ def test_one_person_cannot_deploy_another_text_by_a_rollback(
 def test_a_rollback_with_another_number_of_repetitions_is_refused(held: str, sent: str) -> None:
     book = book_of(ONE_FOR_ROLLBACKS)
     source = FIRST.source.replace("seq    small", f"seq    small{held}")
-    first = by_two(upsert(1, source=source))
+    first = upsert_by_two(upsert(1, source=source))
     second = upsert_by_two(upsert(2, params={"large": 8}), first)
     assert [judged(record, book) for record in (first, second)] == ["applied"] * 2
     other = unsigned(first).model_copy(update={"source": source.replace(held, sent)})
