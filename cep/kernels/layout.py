@@ -36,6 +36,10 @@ Bool = NDArray[np.bool_]
 
 # np.int64 tells a kernel that a number has 64 bits. The type checker sees an int, as for array elements.
 int64 = cast("Callable[[Any], int]", np.int64)
+# np.uint64 tells a kernel that an index is not negative. numba lets a signed index count from the end, which costs an
+# instruction and a register of the processor at each access. The interpreter of conditions takes a third less time
+# without it.
+unsigned = cast("Callable[[Any], int]", np.uint64)
 
 FOREVER = 2**61  # as limits.TIME_MS_MAX
 

@@ -24,7 +24,7 @@ from cep.kernels.expressions.checked import (
 )
 from cep.kernels.expressions.twofold import as_nearest_float, product_rest, quotient, settled, sum_rest
 from cep.kernels.jit import bare, inlined
-from cep.kernels.layout import Int64, int64
+from cep.kernels.layout import Int64, int64, unsigned
 from cep.kernels.records import Events, Work
 
 
@@ -161,68 +161,73 @@ def _count_distinct(image: Int64, events: Events, node: int, variable: int, colu
 def run_code(image: Int64, first: int, last: int, events: Events, row: int, work: Work, run: int) -> None:
     """Run the instructions in image[first:last] for the event in `row` and row `run` of work.runs.
 
-    Values and null flags are left in work.registers; overflows are counted in work.counters.
+    Values and null flags are left in work.registers; overflows are counted in work.counters. Indices are unsigned (see
+    `unsigned`), because each instruction reads up to ten array elements.
     """
     columns, nulls, machine = events.columns, events.nulls, work.registers
-    constants = image[y.HEADER_CONSTANTS]
+    constants, event = image[y.HEADER_CONSTANTS], unsigned(row)
     for pc in range(first, last, o.MACHINE_WIDTH):
-        op, a, b = image[pc], 2 * image[pc + 2], 2 * image[pc + 3]
-        t = 2 * image[pc + 1]
+        op = image[unsigned(pc)]
+        target, a, b = image[unsigned(pc + 1)], image[unsigned(pc + 2)], image[unsigned(pc + 3)]
+        t, t_null = unsigned(2 * target), unsigned(2 * target + 1)
+        x, x_null = unsigned(2 * a), unsigned(2 * a + 1)
+        z, z_null = unsigned(2 * b), unsigned(2 * b + 1)
         if op == o.COLUMN:
-            machine[t], machine[t + 1] = columns[image[pc + 2], row], nulls[image[pc + 2], row]
+            machine[t], machine[t_null] = columns[unsigned(a), event], nulls[unsigned(a), event]
         elif op == o.CONST:
-            machine[t], machine[t + 1] = image[constants + image[pc + 2]], image[pc + 3]
+            machine[t], machine[t_null] = image[unsigned(constants + a)], b
         elif op >= o.LT and op <= o.NE:
-            machine[t + 1] = int64((machine[a + 1] | machine[b + 1]) != 0)
-            machine[t] = 0 if machine[t + 1] != 0 else _integer_compare(op, machine[a], machine[b])
+            machine[t_null] = int64((machine[x_null] | machine[z_null]) != 0)
+            machine[t] = 0 if machine[t_null] != 0 else _integer_compare(op, machine[x], machine[z])
         elif op == o.REGISTER:
-            machine[t], machine[t + 1] = work.runs[run, y.RUN_HEADER + image[pc + 2]], 0
+            machine[t], machine[t_null] = work.runs[run, y.RUN_HEADER + a], 0
         elif op == o.ROW:
-            bound = work.runs[run, y.RUN_HEADER + image[pc + 2]]
-            machine[t], machine[t + 1] = 0, 1
+            bound = work.runs[run, y.RUN_HEADER + a]
+            machine[t], machine[t_null] = 0, 1
             if bound >= 0:
-                machine[t], machine[t + 1] = columns[image[pc + 3], bound], nulls[image[pc + 3], bound]
+                bound_row = unsigned(bound)
+                machine[t], machine[t_null] = columns[unsigned(b), bound_row], nulls[unsigned(b), bound_row]
         elif op == o.AND:
-            false = (machine[a + 1] == 0 and machine[a] == 0) or (machine[b + 1] == 0 and machine[b] == 0)
-            machine[t + 1] = int64(not false and (machine[a + 1] | machine[b + 1]) != 0)
-            machine[t] = int64(not false and machine[t + 1] == 0)
+            false = (machine[x_null] == 0 and machine[x] == 0) or (machine[z_null] == 0 and machine[z] == 0)
+            machine[t_null] = int64(not false and (machine[x_null] | machine[z_null]) != 0)
+            machine[t] = int64(not false and machine[t_null] == 0)
         elif op == o.OR:
-            true = (machine[a + 1] == 0 and machine[a] != 0) or (machine[b + 1] == 0 and machine[b] != 0)
-            machine[t + 1] = int64(not true and (machine[a + 1] | machine[b + 1]) != 0)
+            true = (machine[x_null] == 0 and machine[x] != 0) or (machine[z_null] == 0 and machine[z] != 0)
+            machine[t_null] = int64(not true and (machine[x_null] | machine[z_null]) != 0)
             machine[t] = int64(true)
         elif op == o.NOT:
-            machine[t], machine[t + 1] = int64(machine[a] == 0), machine[a + 1]
+            machine[t], machine[t_null] = int64(machine[x] == 0), machine[x_null]
         elif op == o.IS_NULL:
-            machine[t], machine[t + 1] = int64(machine[a + 1] != 0), 0
+            machine[t], machine[t_null] = int64(machine[x_null] != 0), 0
         elif op == o.NULL_IF_ZERO:
-            machine[t], machine[t + 1] = machine[a], int64(machine[a + 1] != 0 or machine[b] == 0)
+            machine[t], machine[t_null] = machine[x], int64(machine[x_null] != 0 or machine[z] == 0)
         elif op == o.DISTINCT:
             node = work.runs[run, y.RUN_NODE]
-            machine[t] = _count_distinct(image, events, node, image[pc + 2], image[pc + 3], work.nodes)
-            machine[t + 1] = 0
+            machine[t] = _count_distinct(image, events, node, a, b, work.nodes)
+            machine[t_null] = 0
         elif op == o.SELECT:
-            source = b if machine[a + 1] == 0 and machine[a] != 0 else 2 * image[pc + 4]
-            machine[t], machine[t + 1] = machine[source], machine[source + 1]
+            source = b if machine[x_null] == 0 and machine[x] != 0 else image[unsigned(pc + 4)]
+            machine[t], machine[t_null] = machine[unsigned(2 * source)], machine[unsigned(2 * source + 1)]
         elif op == o.TO_FLOAT:
-            machine[t] = as_bits(as_nearest_float(machine[a], image[constants + image[pc + 3]]))
-            machine[t + 1] = machine[a + 1]
+            machine[t] = as_bits(as_nearest_float(machine[x], image[unsigned(constants + b)]))
+            machine[t_null] = machine[x_null]
         elif op == o.TO_FLOAT_REST:
-            machine[t] = as_bits(quotient(machine[a], image[constants + image[pc + 3]])[1])
-            machine[t + 1] = machine[a + 1]
+            machine[t] = as_bits(quotient(machine[x], image[unsigned(constants + b)])[1])
+            machine[t_null] = machine[x_null]
         elif op >= o.FLT:
-            machine[t] = _float_compare(op, as_float(machine[a]), as_float(machine[b]))
-            machine[t + 1] = machine[a + 1] | machine[b + 1]
+            machine[t] = _float_compare(op, as_float(machine[x]), as_float(machine[z]))
+            machine[t_null] = machine[x_null] | machine[z_null]
         elif op >= o.FADD and op <= o.FSETTLE and op != o.QUOTIENT:
             if op == o.FNEG or op == o.FABS or (op >= o.FSQRT and op <= o.FFLOOR):
-                b = a
-            value, null = _float_step(op, as_float(machine[a]), as_float(machine[b]))
-            machine[t], machine[t + 1] = as_bits(value), int64(null or (machine[a + 1] | machine[b + 1]) != 0)
+                z, z_null = x, x_null
+            value, null = _float_step(op, as_float(machine[x]), as_float(machine[z]))
+            machine[t], machine[t_null] = as_bits(value), int64(null or (machine[x_null] | machine[z_null]) != 0)
         else:
             scales = op == o.SCALE or op == o.QUOTIENT
             unary = op == o.NEG or op == o.ABS or scales
-            if (machine[a + 1] | (0 if unary else machine[b + 1])) != 0:
-                machine[t], machine[t + 1] = 0, 1
+            if (machine[x_null] | (0 if unary else machine[z_null])) != 0:
+                machine[t], machine[t_null] = 0, 1
             else:
-                other = image[constants + image[pc + 3]] if scales else (machine[a] if unary else machine[b])
-                whole, missing = _integer_step(op, machine[a], other, work.counters)
-                machine[t], machine[t + 1] = whole, int64(missing)
+                other = image[unsigned(constants + b)] if scales else (machine[x] if unary else machine[z])
+                whole, missing = _integer_step(op, machine[x], other, work.counters)
+                machine[t], machine[t_null] = whole, int64(missing)
