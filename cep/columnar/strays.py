@@ -103,7 +103,10 @@ def without_broken_texts(columns: Mapping[str, pa.Array]) -> tuple[Mapping[str, 
             continue
         texts = column
         if pa.types.is_dictionary(column.type) and _is_valid(column.indices):
-            texts = pc.take(_as_bytes(column.dictionary), column.indices)
+            try:
+                texts = pc.take(_as_bytes(column.dictionary), column.indices)
+            except pa.ArrowIndexError:
+                return None
         texts = _as_bytes(texts)
         if not pa.types.is_large_binary(texts.type) or not _is_valid(texts):
             return None

@@ -110,6 +110,27 @@ def test_a_text_of_a_table_that_is_not_utf8_is_a_bad_value(name: str, type_: pa.
         assert (("wrong_value", name),) in [poison.bad_values for poison in decoded.poison]
 
 
+@pytest.mark.parametrize("place", [4, 155, -1])
+@pytest.mark.parametrize("name", list(GOOD))
+def test_a_place_outside_of_a_dictionary_is_an_unreadable_record(name: str, place: int) -> None:
+    """A damaged Parquet file has such places; they ended the job."""
+    table = pa.Table.from_pylist([{**GOOD, "tx_id": str(n)} for n in range(4)])
+    table = pa.table({field: [str(value) for value in table[field].to_pylist()] for field in table.column_names})
+    places, values = pa.array([0, place, 2, 3], pa.int32()), table[name].combine_chunks()
+    broken = pa.DictionaryArray.from_arrays(places, values, safe=False)
+    table = table.set_column(table.schema.get_field_index(name), name, broken)
+    wanted = decode_table(ONE, table.take([0, 2, 3]).set_column(
+        table.schema.get_field_index(name), name, values.take([0, 2, 3])), str)  # fmt: skip
+    for given, mapping in (
+        (table, PLAIN),
+        (pa.table({"x": table.to_struct_array().combine_chunks()}), mapping_of(["*=x"])),
+    ):
+        decoded = decode_table(ONE, given, str, mapping)
+        assert decoded.event_id.to_pylist() == wanted.event_id.to_pylist()
+        assert decoded.records_count == 4
+        assert [poison.code for poison in decoded.poison if poison.code == "unreadable"] == ["unreadable"]
+
+
 @pytest.mark.parametrize("stray", [[1, "a"], {1: 2}, 2**70, [{}, 1], {"a": [1, "b"]}])
 def test_a_value_of_a_message_that_no_column_can_hold_is_a_bad_value(stray: object) -> None:
     """Avro and Protobuf values come as Python objects."""
