@@ -41,6 +41,6 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
         levels_count=max(settings.levels, begun, levels_needed(deployment.rulebook.deployed())),
         begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
         ahead_ms=settings.ahead_max,
-        trust=deployment.rulebook.accepted.trust,
+        trust=deployment.rulebook.trust,
         digest_key=new_digest_key(),
     )

@@ -43,6 +43,28 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class Trail:
+    """The part of an audit that its next line needs.
+
+    mixed: a hash of all records that have a line. signers: the signers file that the audit has named last.
+    """
+
+    head: Head = Head()
+    mixed: str = ""
+    signers: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.head.to_json(), "mixed": self.mixed, "signers": self.signers}
+
+    @staticmethod
+    def from_json(saved: Mapping[str, Any]) -> Trail:
+        """Read the values of `to_json`. Raises: KeyError, TypeError or ValueError for other values."""
+        # An earlier build did not write all of them.
+        head = Head(int(saved["count"]), str(saved["hash"]))
+        return Trail(head, str(saved.get("mixed", "")), str(saved.get("signers", "")))
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of a chain, and the place that it was read from."""
 

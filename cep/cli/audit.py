@@ -21,8 +21,8 @@ from cep.base.errors import StateCorruptError, StateFormatError, UnreadableError
 from cep.base.reading import read_lines
 from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments, settings_of
+from cep.rulebook.audit import FIRST
 from cep.rulebook.kafka import Topic
-from cep.rulebook.trust import FIRST
 from cep.runners.control_topic import read_audit, read_status
 from cep.runners.documents import read_document
 from cep.runners.embedded.commit_entries import audit_of_payload

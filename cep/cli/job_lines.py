@@ -19,8 +19,8 @@ from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.lang.explain.render import render_text
 from cep.model.settings import JobSettings
-from cep.rulebook.chains import news
 from cep.rulebook.deploy import Deployment
+from cep.rulebook.ledger import news
 from cep.runners.observe import Log
 
 Address = tuple[str, int]

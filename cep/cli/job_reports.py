@@ -111,7 +111,7 @@ class JobReports:
         )
         self._digest = ""
         # The rules of the last commit arrive later, and are not a change.
-        self._taken = None if commits.head is not None else engine.rulebook.rulebook.chains.report()
+        self._taken = None if commits.head is not None else engine.rulebook.rulebook.ledger.report()
         self._rules: list[dict[str, Any]] = []
         self._measured_s = float("-inf")
 

@@ -43,11 +43,11 @@ from cep.model.rule import ControlRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.nfa.diagnose import compilable
 from cep.nfa.given_lists import GivenList, asked_lists
 from cep.report import budget
-from cep.rulebook.chains import chain_of
 from cep.rulebook.deploy import deploy
 from cep.rulebook.difference import difference
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from cep.rulebook.history import in_git
+from cep.rulebook.ledger import chain_of
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.publish import (
     Running,

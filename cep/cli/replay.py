@@ -178,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     ending = _ending(options)
     refused = refusal_dead_letters(deployment.refused)
     if ending is not None:  # the job that goes on begins with all that was taken
-        deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.accepted.trust)
+        deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.trust)
     job = _job(options, deployment, rules.levels_count if ending else 1)
     records = given_events(options, deployment.schema)
     replayed = _replay(options, job, deployment.rulebook, records, ending, errors)

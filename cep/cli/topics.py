@@ -22,10 +22,10 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key
 from cep.model.settings import Settings
-from cep.rulebook.chains import Chains, described, hash_of
 from cep.rulebook.difference import difference
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.ledger import Ledger, described, hash_of
 from cep.rulebook.publish import (
     Running,
     acknowledged,
@@ -143,7 +143,7 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
     return rules, f"the job at epoch {status['epoch']}"
 
 
-def taken_so_far(topics: Topics, records: Sequence[ControlRecord]) -> Chains:
+def taken_so_far(topics: Topics, records: Sequence[ControlRecord]) -> Ledger:
     """Return the changes that the job has taken, and the later ones of the topic. Raises: SourceError."""
     return counting(last_status(topics), records)[1]
 
@@ -158,7 +158,7 @@ def who(options: argparse.Namespace) -> str:
         return "unknown"
 
 
-def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R:
+def written_against(record: R, chains: Ledger, options: argparse.Namespace) -> R:
     """Return the record with its predecessor, its sender and the reason. Raises: UsageError for a card number in it."""
     if hide_card_numbers(options.why or "") != (options.why or ""):
         raise UsageError("--why has a card number, which would stand in the topic; write the token, as alerts show it")
@@ -167,7 +167,7 @@ def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R
     return stamped
 
 
-def numbered(first: R, chains: Chains, options: argparse.Namespace) -> R:
+def numbered(first: R, chains: Ledger, options: argparse.Namespace) -> R:
     """Return the record as `written_against` does, with the number after the version that it changes."""
     record = written_against(first, chains, options)
     assert record.changes is not None, "it has just been said"

@@ -183,7 +183,7 @@ class RuleFile(RuleFields):
 
 
 class Changes(_Strict):
-    """The version that a record changes, and its hash (rulebook/chains.py); 0 and none for the first."""
+    """The version that a record changes, and its hash (rulebook/ledger.py); 0 and none for the first."""
 
     version: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     hash: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""

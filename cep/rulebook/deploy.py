@@ -90,7 +90,7 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, tru
         counted = (record for record in counted if reason_against(record, trust) is None)
     with paused():
         rulebook = Rulebook(schema_of(counted), None, lists)
-        rulebook.accepted.trust = trust
+        rulebook.trust = trust
         return replace(_applied(Deployment(rulebook.schema, rulebook, ()), ordered, are_first=True), refused=())
 
 
@@ -143,7 +143,7 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
     accepted: list[ControlRecord] = list(deployment.taken)
     refused: list[RefusedRecord] = []
     ordered = list(records)
-    vouched = vouched_lists(ordered, rulebook.accepted.trust) if are_first else None
+    vouched = vouched_lists(ordered, rulebook.trust) if are_first else None
     for record in ordered:
         outcome = rulebook.apply(record, None, is_given=are_first and is_given(record, vouched))
         if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.statement import names_key
 
 
 def forget_keys(book: Rulebook, keys: Collection[str]) -> int:
@@ -19,9 +18,7 @@ def forget_keys(book: Rulebook, keys: Collection[str]) -> int:
     A key takes its snoozes along, and texts of people and refusals that have the key as a whole word. A key that is a
     part of other words takes nothing along.
     """
-    before = len(book.snoozes.versions())
+    before = len(book.snoozes.names())
     book.snoozes = book.snoozes.without(keys)
-    book.chains = book.chains.without(keys)
-    book.accepted.forget_keys(keys)
-    book.refusals = {name: refusal for name, refusal in book.refusals.items() if not names_key(refusal.reason, keys)}
-    return before - len(book.snoozes.versions())
+    book.ledger = book.ledger.without(keys)
+    return before - len(book.snoozes.names())

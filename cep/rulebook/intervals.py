@@ -27,7 +27,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.rulebook.completeness import Need
 from cep.rulebook.outcome import RunsReport, runs_of_before
 
-Spans = tuple[tuple[int, int], ...]
+Spans = tuple[tuple[int, int], ...]  # [from_ms, until_ms) in order; the last one may be open (TIME_MS_MAX)
 
 
 @dataclass(frozen=True)  # without slots: it remembers its bytes
@@ -84,26 +84,14 @@ class Change:
         return [self.version, self.from_ms, self.drops, record, self.closed_ms, self.ended_ms, self.resumed_ms]
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """The pauses of a rule. `spans` are [from_ms, until_ms) in order; the last one may be open (TIME_MS_MAX)."""
-
-    version: int = 0
-    spans: Spans = ()
-
-    @property
-    def is_open(self) -> bool:
-        """True if the last pause has not ended."""
-        return bool(self.spans) and self.spans[-1][1] == TIME_MS_MAX
-
-    def turned(self, version: int, is_paused: bool, change_ms: int) -> Switch:
-        """Pause or resume from `change_ms` on, replacing any plan for later."""
-        spans = [(start, min(end, change_ms)) for start, end in self.spans if start < change_ms]
-        if is_paused and spans and spans[-1][1] == change_ms:
-            spans[-1] = (spans[-1][0], TIME_MS_MAX)
-        elif is_paused:
-            spans.append((change_ms, TIME_MS_MAX))
-        return Switch(version, tuple(spans))
+def turned(pauses: Spans, change_ms: int, *, is_paused: bool) -> Spans:
+    """Pause or resume a rule from `change_ms` on, replacing any plan for later. Return its pauses."""
+    spans = [(start, min(end, change_ms)) for start, end in pauses if start < change_ms]
+    if is_paused and spans and spans[-1][1] == change_ms:
+        spans[-1] = (spans[-1][0], TIME_MS_MAX)
+    elif is_paused:
+        spans.append((change_ms, TIME_MS_MAX))
+    return tuple(spans)
 
 
 def start_of(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:

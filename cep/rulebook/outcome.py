@@ -25,7 +25,7 @@ class Outcome:
     part of a version of a list, until the other parts and the previous version have arrived. refused: set aside with
     `reason` (and the diagnostics of its pattern); the rules in force stay unchanged. `from_ms` is the event time from
     which the change applies, `late_ms` the length of the time span whose events were matched without it. `cause` is set
-    if the signatures are invalid (trust.py). `is_conflict`: another change was first (chains.py).
+    if the signatures are invalid (trust.py). `is_conflict`: another change was first (ledger.py).
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -167,7 +167,7 @@ class RulebookReport:
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
     order. `last_versions` are the versions of all known rules, including retired ones; `paused` are those paused now or
-    later. `taken` has the last versions of every chain, with their hashes (chains.py). `places` are the free levels
+    later. `taken` has the last versions of every chain, with their hashes (ledger.py). `places` are the free levels
     (levels.py). `lists_missing` are (name, type of entries) of lists that rules use and that do not exist.
     """
 

@@ -19,7 +19,7 @@ from cep.model.rule import (
     UpsertRecord,
 )
 from cep.nfa.deployed import DeployedRule
-from cep.rulebook.chains import Chains, Taken, chain_of, hash_of
+from cep.rulebook.ledger import Ledger, Taken, chain_of, hash_of
 from cep.rulebook.levels import Places, place_among
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import PastReport
@@ -118,23 +118,23 @@ def approval_problem(record: UpsertRecord) -> str | None:
     return None
 
 
-def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Chains]:
+def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Ledger]:
     """Return the records of a control topic that a job takes, and its taken versions after them.
 
     `status` is the latest status of the job, which may have read some of them.
     """
     known_status = status or {}
-    chains = Chains.from_json(known_status.get("taken", {}))
+    ledger = Ledger.from_json(known_status.get("taken", {}))
     for rule_id, version in known_status.get("last_versions", {}).items():
-        chains.take_unsaid(rule_id, version)
+        ledger.take_unsaid(rule_id, version)
     accepted: list[ControlRecord] = []
     for record in records:
         if isinstance(record, HeartbeatRecord) or refusal(known_status, record) is not None:
             continue
-        if chains.outcome(record) is None:
+        if ledger.outcome(record) is None:
             accepted.append(record)
-            chains.take(record)
-    return accepted, chains
+            ledger.take(record)
+    return accepted, ledger
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:

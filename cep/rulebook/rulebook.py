@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from cep.base.audit import Trail
 from cep.base.limits import (
     CHANGES_BEFORE_EVENTS_MAX,
     PAUSES_PER_RULE_MAX,
@@ -52,7 +54,6 @@ from cep.model.rule import (
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import asked_lists
 from cep.rulebook.carry import same_automaton
-from cep.rulebook.chains import Chains, hash_of
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.completeness import Neighbour, with_completeness
 from cep.rulebook.intervals import (
@@ -61,8 +62,10 @@ from cep.rulebook.intervals import (
     inherited_runs,
     not_overtaken,
     start_of,
+    turned,
     with_turns,
 )
+from cep.rulebook.ledger import Ledger
 from cep.rulebook.levels import Places, by_level, earliest, place_among, place_at_first, placed
 from cep.rulebook.list_tokens import raw_entries, raw_key, raw_lists
 from cep.rulebook.lists import RuleLists
@@ -75,16 +78,20 @@ from cep.rulebook.outcome import (
     incomplete_histories,
 )
 from cep.rulebook.snoozes import Snoozes
-from cep.rulebook.statement import snooze_line
-from cep.rulebook.trust import Accepted
-from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of, turn, waiting_turn
+from cep.rulebook.statement import Signable, snooze_line
+from cep.rulebook.trust import Trust, reason_against, reason_against_rollback, reason_against_signers
+from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of
 
 # Versions with one of these are matched; the others only end their predecessor.
 _MATCHING = ("shadow", "live")
 
 
 class Rulebook:
-    """The rules of one job. `key_domains` are the keys that it routes events by; None routes by any key."""
+    """The rules of one job. `key_domains` are the keys that it routes events by; None routes by any key.
+
+    `trust` and `is_audited` are terms of the job (step/job.py), which are not saved with the rules: who may sign
+    changes, and whether changes go into an audit without signatures, too. `trail` is where the audit has got to.
+    """
 
     def __init__(self, schema: Schema, key_domains: KeyDomains | None, lists: ListStore | None = None) -> None:
         """Begin without rules. `lists` is the store of the entries of lists, by default in memory."""
@@ -96,9 +103,10 @@ class Rulebook:
         self.epoch = 0
         self.rules: dict[str, RuleVersions] = {}
         self.snoozes = Snoozes()
-        self.refusals: dict[str, Refusal] = {}
-        self.accepted = Accepted()
-        self.chains = Chains()
+        self.ledger = Ledger()
+        self.trust: Trust | None = None
+        self.is_audited = False
+        self.trail = Trail()
         self._counts: Counter[str] = Counter()
         self._deployed: tuple[DeployedRule, ...] | None = None
 
@@ -109,9 +117,7 @@ class Rulebook:
         other.rules = dict(self.rules)
         other.snoozes = self.snoozes.copy()
         other.lists = self.lists.copy()
-        other.refusals = dict(self.refusals)
-        other.accepted = self.accepted.copy()
-        other.chains = self.chains.copy()
+        other.ledger = self.ledger.copy()
         return other
 
     @property
@@ -133,8 +139,8 @@ class Rulebook:
             for rule in self.deployed()
             if rule.starts_until_ms == TIME_MS_MAX
         ]
-        last = [[name, v.version, v.last_shadow, v.switch.version] for name, v in self.rules.items()]
-        text = json.dumps([sorted(rules), sorted(last), self.snoozes.versions(), self.lists.last()])
+        last = [self._last_versions(name) for name in self.rules]
+        text = json.dumps([sorted(rules), sorted(last), self._snooze_versions(), self.lists.last()])
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -------------------------------------------------------------------------------------------- changes
@@ -150,12 +156,11 @@ class Rulebook:
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
-        digest = self.chains.rolled_back_digest(record)
-        refusal = None if is_given else self.accepted.outcome(record, self._list_version(record), digest, seen_ms)
-        outcome = refusal or self.chains.outcome(record) or self._outcome(record, seen_ms)
+        unverified = None if is_given or self.trust is None else self._unverified(record, self.trust.after(seen_ms))
+        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, seen_ms)
         if outcome.kind in ("applied", "waiting"):
-            self.accepted.take(record)
-            self.chains.take(record)
+            signers_version = None if self.trust is None else self.trust.version
+            self.ledger.take(record, is_applied=outcome.kind == "applied", signers_version=signers_version)
         self._counts[outcome.kind] += 1
         self._counts["late_ms"] += outcome.late_ms
         if outcome.kind == "applied":
@@ -164,12 +169,19 @@ class Rulebook:
             is_version = isinstance(record, UpsertRecord | RollbackRecord)
             if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
                 self.place(self.levels_count)  # nothing has a run yet
-        elif outcome.cause:
-            self.accepted.set_aside(record, outcome.full_reason)
-        elif outcome.kind == "refused" and not (outcome.is_conflict and self.chains.is_behind(record)):
-            name = f"list {record.id}" if isinstance(record, ListRecord) else record.id
-            self.set_aside(Refusal(name, record.version, outcome.full_reason, hash_of(record)))
+        elif outcome.kind == "refused":
+            self.ledger.refuse(record, outcome)
         return outcome
+
+    def _unverified(self, record: Signable, trust: Trust) -> Outcome | None:
+        """Return the outcome of a record whose signatures do not count, or not as the next change; otherwise None."""
+        list_version = self.lists.version(record.id, record.of) if isinstance(record, ListRecord) else 0
+        return (
+            reason_against_signers(trust, self.ledger.signers_version)
+            or reason_against(record, trust)
+            or self.ledger.outcome_of_signed(record, list_version)
+            or reason_against_rollback(record, self.ledger.rolled_back_digest(record), trust)
+        )
 
     def place(self, levels_count: int) -> None:
         """Give every version its level of so many, as long as nothing has been matched (levels.py).
@@ -191,8 +203,8 @@ class Rulebook:
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have an open run at the watermark.
 
-        Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within` has no such
-        time and stays until it is restarted or retired.
+        Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within`
+        stays until it is restarted or retired.
         Returns: how many versions were dropped; the epoch stays.
         """
         count = 0
@@ -203,7 +215,7 @@ class Rulebook:
             count += len(versions.entries) - len(self.rules[name].entries)
             self._deployed = None
         self.snoozes.forget(watermark_ms)
-        self.chains.forget(snooze_line(name, key) for name, key, _ in self.snoozes.versions())
+        self.ledger.forget(itertools.starmap(snooze_line, self.snoozes.names()))
         self.lists.forget(watermark_ms)
         return count
 
@@ -213,37 +225,33 @@ class Rulebook:
         from_ms, late_ms = start_of(record.effective_ms, seen_ms)
         if isinstance(record, SnoozeRecord):
             patterns = [rule.pattern for rule in self.deployed() if rule.rule_id == record.id]
-            outcome = raw_key(record, patterns, self.schema) or self.snoozes.apply(record, from_ms)
+            raw = raw_key(record, patterns, self.schema)
+            outcome = raw or self.ledger.not_newer(record) or self.snoozes.apply(record, from_ms)
         else:
-            outcome = self._change_rule(record, from_ms, has_matched=seen_ms is not None)
+            outcome = self.ledger.not_newer(record) or self._change_rule(record, from_ms, seen_ms is not None)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
-
-    def _list_version(self, record: RuleChange | SnoozeRecord | ListRecord) -> int:
-        return self.lists.version(record.id, record.of) if isinstance(record, ListRecord) else 0
 
     def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
         stored = self.lists.store.get
         patterns = [rule.pattern for rule in self.deployed()]
         raw = raw_entries(record, patterns, lambda name: stored(name).keys)
-        if raw is not None:
-            return raw
-        outcome = self.lists.apply(record, seen_ms)
-        refusal = self.refusals.get(f"list {record.id}")
-        if outcome.kind == "applied" and refusal is not None and refusal.version <= record.version:
-            del self.refusals[refusal.rule_id]
-        return outcome
+        return raw or self.lists.apply(record, seen_ms)
 
-    def _change_rule(self, record: RuleChange, from_ms: int, *, has_matched: bool) -> Outcome:
+    def _change_rule(self, record: RuleChange, from_ms: int, has_matched: bool) -> Outcome:
         if record.id not in self.rules and len(self.rules) >= RULES_MAX:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
         if isinstance(record, PauseRecord | ResumeRecord):
             limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
-            outcome, versions = turn(versions, record, from_ms, limit)
-        elif isinstance(record, RollbackRecord):
-            outcome, versions = self._change_version(versions, record.as_upsert(), from_ms, has_matched=has_matched)
-        elif isinstance(record, UpsertRecord | RetireRecord):
-            outcome, versions = self._change_version(versions, record, from_ms, has_matched=has_matched)
+            if len(versions.pauses) >= limit:
+                return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit")
+            pauses = turned(versions.pauses, from_ms, is_paused=isinstance(record, PauseRecord))
+            outcome, versions = Outcome("applied"), replace(versions, pauses=pauses)
+            if not any(self.ledger.versions(record.id)):
+                outcome = Outcome("waiting", _lacking_rule(record.id))
+        else:
+            upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
+            outcome, versions = self._change_version(versions, upsert, from_ms, has_matched=has_matched)
         if outcome.kind in ("applied", "waiting"):
             self.rules[record.id] = versions
         return outcome
@@ -252,9 +260,6 @@ class Rulebook:
         self, versions: RuleVersions, record: UpsertRecord | RetireRecord, from_ms: int, *, has_matched: bool
     ) -> tuple[Outcome, RuleVersions]:
         is_shadow = isinstance(record, UpsertRecord) and record.status == "shadow"
-        last_version = max(versions.version, versions.shadow_version if is_shadow else 0)
-        if record.version <= last_version:
-            return Outcome("ignored", f"version {record.version} is not newer than {last_version}"), versions
         changes_count = len(versions.live) + len(versions.shadow)
         limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
         if changes_count >= limit and not isinstance(record, RetireRecord):
@@ -286,13 +291,9 @@ class Rulebook:
         if entry is not None and self.places is not None:
             self.places = self.places.joined(Places.of([entry.rule]))
         if is_shadow:
-            versions = replace(versions, shadow=changes, shadow_version=record.version)
+            versions = replace(versions, shadow=changes)
         else:
-            shadow = not_overtaken(versions.shadow, changes[-1])
-            versions = replace(versions, live=changes, version=record.version, shadow=shadow)
-        refusal = self.refusals.get(record.id)
-        if refusal is not None and refusal.version <= record.version:
-            del self.refusals[record.id]
+            versions = replace(versions, live=changes, shadow=not_overtaken(versions.shadow, changes[-1]))
         return Outcome("applied", note), versions
 
     def _entries(self) -> list[Entry]:
@@ -346,15 +347,6 @@ class Rulebook:
             note or f"version {version} has {OTHER_AUTOMATON}: its runs drain",
         )
 
-    def set_aside(self, refusal: Refusal) -> None:
-        """Remember the newest refusal of each rule."""
-        newest = self.refusals.get(refusal.rule_id)
-        if newest is not None and newest.version > refusal.version:
-            return  # the newest counts, or a repeated record would change the report
-        self.refusals[refusal.rule_id] = refusal
-        while len(self.refusals) > RULES_MAX:  # ids that were only ever refused: forget the oldest
-            del self.refusals[next(iter(self.refusals))]
-
     # ------------------------------------------------------------------------------------------ questions
 
     def deployed(self) -> tuple[DeployedRule, ...]:
@@ -376,6 +368,19 @@ class Rulebook:
         entries = self.rules[rule_id].entries if rule_id in self.rules else ()
         return next((entry.record for entry in entries if entry.rule.version == version), None)
 
+    def _last_versions(self, name: str) -> tuple[str, int, int, int]:
+        """Return the last version of a rule, of its shadow, and of its pauses.
+
+        A shadow that a later live version has ended counts as 0, because it may then be compacted away.
+        """
+        (version, shadow), (pause, _) = self.ledger.versions(name), self.ledger.versions(f"{name}/pause")
+        return name, version, shadow if shadow > version else 0, pause
+
+    def _snooze_versions(self) -> tuple[tuple[str, str | None, int], ...]:
+        """Return (rule, key, last version) of every snooze."""
+        names = self.snoozes.names()
+        return tuple((*rule_key, self.ledger.versions(snooze_line(*rule_key))[0]) for rule_key in names)
+
     def _missing_lists(self) -> tuple[tuple[str, str], ...]:
         list_keys = asked_lists(rule.pattern for rule in self.deployed())
         return tuple(sorted(list_keys - self.lists.timelines().keys()))
@@ -394,6 +399,8 @@ class Rulebook:
             for track in (versions.live, versions.shadow)
             for version, runs in inherited_runs(track)
         }
+        last_versions = {name: max(self.ledger.versions(name)) for name in sorted(self.rules)}
+        waiting = [name for name, version in last_versions.items() if not version]
         return RulebookReport(
             epoch=self.epoch,
             content_hash=self.content_hash,
@@ -412,24 +419,18 @@ class Rulebook:
                 )
                 for rule in self.deployed()
             ),
-            last_versions={
-                name: max(versions.version, versions.shadow_version)
-                for name, versions in sorted(self.rules.items())
-                if versions.is_there
-            },
-            paused=tuple(
-                name for name, versions in sorted(self.rules.items()) if versions.switch.is_open and versions.is_there
-            ),
+            last_versions={name: version for name, version in last_versions.items() if version},
+            paused=tuple(name for name, version in last_versions.items() if version and self.rules[name].is_paused),
             snoozes=self.snoozes.report(),
-            snooze_versions=self.snoozes.versions(),
+            snooze_versions=self._snooze_versions(),
             refused=(
-                *(self.refusals[name] for name in sorted(self.refusals)),
-                *(waiting_turn(name, self.rules[name]) for name in sorted(self.rules) if not self.rules[name].is_there),
-                *self.accepted.unverified.values(),
+                *(self.ledger.refusals[name] for name in sorted(self.ledger.refusals)),
+                *(Refusal(name, self._last_versions(name)[3], _lacking_rule(name)) for name in waiting),
+                *self.ledger.unverified.values(),
             ),
             lists=self.lists.report(),
             lists_missing=self._missing_lists(),
-            taken=self.chains.report(),
+            taken=self.ledger.report(),
             levels_count=self.levels_count,
             places=None if self.places is None else self.places.to_json(),
             applied_count=self._counts["applied"],
@@ -437,3 +438,11 @@ class Rulebook:
             refused_count=self._counts["refused"],
             rule_late_ms=self._counts["late_ms"],
         )
+
+
+def _lacking_rule(rule_id: str) -> str:
+    """Say of a pause or a resumption that its rule is not there.
+
+    Compaction may have put it before its rule. So it is not forgotten, or a paused rule would run.
+    """
+    return f"no rule {rule_id} is there, so nothing is paused or resumed; mend the name, or publish the rule"

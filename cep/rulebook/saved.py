@@ -1,6 +1,6 @@
 """A rulebook ↔ bytes: an index of versions, and their records, each stored under the hash of its bytes.
 
-    index     {"format": 2, "epoch": …, "rules": {id: {versions, pauses, changes}}, …}
+    index     {"format": 3, "epoch": …, "rules": {id: {pauses, changes}}, "ledger": {…}, …}
     records   {sha-256 of the record: the record as JSON}
 
 A change of one rule among thousands adds one record and rewrites the index; a store that keeps records by their hash
@@ -16,22 +16,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cep.base.audit import Trail
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.schema import Schema
 from cep.lists.store import ListStore
 from cep.model.rule import UpsertRecord, parse_control
-from cep.rulebook.chains import Chains
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
-from cep.rulebook.intervals import Change, Switch
+from cep.rulebook.intervals import Change
+from cep.rulebook.ledger import Ledger
 from cep.rulebook.levels import Places
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.snoozes import Snoozes
-from cep.rulebook.trust import Accepted
+from cep.rulebook.statement import snooze_line
 from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of
 
-FORMAT = 2
+FORMAT, FORMAT_EARLIER = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,16 @@ def save(book: Rulebook) -> Saved:
     records = {entry.digest: entry.data for versions in book.rules.values() for entry in versions.entries}
     # Each rule's part is already text (RuleVersions.data), so that only changed rules are written again.
     rules = ",".join(f"{json.dumps(name)}:{book.rules[name].data}" for name in sorted(book.rules))
-    first = '{"rules":{' + rules + '},"taken":' + book.chains.data + ","
+    first = '{"rules":{' + rules + '},"ledger":' + book.ledger.data + ","
     index = {
         "format": FORMAT,
         "epoch": book.epoch,
         "snoozes": book.snoozes.to_json(),
         "lists": book.lists.to_json(),
-        "refused": [book.refusals[name].to_json() for name in sorted(book.refusals)],
+        **book.ledger.facts(),
     }
-    accepted = book.accepted.to_json()
-    if accepted is not None:
-        index["accepted"] = accepted
+    if book.trail != Trail():
+        index["audit"] = book.trail.to_json()
     if book.places is not None:
         index["places"] = book.places.to_json()
     return Saved(first.encode() + _json(index).removeprefix(b"{"), records)
@@ -111,30 +111,27 @@ def restore(
     book = Rulebook(schema, key_domains, lists)
     try:
         saved_index = json.loads(index)
+        if saved_index["format"] == FORMAT_EARLIER:
+            saved_index = _from_earlier(saved_index)
         if saved_index["format"] != FORMAT:
             raise StateFormatError(
                 f"the rulebook was saved in format {saved_index['format']}, this build reads {FORMAT}; "
                 "start with the build that wrote it, or from a new checkpoint directory"
             )
         book.epoch = saved_index["epoch"]
-        book.refusals = {r["rule_id"]: Refusal(**r) for r in saved_index["refused"]}
+        book.ledger = Ledger.from_json(saved_index["ledger"], saved_index)
         book.snoozes = Snoozes.from_json(saved_index["snoozes"])
         book.lists = RuleLists.from_json(saved_index.get("lists", []), book.lists.store)
-        book.accepted = Accepted.from_json(saved_index.get("accepted"))
-        book.chains = Chains.from_json(saved_index.get("taken", {}))
+        book.trail = Trail.from_json(saved_index["audit"]) if "audit" in saved_index else Trail()
         book.places = Places.from_json(saved_index["places"]) if "places" in saved_index else None
         for name, rule in saved_index["rules"].items():
-            version, shadow_version, switch_version = rule["versions"]
             book.rules[name] = RuleVersions(
-                version,
-                shadow_version,
                 tuple(_change(book, saved, record_of) for saved in rule["live"]),
                 tuple(_change(book, saved, record_of) for saved in rule["shadow"]),
-                Switch(switch_version, tuple((start, end) for start, end in rule["pauses"])),
+                tuple((start, end) for start, end in rule["pauses"]),
             )
             for entry in book.rules[name].entries:
-                book.chains.take_current_hash(entry.record)
-            _chain_unsaid(book, name)
+                book.ledger.take_hash(entry.record)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(index, error) from error
     return book
@@ -164,7 +161,7 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     compiled = compile_rule(record, book.schema, book.key_domains)
     if isinstance(compiled, Refused):
         reason = Outcome("refused", compiled.reason, compiled.diagnostics).full_reason
-        book.set_aside(Refusal(record.id, record.version, reason))
+        book.ledger.set_aside(Refusal(record.id, record.version, reason))
         return Change(version, from_ms, drops, None, *settled)
     complete_ms, unfolded_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
     rule = replace(
@@ -176,13 +173,24 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)
 
 
-def _chain_unsaid(book: Rulebook, name: str) -> None:
-    """Start the chains of a rule that an earlier build has saved without them, from its remaining records."""
-    versions = book.rules[name]
-    last = max(versions.version, versions.shadow_version)
-    hashes = [entry.rule.content_hash for entry in versions.entries if entry.rule.version == last]
-    book.chains.take_unsaid(name, last, *hashes[:1])
-    book.chains.take_unsaid(f"{name}/pause", versions.switch.version)
+def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
+    """Return an index of a build before 0.3 in today's form: it saved versions of rules and snoozes apart."""
+    accepted = index.get("accepted") or {}
+    taken = dict(index.get("taken", {}))
+    for name, rule in index["rules"].items():
+        live = rule["versions"][0]
+        taken[name] = [{**entry, "is_shadow": entry["version"] > live} for entry in taken.get(name, ())]
+    ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})
+    for name, rule in index["rules"].items():
+        live, shadow, pause = rule["versions"]
+        ledger.take_unsaid(name, live)
+        ledger.take_unsaid(f"{name}/shadow", shadow if shadow > live else 0)
+        ledger.take_unsaid(f"{name}/pause", pause)
+    for rule_id, key, version, _ in index["snoozes"]:
+        ledger.take_unsaid(snooze_line(rule_id, key), version)
+    for line, (version, digest) in accepted.get("last", {}).items():
+        ledger.take_unsaid(line, version, signed=digest)
+    return {**index, **accepted, "format": FORMAT, "ledger": json.loads(ledger.data)}
 
 
 def _corrupt(data: bytes, error: Exception) -> StateCorruptError:

@@ -4,8 +4,8 @@
     2  may its author write changes of this thing?
     3  does the author's signature agree with the record?
     4  has another person approved, where two are asked for?
-    5  has no later change of the same thing been taken?
-    6  was it signed as a change of what holds?
+    5  has no later change of the same thing been taken?            (ledger.py)
+    6  was it signed as a change of what holds?                     (ledger.py)
     7  if it is a rollback: has the job taken that version, or is the version itself signed?
 
 The verdict follows from the records and the job's trust, never from a clock. A running job, a replay, and a job that is
@@ -16,46 +16,24 @@ Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from cep.base.audit import ERASED_LINES, Head, extended
-from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
 from cep.base.utc import utc_text
-from cep.columnar.tokens import hide_card_numbers
 from cep.lang.walk import histories
 from cep.model.rule import HeartbeatRecord, ListRecord, RollbackRecord, UpsertRecord
 from cep.model.signed import Signature, Signed
 from cep.rulebook.compatible import checked_text
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.statement import (
-    Role,
-    Signable,
-    body_hash,
-    digest_of,
-    erased_line,
-    heartbeat_statement,
-    line_of,
-    names_key,
-    snoozed_key,
-    statement,
-)
+from cep.rulebook.outcome import Outcome
+from cep.rulebook.statement import Role, Signable, body_hash, heartbeat_statement, statement
 
-CHANGE = "change"  # the kinds of an audit line about a control record
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
 _PEOPLE_MOST = 2
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
-UNREADABLE = "unreadable"  # of a record
-SIGNERS = "signers"  # what the audit says of another signers file
-GAP = "gap"
-FIRST = "first"  # of a record that the job begins with
-_SALT, _MIXED = b"cep audit salt ", b"cep audit mixed "
-_REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +210,18 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
     return _against(record, signed, signed.approver, "approver", trust)
 
 
-def _reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
+def reason_against_signers(trust: Trust, taken_version: int) -> Outcome | None:
+    """Return the refusal of every record if the job has taken a change under a later version of the signers file."""
+    if trust.version >= taken_version:
+        return None
+    return _refused(
+        "old_signers",
+        f"the signers file has version {trust.version}, and the job has gone by version {taken_version}; restore the "
+        "newer file",
+    )
+
+
+def reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
     """Return the refusal of a rollback to a text that the job has not had and that has no signature. Step 7."""
     if not isinstance(record, RollbackRecord) or content_hash(record.rule) == rolled_back:
         return None
@@ -280,266 +269,6 @@ def _against(record: Signable, signed: Signed, signature: Signature, role: Role,
     if not is_signed(statement(record, signed, role), signature.signature, signature.key):
         return _refused("forged", f"it is not what {signer.name} has signed as its {role}; sign it again")
     return None
-
-
-class Accepted:
-    """The signed changes that a job has taken: of each line of versions the last one, and its hash.
-
-    `unverified` are the last refusals of records whose signatures do not count. `trust` and `is_audited` are terms of
-    the job (step/job.py), which are not saved with the rules.
-    """
-
-    def __init__(self, trust: Trust | None = None, *, is_audited: bool = False) -> None:
-        self.trust = trust
-        self.is_audited = is_audited
-        self.signers_version = 0
-        self._last: dict[str, tuple[int, str]] = {}
-        self.unverified: dict[str, Refusal] = {}
-        self.head = Head()
-        self._noted_signers = ""  # the hash of the signers file that the audit speaks of last
-        self._mixed = ""  # a hash of all records that the audit has a line about
-
-    def copy(self) -> Accepted:
-        """Return an equal value that changes on its own."""
-        other = Accepted(self.trust, is_audited=self.is_audited)
-        other.signers_version = self.signers_version
-        other._last = dict(self._last)
-        other.unverified = dict(self.unverified)
-        other.head, other._mixed, other._noted_signers = self.head, self._mixed, self._noted_signers
-        return other
-
-    def outcome(
-        self, record: Signable, list_version: int, rolled_back: str = "", seen_ms: int | None = None
-    ) -> Outcome | None:
-        """Return the outcome of a record that is refused or changes nothing, None for one that counts.
-
-        list_version: the last version of its list, for a list. rolled_back: the hash of the version that it goes back
-        to, for a rollback; empty if the job has not taken it. seen_ms: the largest event time that has been matched.
-        """
-        if self.trust is None:
-            return None
-        trust = self.trust.after(seen_ms)
-        if self.trust.version < self.signers_version:
-            return _refused(
-                "old_signers",
-                f"the signers file has version {self.trust.version}, and the job has gone by version "
-                f"{self.signers_version}; restore the newer file",
-            )
-        return (
-            reason_against(record, trust)
-            or self._order(record, list_version)
-            or _reason_against_rollback(record, rolled_back, trust)
-        )
-
-    def take(self, record: Signable) -> None:
-        """Remember a record that the rulebook has applied, or that waits."""
-        if self.trust is not None:
-            self.signers_version = self.trust.version
-            if record.signed is not None and not isinstance(record, ListRecord):
-                self._last[self._line(record)] = record.version, digest_of(record)
-            name = _named(record)
-            if name in self.unverified and self.unverified[name].version <= record.version:
-                del self.unverified[name]
-
-    @property
-    def writes_audit(self) -> bool:
-        """Return True if changes go into an audit. One that has begun continues, so that erasures are in it."""
-        return self.trust is not None or self.is_audited or self.head.count > 0
-
-    def note(self, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
-        """Return the audit line about a record, or an empty list without an audit. `subject` names the event."""
-        if not self.writes_audit:
-            return []
-        before = self.note_signers()
-        facts, texts = self._facts(record, outcome, data, subject)
-        # The salt depends on the signatures and nonces of this record and all earlier ones. Without these records it
-        # cannot be guessed, not even the salt of a record that has neither.
-        self._mixed = hashlib.sha256(_MIXED + self._mixed.encode() + data).hexdigest()
-        salt = hashlib.sha256(_SALT + self._mixed.encode()).hexdigest()
-        self.head, line = extended(self.head, facts, texts, salt)
-        return [*before, line]
-
-    @property
-    def has_new_signers(self) -> bool:
-        """Return True if the audit has to say that another signers file counts, or that a key has expired."""
-        return self.trust is not None and self._noted_signers not in ("", self.trust.in_force)
-
-    def note_signers(self) -> list[bytes]:
-        """Return the line of the audit about another signers file or an expired key; none if both are as before."""
-        lines = []
-        if self.has_new_signers and self.trust is not None:
-            trust = self.trust
-            facts: dict[str, Any] = {"what": SIGNERS, "outcome": "applied", "version": trust.version}
-            facts |= {"file": trust.file_digest, "root_key": trust.root_key, "earlier_roots": list(trust.earlier_roots)}
-            facts["people"] = [
-                [s.name, s.key, "counts" if s.only is None else f"counts for {len(s.only)} records"]
-                for s in trust.signers
-            ]
-            self.head, line = extended(self.head, {**facts, **self._vouching()})
-            lines.append(line)
-        self._noted_signers = "" if self.trust is None else self.trust.in_force
-        return lines
-
-    def take_audit(self) -> Accepted:
-        """Reset the audit. Return its state before the reset."""
-        other = self.copy()
-        self.head, self._mixed = Head(), ""
-        return other
-
-    def go_on_from(self, other: Accepted) -> None:
-        """Continue the audit from the state of `other`."""
-        self.head, self._mixed, self._noted_signers = other.head, other._mixed, other._noted_signers
-
-    def note_erasure(
-        self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int], digests: Sequence[str] = ()
-    ) -> list[bytes]:
-        """Return the audit line about erased keys: counts by domain, and counts of the removed items.
-
-        lines: the lines of the audit that have lost their texts. digests: the keyed digests of the keys that two people
-        have signed (erasure_request.py).
-        """
-        if not self.writes_audit:
-            return []
-        facts: dict[str, Any] = {"what": "erasure", "outcome": "applied", "keys": dict(keys), "removed": dict(removed)}
-        facts[ERASED_LINES] = sorted(lines)
-        if digests:
-            facts["digests"] = list(digests)
-        self.head, line = extended(self.head, {**facts, **self._vouching()})
-        return [line]
-
-    def gap_lines(self, gaps: Mapping[str, tuple[int, int]], until_ms: int) -> list[bytes]:
-        """Return the line of the audit about records that are gone, and that an operator lets the job go on without."""
-        if not self.writes_audit:
-            return []
-        offsets = {partition: list(offsets) for partition, offsets in sorted(gaps.items())}
-        facts = {"what": GAP, "outcome": "applied", "offsets": offsets, "history_from": utc_text(until_ms)}
-        self.head, line = extended(self.head, {**facts, **self._vouching()})
-        return [line]
-
-    def _vouching(self) -> dict[str, Any]:
-        """Return the fact that names who vouches for the names in a line; null without signatures."""
-        return {"signers_version": None if self.trust is None else self.trust.version}
-
-    def _facts(
-        self, record: Signable | None, outcome: Outcome, data: bytes, subject: str
-    ) -> tuple[dict[str, Any], dict[str, str | None]]:
-        """Return the permanent facts, and the texts that may name a key and may have to be erased."""
-        facts: dict[str, Any] = {"what": subject}
-        texts: dict[str, str | None] = {}
-        if record is not None:
-            names = [] if self.trust is None else _signers_of(record, self.trust)
-            facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-            # A snooze that is refused for the value as its key does not bring it into the audit.
-            is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
-            texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
-        facts |= {"outcome": outcome.kind, "cause": outcome.cause, **self._vouching()}
-        texts["reason"] = outcome.full_reason[:_REASON_MAX]
-        texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
-        # A hash of the whole record would let an attacker find the key by trying many.
-        hashes = {"record": hashlib.sha256(data).hexdigest()}
-        if record is not None:
-            hashes["changes"] = digest_of(record)
-        return facts, {**texts, **hashes}
-
-    def set_aside(self, record: Signable, reason: str) -> None:
-        """Remember the last refusal of each rule and list, up to a limit."""
-        self.unverified.pop(_named(record), None)
-        self.unverified[_named(record)] = Refusal(_named(record), record.version, reason)
-        while len(self.unverified) > UNVERIFIED_MAX:
-            del self.unverified[next(iter(self.unverified))]
-
-    def _order(self, record: Signable, list_version: int) -> Outcome | None:
-        """Refuse a record that comes too late, or that was signed for another past: steps 5 and 6."""
-        assert record.signed is not None, "its signatures count"
-        if isinstance(record, ListRecord):
-            # Parts of a version may come in any order, and versions wait for each other.
-            if record.version < list_version:
-                return _replayed(record.version, list_version)
-            return None
-        line = self._line(record)
-        last, digest = self._last.get(line, (0, ""))
-        if line not in self._last:
-            if len(self._last) >= SIGNED_LINES_MAX:
-                return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
-            return None
-        if record.version < last:
-            return _replayed(record.version, last)
-        if record.version == last:
-            if digest_of(record) == digest:
-                return Outcome("ignored", f"version {last} holds already, and this is a copy of it")
-            return _refused("replayed", f"another version {last} has been taken; sign the change as version {last + 1}")
-        past = record.signed.previous_version
-        if past < last or (past == last and record.signed.previous != digest):
-            signed_for = f"version {past}" if past != last else f"another version {past}"
-            return _refused(
-                "superseded", f"it was signed as a change of {signed_for}, and version {last} holds; sign it again"
-            )
-        return None
-
-    def _line(self, record: Signable) -> str:
-        """Return the name of a record's line, which is another one after its key was erased."""
-        line = line_of(record)
-        erased = erased_line(line) if line not in self._last and snoozed_key(line) is not None else line
-        return erased if erased in self._last else line
-
-    def forget_keys(self, keys: Collection[str]) -> None:
-        """Remove lines whose name, or whose text about a refused record, has one of these keys."""
-        self._last = {
-            erased_line(line) if snoozed_key(line) in keys else line: last for line, last in self._last.items()
-        }
-        self.unverified = {
-            name: refusal
-            for name, refusal in self.unverified.items()
-            if not names_key(f"{refusal.reason} {name}", keys)
-        }
-
-    # ---------------------------------------------------------------------------------------------------- bytes
-
-    def to_json(self) -> dict[str, Any] | None:
-        """Return it as JSON values; None for an empty state."""
-        if not (self._last or self.unverified or self.signers_version or self.head.count):
-            return None
-        last = {line: list(values) for line, values in sorted(self._last.items())}
-        unverified = [refusal.to_json() for refusal in self.unverified.values()]
-        return {
-            "signers_version": self.signers_version,
-            "last": last,
-            "unverified": unverified,
-            "audit": {**self.head.to_json(), "mixed": self._mixed, "signers": self._noted_signers},
-        }
-
-    @staticmethod
-    def from_json(saved: Mapping[str, Any] | None) -> Accepted:
-        """Read the values of `to_json`. Raises: KeyError, TypeError or ValueError for other values."""
-        accepted = Accepted()
-        if saved is not None:
-            accepted.signers_version = int(saved["signers_version"])
-            accepted._last = {line: (int(version), str(digest)) for line, (version, digest) in saved["last"].items()}
-            accepted.head = Head(int(saved["audit"]["count"]), str(saved["audit"]["hash"]))
-            accepted._mixed = str(saved["audit"].get("mixed", ""))  # an earlier build did not write it
-            accepted._noted_signers = str(saved["audit"].get("signers", ""))
-            accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
-        return accepted
-
-
-def _signers_of(record: Signable, trust: Trust) -> list[str]:
-    """Return the names of the people whose keys a record has. They have signed it only if it was not refused."""
-    signed = record.signed
-    keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
-    people = [(key, trust.signer(key)) for key in keys]
-    return [key if person is None else person.name for key, person in people]
-
-
-def _named(record: Signable) -> str:
-    return f"list {record.id}" if isinstance(record, ListRecord) else record.id
-
-
-def _replayed(version: int, last: int) -> Outcome:
-    return _refused(
-        "replayed",
-        f"version {version} is older than version {last}, which has been taken; to go back, sign a new change: "
-        "`cep rules rollback` makes one",
-    )
 
 
 def _refused(cause: str, reason: str) -> Outcome:

@@ -12,43 +12,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cep.base.limits import TIME_MS_MAX
 from cep.lang.ir import PatternIR
-from cep.model.rule import PauseRecord, ResumeRecord, UpsertRecord
+from cep.model.rule import UpsertRecord
 from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.rulebook.compatible import patterns_behind
 from cep.rulebook.completeness import needs_of
-from cep.rulebook.intervals import Change, Entry, Switch, end_of, parts, rules_of, settled
+from cep.rulebook.intervals import Change, Entry, Spans, end_of, parts, rules_of, settled
 from cep.rulebook.meaning import content_hash, earlier_hash
-from cep.rulebook.outcome import Outcome, Refusal
 
 
 @dataclass(frozen=True, eq=False)
 class RuleVersions:
     """The changes of one rule by version, shadows separately, and its pauses.
 
-    The last version numbers stay when the rest is forgotten, or an old record would restore a retired rule. A value
-    never changes, and its properties are computed once, so a change of one rule costs nothing for the others.
+    The last version numbers stay in the ledger when the rest is forgotten, or an old record would restore a retired
+    rule. A value never changes, and its properties are computed once, so a change of one rule costs nothing for the
+    others.
     """
 
-    version: int = 0
-    shadow_version: int = 0
     live: tuple[Change, ...] = ()
     shadow: tuple[Change, ...] = ()
-    switch: Switch = field(default_factory=Switch)
+    pauses: Spans = ()
 
     @property
-    def is_there(self) -> bool:
-        """True if the rule has come; a pause may wait for it."""
-        return bool(self.version or self.shadow_version)
-
-    @property
-    def last_shadow(self) -> int:
-        """The last version in shadow; 0 if a later live one has ended it, because it may then be compacted away."""
-        return self.shadow_version if self.shadow_version > self.version else 0
+    def is_paused(self) -> bool:
+        """True if the last pause has not ended."""
+        return bool(self.pauses) and self.pauses[-1][1] == TIME_MS_MAX
 
     @cached_property
     def whole(self) -> tuple[DeployedRule, ...]:
@@ -58,12 +51,12 @@ class RuleVersions:
     @cached_property
     def rules(self) -> tuple[DeployedRule, ...]:
         """Every part of a version that matches."""
-        return tuple(part for rule in self.whole for part in parts(rule, self.switch.spans))
+        return tuple(part for rule in self.whole for part in parts(rule, self.pauses))
 
     @cached_property
     def forget_ms(self) -> int:
         """The watermark at which a version or a pause is over; TIME_MS_MAX if none ends."""
-        return min((*map(end_of, self.whole), *(end for _, end in self.switch.spans)), default=TIME_MS_MAX)
+        return min((*map(end_of, self.whole), *(end for _, end in self.pauses)), default=TIME_MS_MAX)
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -78,23 +71,21 @@ class RuleVersions:
     def is_at_rest(self) -> bool:
         """True if no time that passes changes anything: nothing is to end, drain, or come back from a pause."""
         is_open = all(rule.starts_until_ms == TIME_MS_MAX for rule in self.whole)
-        return is_open and len(self.whole) == len(self.live) + len(self.shadow) and not self.switch.spans
+        return is_open and len(self.whole) == len(self.live) + len(self.shadow) and not self.pauses
 
     @cached_property
     def data(self) -> str:
         """JSON of the rule for saved.py, with records by their hash."""
-        versions = [self.version, self.shadow_version, self.switch.version]
         live, shadow = ([change.to_json() for change in changes] for changes in (self.live, self.shadow))
-        return json.dumps({"versions": versions, "pauses": self.switch.spans, "live": live, "shadow": shadow})
+        return json.dumps({"pauses": self.pauses, "live": live, "shadow": shadow})
 
     def settled(self, watermark_ms: int) -> RuleVersions:
         """Return the same without the versions and pauses that are over at the watermark."""
-        spans = self.switch.spans
-        over = tuple(span for span in spans if span[1] <= watermark_ms)
+        over = tuple(span for span in self.pauses if span[1] <= watermark_ms)
         # A version in shadow is ended by a live one, also by one that goes now.
         shadow = settled(self.shadow, self.live, over, watermark_ms)
         live = settled(self.live, (), over, watermark_ms)
-        return replace(self, live=live, shadow=shadow, switch=replace(self.switch, spans=spans[len(over) :]))
+        return replace(self, live=live, shadow=shadow, pauses=self.pauses[len(over) :])
 
 
 def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) -> tuple[Change, ...]:
@@ -105,30 +96,6 @@ def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) ->
         else replace(change, entry=replace(entry, rule=replace(entry.rule, level=levels[entry.rule.identity])))
         for change, entry in entries
     )
-
-
-def turn(
-    versions: RuleVersions, record: PauseRecord | ResumeRecord, from_ms: int, limit: int
-) -> tuple[Outcome, RuleVersions]:
-    """Pause or resume a rule from `from_ms` on. Refuses more pauses than `limit`. One without its rule waits for it."""
-    if record.version <= versions.switch.version:
-        return Outcome("ignored", f"version {record.version} is not newer than {versions.switch.version}"), versions
-    if len(versions.switch.spans) >= limit:
-        return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit"), versions
-    switch = versions.switch.turned(record.version, isinstance(record, PauseRecord), from_ms)
-    changed = replace(versions, switch=switch)
-    if not versions.is_there:
-        return Outcome("waiting", waiting_turn(record.id, changed).reason), changed
-    return Outcome("applied"), changed
-
-
-def waiting_turn(rule_id: str, versions: RuleVersions) -> Refusal:
-    """Say of a pause or a resumption that its rule is not there.
-
-    Compaction may have put it before its rule. So it is not forgotten, or a paused rule would run.
-    """
-    reason = f"no rule {rule_id} is there, so nothing is paused or resumed; mend the name, or publish the rule"
-    return Refusal(rule_id, versions.switch.version, reason)
 
 
 def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:

@@ -24,7 +24,8 @@ from cep.base.limits import (
 from cep.base.schema import Schema
 from cep.base.shapes import of_type, texts
 from cep.columnar.route import KeyDomain
-from cep.rulebook.trust import Accepted, Trust
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.trust import Trust
 
 _KEY_BYTES = 16
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
@@ -93,9 +94,9 @@ class Job:
         """Return the latest time that an event or a heartbeat may have at this clock."""
         return TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
 
-    def govern(self, accepted: Accepted) -> None:
-        """Tell a rulebook's ledger of accepted changes who may sign changes, and whether they go into an audit."""
-        accepted.trust, accepted.is_audited = self.trust, self.is_audited
+    def govern(self, rulebook: Rulebook) -> None:
+        """Tell a rulebook who may sign changes, and whether they go into an audit."""
+        rulebook.trust, rulebook.is_audited = self.trust, self.is_audited
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON can hold it."""

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.rulebook.audit import writes_audit
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import save
 from cep.rulebook.suppression import Policies
@@ -32,8 +33,8 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
     facts = {name: value for name, value in report.items() if name not in _COUNTS}
     facts["rules"] = list(facts["rules"])
     facts = _with_times(facts)
-    if rulebook.accepted.writes_audit:
-        facts["audit"] = rulebook.accepted.head.to_json()
+    if writes_audit(rulebook):
+        facts["audit"] = rulebook.trail.head.to_json()
     return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}
 
 

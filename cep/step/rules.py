@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from cep.base.audit import is_audit
+from cep.base.audit import Trail, is_audit
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.utc import utc_text
@@ -34,13 +34,14 @@ from cep.model.rule import (
     VersionedRecord,
     parse_control,
 )
+from cep.rulebook.audit import CHANGE, FIRST, UNREADABLE, has_new_signers, note, note_gaps, note_signers, writes_audit
 from cep.rulebook.deploy import RefusedRecord, is_given, vouched_lists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
-from cep.rulebook.trust import CHANGE, FIRST, HEARTBEAT, UNREADABLE, Accepted, reason_against_heartbeat
+from cep.rulebook.trust import HEARTBEAT, reason_against_heartbeat
 from cep.step.dead_letters import dead_letter, under_rules
 from cep.step.event_time import NO_CLOCK
 from cep.step.job import Job
@@ -98,7 +99,7 @@ class _Initial:
 
     rulebook: NamedRulebook
     audit: tuple[bytes, ...]
-    accepted: Accepted
+    trail: Trail
 
 
 _RULEBOOKS: OrderedDict[tuple[JobRules, str], NamedRulebook] = OrderedDict()
@@ -121,7 +122,7 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
         rulebook.keep_levels(rules.job.levels_count)
-        rules.job.govern(rulebook.accepted)
+        rules.job.govern(rulebook)
         _cache(_RULEBOOKS, key, NamedRulebook(digest, rulebook, rulebook.forget_ms))
     return _RULEBOOKS[key]
 
@@ -130,7 +131,7 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
     """Read the rulebook of a job that has it as bytes. Raises: as rulebook_from_bytes."""
     rulebook = rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists)
     rulebook.keep_levels(rules.job.levels_count)
-    rules.job.govern(rulebook.accepted)
+    rules.job.govern(rulebook)
     return _remember(rules, rulebook)
 
 
@@ -217,12 +218,10 @@ def change_rules(
     key = (rules, before.digest, records, seen_ms, latest_ms)
     if key not in _CHANGES:
         rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
-        if rulebook.accepted.has_new_signers:
-            first = tuple(rulebook.accepted.note_signers())
+        if has_new_signers(rulebook):
+            first = tuple(note_signers(rulebook))
         elif has_unsaid(rules, before):
-            initial = _initial(rules)
-            rulebook.accepted.go_on_from(initial.accepted)
-            first = initial.audit
+            rulebook.trail, first = _initial(rules).trail, _initial(rules).audit
         dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
         _cache(_CHANGES, key, Change(_remember(rules, rulebook), (*first, *dead_letters), counters, heartbeat_ms))
     return _CHANGES[key]
@@ -230,9 +229,9 @@ def change_rules(
 
 def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
     """Return True if the audit of a job is still empty, and must get a line for each initial rule."""
-    accepted = rulebook.rulebook.accepted
-    if not accepted.writes_audit or accepted.head.count:
-        return accepted.has_new_signers
+    book = rulebook.rulebook
+    if not writes_audit(book) or book.trail.head.count:
+        return has_new_signers(book)
     return bool(_initial(rules).audit)
 
 
@@ -244,7 +243,7 @@ def with_gap(
     `gaps` are their offsets [first, end) by partition. They are events from before `until_ms`.
     """
     rulebook = before.rulebook.copy()
-    lines = rulebook.accepted.gap_lines(gaps, until_ms)
+    lines = note_gaps(rulebook, gaps, until_ms)
     return (_remember(rules, rulebook), lines) if lines else (before, [])
 
 
@@ -276,7 +275,7 @@ def apply_records(
     audit: list[bytes] = []
     heartbeat_ms, in_force = TIME_MS_MIN, None
     parsed = [(data, *parse_control(data)) for data in records]
-    vouched = vouched_lists((record for _, record, _ in parsed), rulebook.accepted.trust) if are_first else None
+    vouched = vouched_lists((record for _, record, _ in parsed), rulebook.trust) if are_first else None
     for data, record, problems in parsed:
         unverified = _heartbeat_refusal(rulebook, record, seen_ms)
         if isinstance(record, HeartbeatRecord) and unverified is None and record.event_time_ms <= latest_ms:
@@ -289,7 +288,7 @@ def apply_records(
             letter = dead_letter(
                 Poison("control_refused", unverified.full_reason, _text(data)), {"cause": unverified.cause}
             )
-            audit += rulebook.accepted.note(None, unverified, data, HEARTBEAT)
+            audit += note(rulebook, None, unverified, data, HEARTBEAT)
         elif isinstance(record, HeartbeatRecord):
             counters["control_ahead"] += 1
             reason = f"ahead of the job's clock: a heartbeat is {utc_text(latest_ms)} at the latest"
@@ -298,14 +297,14 @@ def apply_records(
             counters["control_unreadable"] += 1
             reason = "; ".join(map(str, problems))
             letter = dead_letter(Poison("control_unreadable", hide_card_numbers(reason), _text(data)))
-            audit += rulebook.accepted.note(None, Outcome("refused", reason), data, UNREADABLE)
+            audit += note(rulebook, None, Outcome("refused", reason), data, UNREADABLE)
         else:
             outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record, vouched))
             counters[f"control_{outcome.kind}"] += 1
             counters["control_unverified"] += bool(outcome.cause)
             counters["control_conflict"] += outcome.is_conflict
             counters["rule_late_ms"] += outcome.late_ms
-            audit += rulebook.accepted.note(record, outcome, data, FIRST if are_first else CHANGE)
+            audit += note(rulebook, record, outcome, data, FIRST if are_first else CHANGE)
             if outcome.kind != "refused":
                 in_force = None  # the last word on something may be another one
                 continue
@@ -317,7 +316,7 @@ def apply_records(
 
 def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None, seen_ms: int | None) -> Outcome | None:
     """Return why a heartbeat does not count in a job with signed changes; None for other records."""
-    trust = rulebook.accepted.trust
+    trust = rulebook.trust
     if trust is None or not isinstance(record, HeartbeatRecord):
         return None
     return reason_against_heartbeat(record, trust.after(seen_ms))
@@ -359,13 +358,13 @@ def _text(data: bytes) -> str:
 def _initial(rules: JobRules) -> _Initial:
     if rules not in _INITIAL:
         rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
-        rules.job.govern(rulebook.accepted)
+        rules.job.govern(rulebook)
         lines, _, _ = apply_records(rulebook, rules.initial, None, are_first=True)
         # Its audit is still to be written: by the first micro-batch.
-        accepted = rulebook.accepted.take_audit()
+        trail, rulebook.trail = rulebook.trail, Trail()
         rulebook.place(rules.job.levels_count)
         audit = tuple(line for line in lines if is_audit(line))
-        _cache(_INITIAL, rules, _Initial(_remember(rules, rulebook), audit, accepted))
+        _cache(_INITIAL, rules, _Initial(_remember(rules, rulebook), audit, trail))
     return _INITIAL[rules]
 
 

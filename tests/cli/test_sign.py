@@ -48,7 +48,7 @@ def job(kafka_broker: KafkaCluster, folder: Path) -> Iterator[Answering]:
     for topic in (name, f"{name}-status"):
         kafka_broker.create(topic, 1)
     with Answering(kafka_broker.address, name) as answering:
-        answering.book.accepted.trust = read_trust(folder / "signed" / "signers.toml", ROOT.public)
+        answering.book.trust = read_trust(folder / "signed" / "signers.toml", ROOT.public)
         yield answering
 
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from random import Random
 
 from cep.model.rule import Changes
-from cep.rulebook.chains import hash_of
 from cep.rulebook.files import read_rules
+from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
 from tests.faults.real_job import LATENESS_S, RealJob, now_ms
 from tests.real_kafka import RealKafka

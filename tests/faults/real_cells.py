@@ -43,8 +43,8 @@ import psycopg
 
 from cep.base.exits import MEANINGS, Exit
 from cep.model.rule import Changes
-from cep.rulebook.chains import hash_of
 from cep.rulebook.files import read_rules
+from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
 from tests.faults.real import DISK_MB
 from tests.faults.real_job import RATE_S, Member, RealJob, now_ms

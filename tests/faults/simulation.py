@@ -27,7 +27,7 @@ import orjson
 from cep.base.errors import CepError, SinkAwayError, SinkError, SourceError, StoreError
 from cep.base.utc import utc_text
 from cep.model.rule import Changes, HeartbeatRecord, parse_control
-from cep.rulebook.chains import hash_of
+from cep.rulebook.ledger import hash_of
 from cep.runners.embedded.opening import followed_folder
 from cep.runners.observe import Observed
 from tests.faults.alarms import Alarms

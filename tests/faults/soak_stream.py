@@ -14,7 +14,7 @@ import orjson
 
 from cep.base.utc import utc_text
 from cep.model.rule import Changes, HeartbeatRecord, PauseRecord, RetireRecord, UpsertRecord
-from cep.rulebook.chains import hash_of
+from cep.rulebook.ledger import hash_of
 
 CARDS, DEVICES = 300, 40
 HUGE = 4_000_000_000_000_000_000

@@ -102,7 +102,7 @@ def signed_changes(folder: Path) -> Feed:
     trees = [json.loads(record.to_json()) for record in records]
     heartbeat = json.loads(HeartbeatRecord(event_time="2026-03-01T00:00:00Z").to_json())
     before = Rulebook(job.schema, job.domains)
-    before.accepted.trust = TRUST
+    before.trust = TRUST
     # The rules that other records pause, snooze or bring back are in force. The others come with the records
     # themselves.
     apply_records(before, tuple(record.to_json() for record in records[:_IN_FORCE]), None)
@@ -159,7 +159,7 @@ def _seen(book: Rulebook) -> str:
     """Return the state in force: the rulebook without its refusals and its audit trail, which has refusals too."""
     saved = save(book)
     index = json.loads(saved.index)
-    return json.dumps([sorted(saved.records), [index[name] for name in ("rules", "taken", "snoozes", "lists")]])
+    return json.dumps([sorted(saved.records), [index[name] for name in ("rules", "ledger", "snoozes", "lists")]])
 
 
 def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:

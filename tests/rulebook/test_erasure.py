@@ -25,7 +25,7 @@ def snooze(version: int, key: str | None, until: str = UNTIL) -> SnoozeRecord:
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_a_rulebook_without_a_key(is_signed: bool) -> None:
     book = new_book()
-    book.accepted.trust = TRUST if is_signed else None
+    book.trust = TRUST if is_signed else None
     first, gone, other, every = upsert(1), snooze(1, "card-7"), snooze(1, "card-8"), snooze(1, None)
     pause = PauseRecord(id="r", version=1, by="Bob", reason="card-7 is his")
     for record in (first, gone, other, every, pause):
@@ -36,15 +36,17 @@ def test_a_rulebook_without_a_key(is_signed: bool) -> None:
     assert b"card-7" not in data
     assert b"card-8 is on a journey" in data
     book = rulebook_from_bytes(data, SCHEMA, (("card_id",),))
-    book.accepted.trust = TRUST if is_signed else None
+    book.trust = TRUST if is_signed else None
     assert book.snoozes.report() == tuple(one for one in stays if one.key != "card-7")
 
     before = book.snoozes.report()
     again = book.apply(by_two(snooze(1, "card-7", LATER)) if is_signed else snooze(1, "card-7", LATER), None)
     assert again.kind == "refused", "an old version of what was erased"
     assert book.snoozes.report() == before
+    assert book.apply(by_two(gone) if is_signed else gone, None).kind == "ignored", "the record that was erased"
+    assert book.snoozes.report() == before
     second = snooze(2, "card-7")
-    changes = book.chains.head(second)
+    changes = book.ledger.head(second)
     assert changes.version == 1
     renewed = second.model_copy(update={"changes": changes})
     assert book.apply(by_two(renewed, gone) if is_signed else renewed, None).kind == "applied"
@@ -76,8 +78,8 @@ def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: 
 
     def line_about(key: str, owner: str) -> bytes:
         book = new_book()
-        book.accepted.trust = None if kind == "without signers" else TRUST
-        book.accepted.is_audited = kind == "without signers"
+        book.trust = None if kind == "without signers" else TRUST
+        book.is_audited = kind == "without signers"
         record = snooze(1, key)
         data = (by_two(record) if kind == "signed" else record).to_json()
         first = (with_nonce if kind == "without signers" else by_two)(upsert(1, owner=owner)).to_json()

@@ -15,6 +15,7 @@ from cep.base.utc import utc_ms
 from cep.cli.main import main
 from cep.model.rule import HeartbeatRecord
 from cep.rulebook import signers
+from cep.rulebook.audit import has_new_signers, note_signers
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.signers import read_trust, roots_path, rotate_root, sign_signers
 from cep.rulebook.statement import sign_heartbeat
@@ -115,7 +116,7 @@ def test_a_key_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, today: s
 )
 def test_a_key_expires_in_a_job_that_runs(last_event: str | None, kind: str) -> None:
     book = new_book()
-    book.accepted.trust = replace(TRUST, signers=tuple(replace(who, expires="2027-01-31") for who in TRUST.signers))
+    book.trust = replace(TRUST, signers=tuple(replace(who, expires="2027-01-31") for who in TRUST.signers))
     seen_ms = None if last_event is None else utc_ms(last_event)
     lines, counters, _ = apply_records(book, (by_two(upsert(1)).to_json(),), seen_ms)
     assert counters[f"control_{kind}"] == 1
@@ -193,31 +194,31 @@ def test_signers_are_not_exchanged_under_one_version(tmp_path: Path) -> None:
 
 def test_another_signers_file_is_a_line_of_the_audit() -> None:
     book = new_book()
-    book.accepted.trust = replace(TRUST, file_digest="a" * 64)
+    book.trust = replace(TRUST, file_digest="a" * 64)
     first = by_two(upsert(1))
     lines, _, _ = apply_records(book, (first.to_json(),), 1_000)
     assert [orjson.loads(line)["what"] for line in lines] == ["change"]
     again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-    again.accepted.trust = replace(TRUST, version=2, root_key=NEW_ROOT.public, file_digest="b" * 64)
-    assert again.accepted.has_new_signers
-    lines += again.accepted.note_signers()
-    assert not again.accepted.has_new_signers
-    assert again.accepted.note_signers() == []
+    again.trust = replace(TRUST, version=2, root_key=NEW_ROOT.public, file_digest="b" * 64)
+    assert has_new_signers(again)
+    lines += note_signers(again)
+    assert not has_new_signers(again)
+    assert note_signers(again) == []
     entry = orjson.loads(lines[-1])
     assert (entry["what"], entry["version"], entry["root_key"]) == ("signers", 2, NEW_ROOT.public)
     assert [who for who, _, _ in entry["people"]] == ["Ada", "Bob", "ada"]
     # A key expires although the file stays the same.
     ended = tuple(replace(who, expires="2027-01-31", only=() if who.name == "Bob" else None) for who in TRUST.signers)
-    before, again.accepted.trust = again.accepted.trust, replace(again.accepted.trust, signers=ended)
-    assert again.accepted.has_new_signers
-    lines += again.accepted.note_signers()
-    assert again.accepted.note_signers() == []
+    before, again.trust = again.trust, replace(again.trust, signers=ended)
+    assert has_new_signers(again)
+    lines += note_signers(again)
+    assert note_signers(again) == []
     people = orjson.loads(lines[-1])["people"]
     assert [(name, state) for name, _, state in people if state != "counts"] == [("Bob", "counts for 0 records")]
-    again.accepted.trust = before
-    lines += again.accepted.note_signers()
+    again.trust = before
+    lines += note_signers(again)
     more, _, _ = apply_records(again, (by_two(upsert(2, params={"large": 7}), first).to_json(),), 1_000)
-    assert verify([Line("", line) for line in [*lines, *more]], again.accepted.head).problems == ()
+    assert verify([Line("", line) for line in [*lines, *more]], again.trail.head).problems == ()
     restored = rulebook_from_bytes(rulebook_bytes(again), SCHEMA, (("card_id",),))
-    restored.accepted.trust = again.accepted.trust
-    assert not restored.accepted.has_new_signers
+    restored.trust = again.trust
+    assert not has_new_signers(restored)

@@ -57,7 +57,7 @@ def levels_of(book: Rulebook) -> dict[str, int | None]:
 
 
 def next_version(book: Rulebook, name: str, on_update: str = "drain") -> UpsertRecord:
-    version = 1 + (book.rules[name].version if name in book.rules else 0)
+    version = 1 + (book.ledger.versions(name)[0])
     return written(name, SOURCE, name).model_copy(update={"version": version, "on_update": on_update})
 
 

@@ -119,7 +119,7 @@ def test_a_snooze_of_a_card_takes_its_token(by: str) -> None:
     record = upsert(1, source=SOURCE.replace("by card", f"by {by}"), pattern="listed", message="{key}")
     token = secret_keys()[0].token("pan", VISA.encode())
     book = Rulebook(schema_of([record]), None)
-    book.accepted.trust = TRUST
+    book.trust = TRUST
     assert book.apply(by_two(record), None).kind == "applied"
     for card, is_right in ((VISA, False), (token, True)):
         key = card if by == "card" else key_of((VISA, card))

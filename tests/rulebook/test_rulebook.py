@@ -7,6 +7,7 @@ import pytest
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, VERSIONS_PER_RULE_MAX
 from cep.model.rule import HeartbeatRecord
+from cep.rulebook import ledger as ledger_module
 from cep.rulebook import rulebook as rulebook_module
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.rulebook import Rulebook
@@ -206,7 +207,8 @@ def test_before_the_first_event_a_history_may_have_more(monkeypatch: pytest.Monk
 
 
 def test_too_many_rules_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rulebook_module, "RULES_MAX", 2)
+    for module in (rulebook_module, ledger_module):
+        monkeypatch.setattr(module, "RULES_MAX", 2)
     book = new_book()
     kinds = [book.apply(upsert(1, rule_id), None).kind for rule_id in ("a", "b", "c")]
     assert kinds == ["applied", "applied", "refused"]
@@ -226,8 +228,8 @@ def test_what_a_restored_job_cannot_run_is_set_aside() -> None:
 
 
 def test_bytes_of_another_format_are_refused_by_name() -> None:
-    data = rulebook_bytes(new_book()).replace(b'format\\":2', b'format\\":99')
-    with pytest.raises(StateFormatError, match="format 99, this build reads 2"):
+    data = rulebook_bytes(new_book()).replace(b'format\\":3', b'format\\":99')
+    with pytest.raises(StateFormatError, match="format 99, this build reads 3"):
         rulebook_from_bytes(data, SCHEMA, None)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.model.rule import RetireRecord, UpsertRecord
-from cep.rulebook.chains import hash_of
+from cep.rulebook.ledger import hash_of
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes, save
 from tests.rulebook.records import SCHEMA, new_book, retire, upsert

@@ -95,7 +95,7 @@ STEPS = st.lists(
 def test_only_what_two_have_signed_counts_and_never_goes_back(steps: list[Any], cut: int) -> None:
     """The oracle: the version of each rule only rises, by records that both have signed as a change of the last one."""
     book = new_book()
-    book.accepted.trust = TRUST
+    book.trust = TRUST
     applied: dict[str, tuple[int, str]] = {}
     for number, (rule_id, version, params, past, who) in enumerate(steps):
         record = upsert(version, rule_id, params=params)
@@ -114,4 +114,4 @@ def test_only_what_two_have_signed_counts_and_never_goes_back(steps: list[Any], 
         }
         if number == cut:  # a restart
             book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-            book.accepted.trust = TRUST
+            book.trust = TRUST

@@ -27,7 +27,7 @@ def test_a_heartbeat_counts_if_a_person_has_signed_it() -> None:
     ]  # fmt: skip
     for record, trust, cause in cases:
         book = new_book()
-        book.accepted.trust = trust
+        book.trust = trust
         lines, counters, heartbeat_ms = apply_records(book, (record.to_json(),), None)
         letters = [orjson.loads(line) for line in lines]
         assert [letter["cause"] for letter in letters] == [cause, cause]
@@ -35,6 +35,6 @@ def test_a_heartbeat_counts_if_a_person_has_signed_it() -> None:
         assert (counters["control_unverified"], heartbeat_ms) == (1, TIME_MS_MIN)
     for job_trust, record in ((TRUST, good), (None, plain)):
         book = new_book()
-        book.accepted.trust = job_trust
+        book.trust = job_trust
         lines, counters, heartbeat_ms = apply_records(book, (record.to_json(),), None)
         assert (lines, counters["control_heartbeat"], heartbeat_ms) == ([], 1, plain.event_time_ms)

@@ -15,7 +15,7 @@ from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from tests.rulebook.records import SCHEMA, SOURCE, upsert
-from tests.rulebook.test_chains import against
+from tests.rulebook.test_ledger import against
 
 EXACT = SOURCE.replace("seq    small", "seq    small{2}")
 OPEN = EXACT.replace("{2}", "{2,}")

@@ -30,6 +30,7 @@ from cep.engine.alerts import sorted_together
 from cep.engine.partition import divide
 from cep.lists.store import ListStore
 from cep.nfa.program import Program
+from cep.rulebook.audit import writes_audit
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.suppression import fired_from_json, fired_json
 from cep.runners.embedded.fired import StoredLastAlerts
@@ -137,8 +138,8 @@ class Engine:
 
     def audit_head(self) -> dict[str, Any] | None:
         """Return the head of the job's audit, signed; None if the job writes none. Raises: UsageError."""
-        accepted = self.rulebook.rulebook.accepted
-        return head_values(accepted.head) if accepted.writes_audit else None
+        rulebook = self.rulebook.rulebook
+        return head_values(rulebook.trail.head) if writes_audit(rulebook) else None
 
     def step(
         self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: Mapping[str, Sequence[Any]],

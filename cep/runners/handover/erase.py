@@ -34,6 +34,7 @@ from cep.histories.rows import Block
 from cep.histories.store import StoredSegment
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
+from cep.rulebook.audit import note_erasure
 from cep.rulebook.erasure import forget_keys
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
@@ -120,10 +121,10 @@ def _with_rules(
     `noted` has the lines that lose their texts, and the digests of the keys. The line does not say which keys.
     """
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
-    job.govern(rulebook.accepted)
+    job.govern(rulebook)
     erased.removed["snoozes"] += forget_keys(rulebook, {text for texts in keys.values() for text in texts})
     counts = {",".join(domain): len(texts) for domain, texts in sorted(keys.items())}
-    erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed, sorted(noted[0]), noted[1])
+    erased.audit += note_erasure(rulebook, counts, +erased.removed, sorted(noted[0]), noted[1])
     return replace(payload, engine={**payload.engine, "rulebook": rulebook_bytes(rulebook).decode()})
 
 

@@ -16,8 +16,8 @@ import orjson
 
 from cep.base.utc import utc_ms, utc_text
 from cep.model.rule import Changes, HeartbeatRecord, UpsertRecord
-from cep.rulebook.chains import hash_of
 from cep.rulebook.deploy import deploy
+from cep.rulebook.ledger import hash_of
 from cep.runners.embedded.replay import replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces

@@ -32,7 +32,7 @@ _OTHERS = suppressing()
 _BUSY = {"id": "busy", "pattern": "busy", "source": _OTHERS[-1].source + BUSY, "suppress": None, "escalate": None}
 RULES = [*_OTHERS, _OTHERS[-1].model_copy(update=_BUSY)]
 GIVEN = deployment(RULES)
-assert not GIVEN.rulebook.refusals, "all rules are in force"
+assert not GIVEN.rulebook.ledger.refusals, "all rules are in force"
 INITIAL = tuple(record.to_json() for record in RULES)
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS, ahead_ms=None)
 

@@ -21,7 +21,7 @@ from cep.model.rule import (
     UpsertRecord,
     topic_key,
 )
-from cep.rulebook.chains import Chains, chain_of, hash_of
+from cep.rulebook.ledger import Ledger, chain_of, hash_of
 from cep.rulebook.publish import acknowledged, counting, lost_to
 from cep.rulebook.publish_lists import acknowledged_lists
 from cep.rulebook.rulebook import Rulebook
@@ -134,7 +134,7 @@ def test_who_and_why_stand_in_the_status() -> None:
 CHANGES = st.sampled_from(["upsert", "shadow", "retire", "pause", "resume", "list"])
 
 
-def written(kind: str, by: str, chains: Chains) -> Any:
+def written(kind: str, by: str, chains: Ledger) -> Any:
     """Return a change as `cep rules publish`, `cep rules pause` and `cep lists` write it."""
     number = int(by.removeprefix("p"))
     record: Any
@@ -243,8 +243,9 @@ def test_a_book_of_an_earlier_build_has_no_chains() -> None:
     book.apply(upsert(3), None)
     book.apply(PauseRecord(id="r", version=2), None)
     saved = save(book)
-    index = json.loads(saved.index)
-    del index["taken"]
+    index = {**json.loads(saved.index), "format": 2}
+    del index["ledger"]
+    index["rules"]["r"]["versions"] = [3, 0, 2]
     old = restore(json.dumps(index).encode(), saved.records.__getitem__, SCHEMA, None)
     assert old.apply(against(upsert(4), upsert(3, severity="high")), None).is_conflict
     assert old.apply(against(PauseRecord(id="r", version=3), PauseRecord(id="r", version=2)), None).kind == "applied"

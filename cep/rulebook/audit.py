@@ -1,0 +1,126 @@
+"""A record and its outcome → a line of the audit, in the rulebook's name (base/audit.py has the form of lines).
+
+Each function reads the rulebook's terms (`trust`, `is_audited`) and moves its `trail` on.
+Tested by: tests/rulebook/test_audited.py, tests/rulebook/test_trust.py, tests/rulebook/test_keys.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cep.base.audit import ERASED_LINES, Trail, extended
+from cep.base.utc import utc_text
+from cep.columnar.tokens import hide_card_numbers
+from cep.rulebook.outcome import Outcome
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.statement import Signable, digest_of, line_of
+from cep.rulebook.trust import Trust
+
+# The subjects of lines: a control record, one that the job begins with, and one that cannot be read.
+CHANGE, FIRST, UNREADABLE = "change", "first", "unreadable"
+_SALT, _MIXED = b"cep audit salt ", b"cep audit mixed "
+_REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
+
+
+def writes_audit(book: Rulebook) -> bool:
+    """Return True if changes go into an audit. One that has begun continues, so that erasures are in it."""
+    return book.trust is not None or book.is_audited or book.trail.head.count > 0
+
+
+def note(book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
+    """Return the audit line about a record, or an empty list without an audit. `subject` names the event."""
+    if not writes_audit(book):
+        return []
+    before = note_signers(book)
+    facts, texts = _facts(book, record, outcome, data, subject)
+    # The salt depends on the signatures and nonces of this record and all earlier ones. Without these records it
+    # cannot be guessed, not even the salt of a record that has neither.
+    mixed = hashlib.sha256(_MIXED + book.trail.mixed.encode() + data).hexdigest()
+    salt = hashlib.sha256(_SALT + mixed.encode()).hexdigest()
+    head, line = extended(book.trail.head, facts, texts, salt)
+    book.trail = Trail(head, mixed, book.trail.signers)
+    return [*before, line]
+
+
+def has_new_signers(book: Rulebook) -> bool:
+    """Return True if the audit has to say that another signers file counts, or that a key has expired."""
+    return book.trust is not None and book.trail.signers not in ("", book.trust.in_force)
+
+
+def note_signers(book: Rulebook) -> list[bytes]:
+    """Return the line of the audit about another signers file or an expired key; none if both are as before."""
+    trust, lines = book.trust, []
+    if trust is not None and has_new_signers(book):
+        people = [
+            [s.name, s.key, "counts" if s.only is None else f"counts for {len(s.only)} records"] for s in trust.signers
+        ]
+        facts = {"version": trust.version, "file": trust.file_digest, "root_key": trust.root_key}
+        lines = _added(book, "signers", **facts, earlier_roots=list(trust.earlier_roots), people=people)
+    book.trail = Trail(book.trail.head, book.trail.mixed, "" if trust is None else trust.in_force)
+    return lines
+
+
+def note_erasure(
+    book: Rulebook, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int],
+    digests: Sequence[str] = (),
+) -> list[bytes]:  # fmt: skip
+    """Return the audit line about erased keys: counts by domain, and counts of the removed items.
+
+    lines: the lines of the audit that have lost their texts. digests: the keyed digests of the keys that two people
+    have signed (erasure_request.py).
+    """
+    more = {"digests": list(digests)} if digests else {}
+    counts = {"keys": dict(keys), "removed": dict(removed), ERASED_LINES: sorted(lines)}
+    return _added(book, "erasure", **counts, **more)
+
+
+def note_gaps(book: Rulebook, gaps: Mapping[str, tuple[int, int]], until_ms: int) -> list[bytes]:
+    """Return the line of the audit about records that are gone, and that an operator lets the job go on without."""
+    offsets = {partition: list(offsets) for partition, offsets in sorted(gaps.items())}
+    return _added(book, "gap", offsets=offsets, history_from=utc_text(until_ms))
+
+
+def _added(book: Rulebook, subject: str, **facts: Any) -> list[bytes]:
+    """Return a line without texts, or an empty list without an audit."""
+    if not writes_audit(book):
+        return []
+    head, line = extended(book.trail.head, {"what": subject, "outcome": "applied", **facts, **_vouching(book)})
+    book.trail = Trail(head, book.trail.mixed, book.trail.signers)
+    return [line]
+
+
+def _vouching(book: Rulebook) -> dict[str, Any]:
+    """Return the fact that names who vouches for the names in a line; null without signatures."""
+    return {"signers_version": None if book.trust is None else book.trust.version}
+
+
+def _facts(
+    book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str
+) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Return the permanent facts, and the texts that may name a key and may have to be erased."""
+    facts: dict[str, Any] = {"what": subject}
+    texts: dict[str, str | None] = {}
+    if record is not None:
+        names = [] if book.trust is None else _signers_of(record, book.trust)
+        facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
+        # A snooze that is refused for the value as its key does not bring it into the audit.
+        is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
+        texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
+    facts |= {"outcome": outcome.kind, "cause": outcome.cause, **_vouching(book)}
+    texts["reason"] = outcome.full_reason[:_REASON_MAX]
+    texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
+    # A hash of the whole record would let an attacker find the key by trying many.
+    hashes = {"record": hashlib.sha256(data).hexdigest()}
+    if record is not None:
+        hashes["changes"] = digest_of(record)
+    return facts, {**texts, **hashes}
+
+
+def _signers_of(record: Signable, trust: Trust) -> list[str]:
+    """Return the names of the people whose keys a record has. They have signed it only if it was not refused."""
+    signed = record.signed
+    keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
+    people = [(key, trust.signer(key)) for key in keys]
+    return [key if person is None else person.name for key, person in people]
