@@ -36,7 +36,12 @@ class Answers:
         self._averages: dict[str, Column] = {}
 
     def column(self, history: HistoryColumn) -> Column:
-        """Return the history's value at each new event, in event order. Text values are indexes into `table.texts`."""
+        """Return the value of a history at each new event, in event order.
+
+        Text values are indexes into `table.texts`. A history with `average` set takes its value from the average of the
+        same events: `avg` is the average itself, its twin is the rounding error of the average. Both share one
+        computation.
+        """
         if not history.average:
             return self._column(history)
         if history.average not in self._averages:
@@ -49,29 +54,33 @@ class Answers:
         return Column(average_column.rests, average_column.nulls)
 
     def _column(self, history: HistoryColumn) -> Column:
+        """Compute a history at each new event, and count the windows that are folded, cut or dropped.
+
+        The kinds compute values in window order; the result is in event order.
+        """
         call = self._call
         windows = call.windows.windows_of(history)
         if history.is_single and history.by:
             memory = remembered(history, call.table, windows, call.windows.member(history))
-            windows, cut = memory.windows, memory.cut
+            windows, is_cut = memory.windows, memory.cut
             self.dropped += int(memory.dropped.sum())
         else:
-            cut = self._cut(history, windows)
+            is_cut = self._cut(history, windows)
         answer = kind_of(history).values(call, history, windows)
         self.overflows[history.identity] += answer.overflows
         if windows.folded.any():
             answer = self._with_folded(history, windows, answer)
             self.folded += int(windows.folded.sum())
-        self.cut += int(cut.sum())
+        self.cut += int(is_cut.sum())
         self._note(history.identity, windows, windows.folded)
-        self._note(history.identity + CUT, windows, cut)
-        slots, nulls = np.empty(len(answer.slots), np.int64), np.empty(len(answer.slots), np.uint8)
-        slots[windows.events], nulls[windows.events] = answer.slots, answer.nulls
-        rests = None
+        self._note(history.identity + CUT, windows, is_cut)
+        event_slots, event_nulls = np.empty(len(answer.slots), np.int64), np.empty(len(answer.slots), np.uint8)
+        event_slots[windows.events], event_nulls[windows.events] = answer.slots, answer.nulls
+        event_rests = None
         if answer.rests is not None:
-            rests = np.empty(len(answer.slots), np.int64)
-            rests[windows.events] = answer.rests
-        return Column(slots, nulls, rests=rests)
+            event_rests = np.empty(len(answer.slots), np.int64)
+            event_rests[windows.events] = answer.rests
+        return Column(event_slots, event_nulls, rests=event_rests)
 
     def incomplete(self) -> pa.Array:
         """text[Q]: the histories whose value at a new event is incomplete or has folded events (columns.INCOMPLETE)."""

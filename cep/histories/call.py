@@ -116,38 +116,46 @@ class Call:
         return self._woven[history.identity]
 
     def _weave(self, history: HistoryColumn) -> Woven:
+        """Put stored panes and single events of a history into one order, and find each new event's window in it."""
         table, windows = self.table, self.windows.windows_of(history)
         rows, segment = windows.rows, windows.segment
         members = members_of(history, segment[rows], table.time[rows], self.windows.values(history, rows), table.texts)
-        new = table.new_rows[windows.events]
-        old = self._panes.get(history.panes, NO_PANES)
+        new_event_rows = table.new_rows[windows.events]
+        stored_panes = self._panes.get(history.panes, NO_PANES)
         memory = self.sub_keys.memory_of(history)
         if history.by:
             sub_rows = self.sub_keys.sub_key_rows(history)
-            old = in_segments(old, table.key[sub_rows.rows], sub_rows.sub, segment[sub_rows.rows])
-        pane_windows = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
+            stored_panes = in_segments(stored_panes, table.key[sub_rows.rows], sub_rows.sub, segment[sub_rows.rows])
+        pane_windows = PaneWindows(
+            segment[new_event_rows], opens_pane(history, table.time[new_event_rows]), windows.highs
+        )
         if memory is not None:  # forgotten events come before all panes and windows
-            before_ms = np.concatenate([old.pane_ms, members.pane_ms, pane_windows.opens]).min() - 1
+            before_ms = np.concatenate([stored_panes.pane_ms, members.pane_ms, pane_windows.opens]).min() - 1
             members = replace(members, pane_ms=np.where(memory.forgotten[rows], before_ms, members.pane_ms))
-        both = woven(old, members, table.new_at[rows] >= 0, pane_windows)
+        woven_rows = woven(stored_panes, members, table.new_at[rows] >= 0, pane_windows)
         if memory is None:
-            return both
-        places = np.append(both.members, len(both.rows))
+            return woven_rows
+        places = np.append(woven_rows.members, len(woven_rows.rows))
         first = self.sub_keys.first_remembered(memory, windows)
-        return replace(both, lows=begin_at(both.lows, np.where(first < 0, 0, places[first]), both.highs))
+        return replace(
+            woven_rows, lows=begin_at(woven_rows.lows, np.where(first < 0, 0, places[first]), woven_rows.highs)
+        )
 
     def rounded_windows(self, history: HistoryColumn) -> Members:
-        """Return the windows of a `first` whose far edge is at a pane, without events of forgotten sub-keys."""
+        """Return the windows of a `first_remembered` history, with their far edge rounded to the start of a pane.
+
+        If keys have forgotten some sub-keys, the windows begin after the forgotten events.
+        """
         windows, memory = self.windows.windows_of(history, rounded=True), self.sub_keys.memory_of(history)
         if memory is None:
             return windows
         forgotten = np.flatnonzero(memory.forgotten[windows.rows])
-        behind = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
-        behind[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # keep the last event of a sub-key
-        first = self.sub_keys.first_remembered(memory, windows)
+        after_forgotten = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
+        after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # keep the last event of a sub-key
+        first_remembered = self.sub_keys.first_remembered(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.events]]
-        least = np.where(first < 0, behind[segment], first)
-        return replace(windows, lows=begin_at(windows.lows, least, windows.highs))
+        first_allowed = np.where(first_remembered < 0, after_forgotten[segment], first_remembered)
+        return replace(windows, lows=begin_at(windows.lows, first_allowed, windows.highs))
 
     def fold(self, history: HistoryColumn, rows: Int64) -> PaneRows:
         """Fold these rows of the table into panes of a history."""

@@ -60,9 +60,10 @@ class Latest:
         self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
 
     def look(self, blocks: Sequence[Block], numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
-        """Search blocks, given in segment order with their key numbers and the times of their latest events.
+        """Search blocks of past events for the latest event of each class.
 
-        The newest block is searched first, because then fewer events are read.
+        `blocks` are in time order, with the key numbers and the time of the latest event of each block. The newest
+        block is searched first: a class that is found there need not be searched for in older blocks.
         """
         scratch = records.Scratch(*np.empty((3, max(map(len, blocks), default=0)), np.int64))
         for block_index in reversed(range(len(blocks))):

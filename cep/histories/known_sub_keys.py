@@ -54,12 +54,13 @@ class SubKeyRows:
 
 @dataclass(frozen=True, slots=True)
 class KnownSubKeys:
-    """What the keys remember of the values of some rows, by row of the table.
+    """The values of a sub-key that each key remembers, such as the merchants of a card, and since when.
 
-    Shapes: begins int64[N], the row from which on the value is remembered, -1 if all of its past is; lacking_ms
-    int64[N], the time until which earlier events may have been forgotten; forgotten uint8[N], 1 for rows before the
-    remembered part of their value. `last` are rows (see above) of the memory after all rows; `is_lasting` bool[L] marks
-    the values that were remembered throughout; `key` are the keys of the rows and of the previous memory.
+    Shapes, by row of the table: begins int64[N], the first row whose value is still remembered, -1 if all earlier rows
+    of the value are; lacking_ms int64[N], the time until which earlier events may have been forgotten; forgotten
+    uint8[N], 1 for rows before the remembered part of their value. `last` is the memory after all rows, in the row
+    format above; `is_lasting` bool[L] marks the values in it that were remembered throughout. `key` are the keys of the
+    rows and of the previous memory.
     """
 
     key: Int64
@@ -70,7 +71,11 @@ class KnownSubKeys:
     is_lasting: np.ndarray
 
     def still_of(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
-        """bool[M]: the rows of the table, with these keys, values and times, that count for the present memory."""
+        """Mark the rows of the table whose events still count for the present memory.
+
+        Shapes: key, sub, rows, time_ms int64[M] are the key, the value, the number and the time of each row. Returns:
+        bool[M].
+        """
         positions = places(self.last.key, self.last.sub, key, sub)
         since = self.last.pane_ms - self.last.code
         is_remembered: np.ndarray = (positions >= 0) & (self.forgotten[rows] == 0)
@@ -78,7 +83,7 @@ class KnownSubKeys:
         return is_remembered
 
     def keeps(self, rows: PaneRows) -> np.ndarray:
-        """bool[C]: the rows of earlier panes whose values have been remembered throughout."""
+        """Mark the rows of earlier panes whose values have been remembered throughout. Returns: bool[C]."""
         positions = places(self.last.key, self.last.sub, rows.key, rows.sub)
         return np.append(self.is_lasting, False)[positions]
 
@@ -92,7 +97,10 @@ def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: 
 
 
 def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) -> KnownSubKeys:
-    """Follow the memory of the keys over the rows; `before` is the memory when older events were folded."""
+    """Follow from row to row which values each key remembers.
+
+    `before` is the memory at the time when older events were folded.
+    """
     rows, before_count = sub_rows.rows, len(before)
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
     key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
@@ -121,54 +129,62 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) ->
     last_ms, since, lacks = time_ms[order][last[remembered]], since[remembered], lacks[remembered]
     weight = np.where(lacks == NEVER, -1, np.maximum(since - lacks, 0))
     after = PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
-    nothing, of_all = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
-    of_all[rows] = forgotten
-    by_row = nothing.copy()
-    by_row[rows] = np.where(begins < 0, -1, rows[np.maximum(begins, 0)]) if len(rows) else nothing[:0]
+    no_rows, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
+    is_forgotten[rows] = forgotten
+    begin_rows = no_rows.copy()
+    begin_rows[rows] = np.where(begins < 0, -1, rows[np.maximum(begins, 0)]) if len(rows) else no_rows[:0]
     lacking_ms = np.full(len(table.time), NEVER, np.int64)
     lacking_ms[rows] = lacking
-    return KnownSubKeys(np.unique(key), by_row, lacking_ms, of_all, after, is_lasting[remembered].astype(bool))
+    return KnownSubKeys(
+        np.unique(key), begin_rows, lacking_ms, is_forgotten, after, is_lasting[remembered].astype(bool)
+    )
 
 
 def panes_after(
     plan: HistoryPlan, memories: Mapping[int, KnownSubKeys], panes: Sequence[Segment], keys: pa.Array, watermark_ms: int
 ) -> Iterator[Segment]:
-    """Drop the panes of forgotten values from a page's panes, and add the present memory of some of its keys.
+    """Update a page's panes after a call: drop panes of forgotten values, and add the new memory of its keys.
 
-    `memories` are by the number of the panes; their keys are indexes into `keys`.
+    `memories` are the new memories by the number of their panes. Their keys are indexes into `keys`.
     """
     for segment in panes:
         history = plan.retained_panes.get(segment.panes)
-        now = memories.get(history.known_sub_keys) if history is not None else None
-        yield from [segment] if now is None else _without(segment, now, keys, is_remembered=segment.panes in memories)
-    for number, now in memories.items():
-        yield from appended_panes(plan.by_known_sub_keys[number], now.last, keys, watermark_ms)
+        memory = memories.get(history.known_sub_keys) if history is not None else None
+        yield from (
+            [segment] if memory is None else _without(segment, memory, keys, is_remembered=segment.panes in memories)
+        )
+    for number, memory in memories.items():
+        yield from appended_panes(plan.by_known_sub_keys[number], memory.last, keys, watermark_ms)
 
 
 def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
-    """Drop the forgotten sub-keys from a segment.
+    """Drop the rows of forgotten sub-keys from a segment of panes.
 
-    For the keys of `now`, a segment of the memory itself is dropped, because a newer one replaces it.
+    With `is_remembered` the segment contains a memory itself: its rows are dropped for each key of `now`, because a
+    newer memory replaces them.
     """
     block = segment.load()
-    number = TextNumbers(keys).of(block.keys).astype(np.int64)
-    has_memory = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[number][block.rows.key]
-    stays = ~has_memory
+    key_numbers = TextNumbers(keys).of(block.keys).astype(np.int64)
+    is_of_known_key = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[key_numbers][block.rows.key]
+    is_retained = ~is_of_known_key
     if not is_remembered:
-        rows_here = np.flatnonzero(has_memory)
-        stays[rows_here] = now.keeps(rows_of(block.rows, rows_here, number))
-    if stays.all():
+        rows_here = np.flatnonzero(is_of_known_key)
+        is_retained[rows_here] = now.keeps(rows_of(block.rows, rows_here, key_numbers))
+    if is_retained.all():
         return [segment]
-    rows = block.rows.take(np.flatnonzero(stays))
-    again = segment_of(block_of(block.keys, rows), segment.span_ms, segment.page) if len(rows) else None
-    return [] if again is None else [replace(again, panes=segment.panes)]
+    rows = block.rows.take(np.flatnonzero(is_retained))
+    rewritten = segment_of(block_of(block.keys, rows), segment.span_ms, segment.page) if len(rows) else None
+    return [] if rewritten is None else [replace(rewritten, panes=segment.panes)]
 
 
 def of_panes(memory: PaneRows, panes: PaneRows) -> PaneRows:
-    """Add the values that have panes, for keys without a memory: an earlier build wrote only panes."""
-    has = np.zeros(int(max(memory.key.max(initial=-1), panes.key.max(initial=-1))) + 1, bool)
-    has[memory.key] = True
-    rows = panes.take(~has[panes.key])
+    """Complete the memory with values that only have panes.
+
+    An earlier build stored no memory, so this is done for keys without one.
+    """
+    has_memory = np.zeros(int(max(memory.key.max(initial=-1), panes.key.max(initial=-1))) + 1, bool)
+    has_memory[memory.key] = True
+    rows = panes.take(~has_memory[panes.key])
     if not len(rows):
         return memory
     rows = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))

@@ -29,33 +29,36 @@ from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 
 def compact_page(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
-    """Compact the past of one page after a micro-batch that has reached it."""
+    """Compact the past of a page after a micro-batch has added to it: join small segments, and fold excess events."""
     events = tuple(segment for segment in histories.segments if not segment.panes)
     panes = tuple(segment for segment in histories.segments if segment.panes)
     joined = join_segments(replace(histories, segments=events), plan.stored_names, watermark_ms)
-    most = sum(segment.most for segment in joined.segments)
-    if most > plan.events_max + 1 + max(joined.loose, plan.events_max // 4):
+    events_estimate = sum(segment.most for segment in joined.segments)
+    if events_estimate > plan.events_max + 1 + max(joined.loose, plan.events_max // 4):
         events, panes = _limited(plan, joined.segments, panes, watermark_ms)
-        rest = sum(segment.most for segment in events) - plan.events_max - 1
+        excess = sum(segment.most for segment in events) - plan.events_max - 1
         # If the estimate stays above the limit, wait for another quarter of the limit before the next search.
-        joined = replace(joined, segments=events, loose=rest + plan.events_max // 4 if rest > 0 else 0)
+        joined = replace(joined, segments=events, loose=excess + plan.events_max // 4 if excess > 0 else 0)
     return replace(joined, segments=(*joined.segments, *joined_panes(plan, panes, watermark_ms)))
 
 
 def _limited(
     plan: HistoryPlan, segments: tuple[Segment, ...], panes: tuple[Segment, ...], watermark_ms: int
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-    """Drop the events of the page that no history uses. Return the remaining events, and panes of the dropped ones."""
+    """Drop events beyond the limit that no history uses.
+
+    Return the remaining segments, and the panes with the dropped events.
+    """
     blocks = [segment.load() for segment in segments]
-    whole = concat_blocks(blocks)
-    busy = np.bincount(whole.rows.key, minlength=len(whole.keys)) > plan.events_max + 1
-    if not busy.any():
+    all_events = concat_blocks(blocks)
+    is_busy_key = np.bincount(all_events.rows.key, minlength=len(all_events.keys)) > plan.events_max + 1
+    if not is_busy_key.any():
         return segments, panes
     limited: list[Segment] = []
-    is_used, panes = _used(plan, whole, busy, panes, watermark_ms)
+    is_used, panes = _used(plan, all_events, is_busy_key, panes, watermark_ms)
     numbers = np.concatenate([np.full(len(block), segment_index) for segment_index, block in enumerate(blocks)])
     # `whole` has the events key by key; the events of a key are in the order of the segments.
-    texts = TextNumbers(whole.keys)
+    texts = TextNumbers(all_events.keys)
     keys = np.concatenate([texts.of(b.keys)[b.rows.key] for b in blocks])
     order = np.argsort(keys, kind="stable")
     is_needed = np.empty(len(order), bool)
@@ -73,31 +76,33 @@ def _limited(
 def _used(
     plan: HistoryPlan, whole: Block, busy: np.ndarray, panes: tuple[Segment, ...], watermark_ms: int
 ) -> tuple[np.ndarray, tuple[Segment, ...]]:
-    """Mark the used events of the block, bool[H], and fold the others into panes. A key that is not busy uses all
-    events.
+    """Find the events that histories still use, and fold all others into panes.
+
+    Shapes: busy bool[K] marks the keys with too many events. The result bool[H] marks the used events of `whole`; a key
+    that is not busy uses all its events.
     """
-    looked_at = np.flatnonzero(busy[whole.rows.key])
-    table = _table(plan, Block(whole.keys, whole.rows.take(looked_at)))
+    busy_rows = np.flatnonzero(busy[whole.rows.key])
+    table = _table(plan, Block(whole.keys, whole.rows.take(busy_rows)))
     marked = np.zeros(len(table.time), np.uint8)
-    call, always = Call(table, panes=panes_of_keys(panes, whole.keys, busy)), np.full(len(marked), -(2**62), np.int64)
+    call, far_back = Call(table, panes=panes_of_keys(panes, whole.keys, busy)), np.full(len(marked), -(2**62), np.int64)
     foldable = [history for history in plan.histories if history.is_foldable]
-    still = {history.identity: call.sub_keys.still_counting(history) for history in foldable}
+    still_counting = {history.identity: call.sub_keys.still_counting(history) for history in foldable}
     for history in foldable:
         members = np.flatnonzero(call.windows.member(history))
-        _mark(members, table.key, table, always, history.events_max, marked)
+        _mark(members, table.key, table, far_back, history.events_max, marked)
         if history.is_first_of_window:
-            marked[_firsts(history, table, still[history.identity])] = 1
+            marked[_firsts(history, table, still_counting[history.identity])] = 1
     for code in plan.retained_ms:
-        _mark(np.flatnonzero(table.event_type == code), table.key, table, always, plan.events_max, marked)
+        _mark(np.flatnonzero(table.event_type == code), table.key, table, far_back, plan.events_max, marked)
     used = np.ones(len(whole), bool)
-    used[looked_at] = marked.astype(bool)
+    used[busy_rows] = marked.astype(bool)
     memories = {h.known_sub_keys: k for h in foldable if (k := call.sub_keys.memory_of(h, always=True)) is not None}
-    fresh = [*panes_after(plan, memories, panes, whole.keys, watermark_ms)]
+    new_panes = [*panes_after(plan, memories, panes, whole.keys, watermark_ms)]
     for history in plan.panes.values():
         if history.is_foldable:
-            rows = np.flatnonzero((still[history.identity] != 0) & (marked == 0))
-            fresh += appended_panes(history, call.fold(history, rows), whole.keys, watermark_ms)
-    return used, tuple(fresh)
+            rows = np.flatnonzero((still_counting[history.identity] != 0) & (marked == 0))
+            new_panes += appended_panes(history, call.fold(history, rows), whole.keys, watermark_ms)
+    return used, tuple(new_panes)
 
 
 def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:

@@ -26,7 +26,11 @@ from cep.kernels.layout import Int64
 
 
 def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
-    """Join the histories of pages, given with their numbers, -1 for parts without a page. No key is in two parts."""
+    """Join the histories of several pages into one object for a call.
+
+    `parts` are pairs of a page number and its histories; -1 is the number of histories without a page. No key is in two
+    parts.
+    """
     if not parts:
         return no_histories()
     if len(parts) > 1 and any(page < 0 for page, _ in parts):  # their tallies may be of different times
@@ -120,14 +124,17 @@ def partition_histories(
 
 
 def _cut(keys: pa.Array, rows: HistoryRows, part: Int64, parts_count: int) -> list[tuple[int, Block]]:
-    """Divide events by part and return (part, events) of each part with events. `part` is the part of each key."""
+    """Divide events among parts by their key. Return (part, events) for each part that has events.
+
+    Shapes: part int64[K] is the part of each key.
+    """
     row_part = part[rows.key]
     order = np.argsort(row_part, kind="stable")
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row_part, minlength=parts_count))])
     ordered = rows.take(order)
     shares = []
     for part_index in np.flatnonzero(np.diff(bounds)).tolist():
-        theirs = ordered.take(np.arange(bounds[part_index], bounds[part_index + 1]))
-        used, key = np.unique(theirs.key, return_inverse=True)
-        shares.append((part_index, Block(keys.take(pa.array(used)), theirs.of_keys(key.astype(np.int32)))))
+        part_rows = ordered.take(np.arange(bounds[part_index], bounds[part_index + 1]))
+        used_keys, key = np.unique(part_rows.key, return_inverse=True)
+        shares.append((part_index, Block(keys.take(pa.array(used_keys)), part_rows.of_keys(key.astype(np.int32)))))
     return shares

@@ -52,13 +52,15 @@ class CallKeys:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The past that a call reads. `keys` are the keys of the call, followed by other keys of strange pages.
+    """The past events that a call reads, and the values that it carries from the call before.
 
-    Shapes: page int32[H], the index in `facts` of each row's page; segment, row int64[H], the row's place in
-    `segments`. `is_carried` is False while a key may have more events than a history counts; then nothing is carried.
-    `carried` names the carried histories: only the events that leave their windows are read, and all events of strange
-    pages. The same holds for `counted` and `ranked` histories, except for keys whose value is unknown: `begun` bool[K]
-    by name marks these keys, whose whole windows are read. `before` are the values carried until now.
+    `keys` are the keys of the call, followed by other keys of strange pages. Shapes: page int32[H], the index in
+    `facts` of each row's page; segment, row int64[H], the row's place in `segments`.
+
+    `is_carried` is False while a key may have more events than a history counts; then nothing is carried. `carried`
+    names the histories with a carried value: of their events, only those are read that leave a window, and all events
+    of strange pages. A key without a carried value is marked in `begun`, bool[K] by the name of the history; its whole
+    window is read. `before` are the carried values.
     """
 
     keys: pa.Array
@@ -81,11 +83,12 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A selection of events in segments: those later than `back_ms`, of keys bool[K + 1] by number.
+    """A request to read past events: events later than `back_ms`, of the marked keys (bool[K + 1] by number).
 
-    With `by`, only the classes by these fields that have new events or events that leave. With `is_latest`, only the
-    latest event of each class, of one event type unless that is -1. After `until_ms`, only the first event of each key
-    and type. `is_begun`: all events of keys of which nothing is carried yet.
+    `by`: read only events that share the values of these fields with a new event or an event that leaves. `is_latest`:
+    read only the latest event of each such group, of one event type unless that is -1. `until_ms`: after this time,
+    read only the first event of each key and type. `is_begun`: read all events of keys for which nothing is carried
+    yet.
     """
 
     back_ms: int
@@ -99,9 +102,10 @@ class _Look:
     def mark(
         self, classes: Wanted | None, block: Block, rows: records.BlockRows, number: Int32, chosen: np.ndarray
     ) -> None:
-        """Set chosen bool[N] for the selected events of a block, whose keys have these numbers.
+        """Set chosen bool[N] to True for the events of a block that the request selects.
 
-        `rows` are the block's `read_only_rows`, `wanted` are classes. A key that has its first event is finished.
+        `rows` are the block's `read_only_rows`, `number` the numbers of its keys, `classes` the groups of `by`. With
+        `until_ms`, a key whose first event is found is taken out of the request.
         """
         request = records.BlockRequest(number, self.keys)
         if classes is not None:
@@ -144,17 +148,17 @@ class _Opened:
         )
 
     def chosen(self, looks: list[_Look], latest: list[Latest], new: NewEvents) -> list[Int64]:
-        """For each block, return the events that leave and the selected ones, ascending."""
+        """Return the rows to read of each block, ascending: events that leave a window or that a request selects."""
         if not looks and not latest:
             nothing = np.empty(0, np.int64)
             return [
                 np.flatnonzero(self.leaving[block_index]) if block_index in self.leaving else nothing
                 for block_index in range(len(self.blocks))
             ]
-        of_latest = [classes.rows(len(self.blocks)) for classes in latest]
+        latest_rows = [classes.rows(len(self.blocks)) for classes in latest]
         others = [look for look in looks if not look.is_latest]
         if len(latest) == 1 and not others and not self.leaving:
-            return of_latest[0]
+            return latest_rows[0]
         classes_by_fields = {look.by: self._wanted(look.by, new) for look in others if look.by}
         rows_by_block = []
         for block_index, (block, number) in enumerate(zip(self.blocks, self.numbers, strict=True)):
@@ -162,7 +166,7 @@ class _Opened:
             read_only_rows = records.BlockRows(*block.read_only_rows)
             for look in others:
                 look.mark(classes_by_fields.get(look.by), block, read_only_rows, number, chosen)
-            for rows in of_latest:
+            for rows in latest_rows:
                 chosen[rows[block_index]] = True
             rows_by_block.append(np.flatnonzero(chosen))
         return rows_by_block
@@ -174,7 +178,7 @@ class _Opened:
         return Wanted(np.concatenate([fresh, *leaving_codes]))
 
     def _latest(self, look: _Look, new: NewEvents) -> Latest:
-        """Return the classes of new events and of events that leave, to search for the latest event of each."""
+        """Prepare the search for the latest event of each class: the values of a field in new and in leaving events."""
         (name,) = look.by
         column = new.batch.columns[name]
         numbers, columns, codes = [new.key], [column], [class_codes(self.texts.hashed, new.key, [column])]
@@ -259,7 +263,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
 
 @dataclass(frozen=True, slots=True)
 class _RowsOfBlocks:
-    """The rows that are read, as in `Reached`."""
+    """The past events that a call reads. Shapes as in `Reached`."""
 
     rows: HistoryRows
     page: Int32
@@ -267,10 +271,10 @@ class _RowsOfBlocks:
     row: Int64
 
     def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _RowsOfBlocks:
-        """Add the latest events of classes, which have a single field, in time order.
+        """Add the latest event of each class, in time order. These events have only the field of the class.
 
-        Events that leave a window are left out, because they are already there with all fields. The added events have
-        no place in a segment, because no caller needs it.
+        Events that leave a window are not added again, because they are already present with all fields. The added
+        events have the segment -1, because no caller needs it.
         """
         leaves = np.zeros(len(rows), bool)
         for lows, high in edges:
@@ -280,20 +284,23 @@ class _RowsOfBlocks:
         nowhere = np.full(len(rows), -1)
         if not len(self.rows):
             return _RowsOfBlocks(rows, page, nowhere, nowhere)
-        both = concat_rows([self.rows, rows])
-        order = np.argsort(both.time_ms, kind="stable")
+        all_rows = concat_rows([self.rows, rows])
+        order = np.argsort(all_rows.time_ms, kind="stable")
         page, segment, row = (
             np.concatenate([mine, more])[order]
             for mine, more in ((self.page, page), (self.segment, nowhere), (self.row, nowhere))
         )
-        return _RowsOfBlocks(both.take(order), page, segment, row)
+        return _RowsOfBlocks(all_rows.take(order), page, segment, row)
 
 
 def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
     leaving: Mapping[int, np.ndarray],
 ) -> _RowsOfBlocks:  # fmt: skip
-    """Return the chosen rows of blocks, and all rows of strange pages. `place_of` is the page of each block."""
+    """Read the chosen rows of each block, and all rows of strange pages.
+
+    `place_of` is the index of each block's page.
+    """
     parts: list[HistoryRows] = []
     rows: list[Int64] = [np.empty(0, np.int64)]
     for block_index, (block, number, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
@@ -332,7 +339,11 @@ def _goes(
     texts: TextNumbers, keys_count: int, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int],
     place: Mapping[int, int],
 ) -> Int64:  # fmt: skip
-    """int64[K]: the largest number of events of each key that may leave a window."""
+    """Return an upper bound of the number of events of each key that leave a window in this call: int64[K].
+
+    `edge` is the interval (per page, from `lows` to `high`, in ms) in which events leave; `at_edges` are the blocks
+    that it crosses.
+    """
     counted = np.zeros(keys_count + 1, np.int64)
     lows, high = edge
     for segment, block in at_edges.items():
@@ -359,9 +370,9 @@ def _begun(history: HistoryColumn, before: Tallied, comes: Int64, goes: Int64) -
 def _looks(
     plan: HistoryPlan, carried: frozenset[str], begun: Mapping[str, np.ndarray] | None, new: NewEvents, first_ms: int
 ) -> Iterator[_Look]:
-    """Select the events to read in the windows of an event at this time and later ones.
+    """Decide which past events must be read for new events from `first_ms` on, as one request per group of histories.
 
-    If `begun` is None, nothing is carried: events beyond the limit count by key, not by sub-key.
+    If `begun` is None, nothing is carried, and events beyond the limit count by key and not by sub-key.
     """
     touched = np.zeros(new.keys_count + 1, bool)  # the last entry: keys of other calls
     touched[new.key] = True
@@ -399,8 +410,9 @@ def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> t
 def _numbered(
     keys: pa.Array, texts: TextNumbers, blocks: list[Block], strange: list[bool]
 ) -> tuple[pa.Array, list[Int32]]:
-    """Return the keys, followed by keys that only strange pages have; and by block the index of each of its keys, or
-    -1.
+    """Return all keys, and for each block the index of each of its keys, -1 for keys that are not read.
+
+    The keys of the call come first; keys that only strange pages have are appended.
     """
     numbers = [texts.of_hashed(hashed_keys(block)) for block in blocks]
     others = [
@@ -419,9 +431,9 @@ def _numbered(
 
 
 def extended_segments(reached: Reached, span: Int8, span_ms: Int64) -> dict[Segment, Segment]:
-    """Return the segments of strange pages that the present rules retain longer, each with its new form.
+    """Return the segments of strange pages that the present rules retain longer than before, each with its new form.
 
-    Shapes: span int8[H] and span_ms int64[H], of the rows: how long after each row a window may include it.
+    Shapes: span int8[H] and span_ms int64[H], by row of `reached`: for how long after the row a window may include it.
     """
     extended: dict[Segment, Segment] = {}
     for index, segment in enumerate(reached.segments):

@@ -40,8 +40,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class _ValueRows:
-    """Rows that read or add to a value, sorted by key and event order. Their keys may have more values than they
-    remember.
+    """Rows that read or add to a value of a sub-key, sorted by key and event order. Only keys at their limit of values.
 
     Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count; value int64[M], the number of each row's value,
     below `values_count`.
@@ -55,44 +54,45 @@ class _ValueRows:
 
 
 def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8) -> Remembered:
-    """Return the windows, by sub-key, of a history that one event decides; `member` uint8[N] marks the rows that count.
+    """Shorten the windows of a history by sub-key so that they contain only values that the key still remembers.
 
-    Cost: O(members) if no key reaches its limit of values, otherwise O(rows · log rows) for the rows of such keys.
+    Shapes: member uint8[N], 1 for rows that count. Cost: O(members) if no key has reached its limit of values,
+    otherwise O(rows · log rows) for the rows of such keys.
     """
-    nothing = np.zeros(len(windows.events), np.uint8)
+    no_windows = np.zeros(len(windows.events), np.uint8)
     is_full = _full_keys(table, windows)
     if not is_full.any():
-        return Remembered(windows, nothing, nothing)
+        return Remembered(windows, no_windows, no_windows)
     value_rows = _rows_of_values(history, table, windows, member, is_full)
     is_unknown, lacking_ms = (
         _not_first(value_rows) if history.is_first else _not_last(value_rows, table.time[value_rows.rows])
     )
-    by_row = np.full(len(table.time), NEVER, np.int64)  # NEVER: the value is remembered
-    by_row[value_rows.rows[is_unknown]] = lacking_ms[is_unknown]
-    unknown = np.zeros(len(table.time), bool)
-    unknown[value_rows.rows] = is_unknown
-    new = table.new_rows[windows.events]
-    before = np.maximum(windows.highs - 1, 0)
-    has_itself = (windows.highs > windows.lows) & (windows.rows[before] == new)
-    lows = np.where(unknown[new], windows.highs - has_itself, windows.lows)
-    may_lack = by_row[new] > opens_ms(history.expr.window, table.time[new])
+    lacking_ms_by_row = np.full(len(table.time), NEVER, np.int64)  # NEVER: the value is remembered
+    lacking_ms_by_row[value_rows.rows[is_unknown]] = lacking_ms[is_unknown]
+    is_unknown_row = np.zeros(len(table.time), bool)
+    is_unknown_row[value_rows.rows] = is_unknown
+    new_event_rows = table.new_rows[windows.events]
+    last_members = np.maximum(windows.highs - 1, 0)
+    has_itself = (windows.highs > windows.lows) & (windows.rows[last_members] == new_event_rows)
+    lows = np.where(is_unknown_row[new_event_rows], windows.highs - has_itself, windows.lows)
+    may_lack = lacking_ms_by_row[new_event_rows] > opens_ms(history.expr.window, table.time[new_event_rows])
     # The last event of a window that includes the event itself is never missing.
     cut = may_lack & (history.is_first | ~has_itself)
-    dropped = may_lack & (member[new] != 0)
+    dropped = may_lack & (member[new_event_rows] != 0)
     return Remembered(replace(windows, lows=lows), cut.astype(np.uint8), dropped.astype(np.uint8))
 
 
 def _full_keys(table: HistoryTable, windows: Members) -> np.ndarray:
-    """bool[K]: the keys that have reached their limit of values."""
+    """Mark the keys that have reached their limit of remembered values. Returns: bool[K]."""
     is_full = np.zeros(table.keys_count, bool)
     if len(windows.rows) < HISTORY_VALUES_MAX:
         return is_full
     key = table.key[windows.rows]
     if np.bincount(key).max() < HISTORY_VALUES_MAX:
         return is_full
-    key_of = np.full(int(windows.segment.max()) + 1, -1, np.int64)
-    key_of[windows.segment[windows.rows]] = key
-    is_full[:] = np.bincount(key_of[key_of >= 0], minlength=table.keys_count) >= HISTORY_VALUES_MAX
+    key_of_segment = np.full(int(windows.segment.max()) + 1, -1, np.int64)
+    key_of_segment[windows.segment[windows.rows]] = key
+    is_full[:] = np.bincount(key_of_segment[key_of_segment >= 0], minlength=table.keys_count) >= HISTORY_VALUES_MAX
     return is_full
 
 
@@ -108,9 +108,10 @@ def _rows_of_values(
 
 
 def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
-    """Mark the rows whose value is not among the last ones of its key.
+    """Mark the rows whose value is not among the values that came last for its key, so that the key has forgotten it.
 
-    Returns bool[M], and int64[M]: the time of the last event of the value that is forgotten next; NEVER if no value is.
+    Returns: bool[M], and int64[M]: the time of the last event of the value that is forgotten next, NEVER if no value
+    is.
     """
     count, place = len(value_rows.rows), np.arange(len(value_rows.rows))
     key_of = np.empty(value_rows.values_count, np.int64)
@@ -131,15 +132,15 @@ def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64
 
 
 def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
-    """Mark the rows that come after the key's first values, when its memory is full.
+    """Mark the rows whose value is not among the first values of its key, so that the full key never remembered it.
 
-    Returns bool[M], and int64[M] of TIME_MS_MAX, because there is no window.
+    Returns: bool[M], and int64[M] of TIME_MS_MAX, because there is no window.
     """
     count = len(value_rows.rows)
     members = np.flatnonzero(value_rows.member)
-    first = np.full(value_rows.values_count, count, np.int64)
-    first[value_rows.value[members[::-1]]] = members[::-1]  # the first row of each value wins
-    firsts = np.sort(first[first < count])
+    first_row = np.full(value_rows.values_count, count, np.int64)
+    first_row[value_rows.value[members[::-1]]] = members[::-1]  # the first row of each value wins
+    firsts = np.sort(first_row[first_row < count])
     key = value_rows.key[firsts]
     rank = np.arange(len(firsts)) - np.searchsorted(key, key)
     is_remembered = np.zeros(count + 1, bool)
@@ -147,5 +148,5 @@ def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
     is_full = firsts[rank == HISTORY_VALUES_MAX - 1]  # for each key, the row that fills its memory
     full_at = np.full(int(value_rows.key.max(initial=-1)) + 1, count, np.int64)
     full_at[value_rows.key[is_full]] = is_full
-    is_unknown: np.ndarray = ~is_remembered[first][value_rows.value] & (np.arange(count) > full_at[value_rows.key])
+    is_unknown: np.ndarray = ~is_remembered[first_row][value_rows.value] & (np.arange(count) > full_at[value_rows.key])
     return is_unknown, np.full(count, TIME_MS_MAX, np.int64)

@@ -37,36 +37,41 @@ class Pinned:
 
 
 def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: float) -> Pinned:
-    """Pin the events of the table that can decide a value alone. A key has `per_key` events on average."""
+    """Choose the events that stay in memory as single events (pinned), because one of them can become a value later.
+
+    A key has `per_key` events on average. A history that would pin too many events is returned as crowded instead.
+    """
     table = call.table
     is_pinned = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
-    most = _carried_max(int((np.bincount(table.key) > 0).sum()), per_key)
-    crowded = set()
+    events_max = _carried_max(int((np.bincount(table.key) > 0).sum()), per_key)
+    crowded_histories = set()
     for history in plan.histories:
         if not call.windows.is_pinned(history):
             continue
         opens = opens_ms(history.expr.window, latest_ms)[table.key]
         decides = kind_of(history).pin(call, history, opens)
         assert decides is not None, "its kind pins events"
-        if history.is_sparse and decides.sum() > most:
-            crowded.add(history.identity)
+        if history.is_sparse and decides.sum() > events_max:
+            crowded_histories.add(history.identity)
             continue
         if history.is_single and history.by:
             _forget_sub_keys(decides, table.key, is_first=history.is_first)
         is_pinned |= decides
     rows = np.flatnonzero(is_pinned)
-    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded))
+    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded_histories))
 
 
 def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) -> Tallied:
-    """Move all carried numbers to the clock. A key has `per_key` events on average."""
+    """Return all carried tallies as they are at `clock_ms`. A key has `per_key` events on average."""
     tallied = {history.tally: history for history in plan.histories if call.windows.is_tallied(history)}
-    of_one = {h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)}
+    numbers_by_identity = {
+        h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)
+    }
     by_key: dict[str, Int64] = {}
     by_sub_key: dict[str, SubTallies] = {}
     crowded = set()
-    for name, history in [*tallied.items(), *of_one.items()]:
+    for name, history in [*tallied.items(), *numbers_by_identity.items()]:
         carry = kind_of(history).carry(call, history, clock_ms)
         entries = carry.by_sub_key.get(name)
         if not carry.is_exact or (entries is not None and _are_many(entries, per_key)):
@@ -88,9 +93,9 @@ def _carried_max(keys_count: int, per_key: float) -> float:
 
 
 def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
-    """Clear the flags of sub-keys beyond the limit, which their key has forgotten (remembered.py).
+    """Clear the flags in `decides` of events whose sub-key is forgotten, because the key has too many (remembered.py).
 
-    With `is_first` these are the newest sub-keys, otherwise the oldest.
+    With `is_first` the newest sub-keys are forgotten, otherwise the oldest.
     """
     rows = np.flatnonzero(decides)
     counts = np.bincount(key[rows])

@@ -25,10 +25,10 @@ Int8 = NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class HistoryRows:
-    """Retained events, sorted by key; the events of a key are in event order.
+    """Past events that windows may still need, sorted by key; the events of a key are in event order.
 
     Shapes: key int32[H], ascending indexes into a list of keys that the caller holds; event_type, time_ms int64[H];
-    span int8[H], where no window includes the event 2^span ms after it; columns are Arrow arrays of length H.
+    span int8[H]: after 2^span ms no window includes the event; columns are Arrow arrays of length H.
     """
 
     key: Int32
@@ -58,7 +58,7 @@ class HistoryRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Retained events with their keys text[K]. Each key has at least one event.
+    """Past events together with their keys text[K]. Each key has at least one event.
 
     `codes`, `hashed`, `values` and `views` are caches, computed once from the events (classes.py).
     """

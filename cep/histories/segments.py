@@ -28,9 +28,10 @@ def reachable_segments(segments: Sequence[Segment], span_max_ms: int, watermark_
 
 
 def join_segments(histories: Histories, columns: Collection[str], watermark_ms: int) -> Histories:
-    """Join small segments where there are many, and drop columns that no rule reads from rewritten segments.
+    """Join small segments of a page into larger ones, and rewrite one segment that has many expired events.
 
-    `columns` are the columns that rules read now. All segments belong to one page and contain events, not panes.
+    `columns` are the columns that rules read now; a rewritten segment has no others. The segments contain events, not
+    panes.
     """
     segments = list(histories.segments)
     start = _joined_from([len(segment) for segment in segments])

@@ -41,7 +41,7 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """The past events of a period, or panes.
+    """A block of past events of one period, or of panes. It is loaded from the store only when a window reaches it.
 
     `span_ms`: how long after its youngest event a window may reach it. `spans` counts its events by `HistoryRows.span`;
     `most` is the event count of its busiest key. `stored` is None while it is only in memory. `page` is the number of
@@ -75,12 +75,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """Facts about a page: which rules its head and segments can serve.
+    """Facts about a page: which histories its head and segments can serve.
 
-    `clock_ms`: the time of its tallies. `identities`: the histories whose events it retains. `carried`: its tallies,
-    and the sparse histories whose deciding events are all pinned. `crowded`: tallies and sparse histories that would be
-    too large, so that windows are read instead. `panes`: the panes that it has had since it was created, or since a
-    rule asked for them.
+    `clock_ms`: the time of its tallies. `identities`: the histories whose events it retains. `carried`: the histories
+    whose tallies, or whose deciding events, it has. `crowded`: the histories whose tallies or deciding events would be
+    too many, so that windows are read instead. `panes`: the panes that are complete since the page was created, or
+    since a rule asked for them.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -196,10 +196,7 @@ def segment_of(block: Block, span_ms: int, page: int = -1) -> Segment:
 
 
 def tally_width(name: str) -> int:
-    """Return the number of integers in a tally of this identity.
-
-    kernels/histories/float_sums.py draws the tallies of floats, kernels/histories/bands.py the tallies of ranks.
-    """
+    """Return the number of integers in a tally, from the ending of its name."""
     if name.endswith((DIFFERENT, BAND)):
         return _COUNT_WIDTH
     if name.endswith(RANKS):

@@ -95,10 +95,10 @@ class HistoryTable:
         return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
 
     def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
-        """Return the segment of each row, and the rows sorted by segment, for a sub-key of these columns; () is the key
-        alone.
+        """Group the rows by key and by the values of the columns `by`; () groups by key alone.
 
-        Rows without a value of the sub-key have a segment of their own; they never count.
+        Returns: the segment (group number) of each row, and the rows sorted by segment. Rows without a value in one of
+        the columns have segments of their own, which never count.
         """
         if by not in self._segments:
             segment, count = self.key, self.keys_count
@@ -146,9 +146,10 @@ def empty_places(count: int) -> Int32:
 def build_table(
     plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
 ) -> HistoryTable:
-    """Return the table of the stored rows, of which the first ones are pinned, and all new events.
+    """Build the table that conditions of histories read: the stored past events, then the new events of each key.
 
-    The stored rows of a key keep their order. If they are `mixed`, they are sorted by time.
+    The first `pinned_count` stored rows are pinned events. The stored rows of a key keep their order. If they are
+    `mixed`, they are sorted by time.
     """
     stored_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
@@ -223,10 +224,10 @@ def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls:
 def _evaluate(
     plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8
 ) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
-    """Evaluate conditions and arguments.
+    """Evaluate the conditions and arguments of histories on each row.
 
-    Returns the rows where each condition holds, and by the identity of a history how many of its numbers exceeded 64
-    bits.
+    Returns: uint8[conditions, N], 1 where a condition holds; and by the identity of a history, how many of its numbers
+    exceeded 64 bits.
     """
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)

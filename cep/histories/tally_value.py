@@ -15,7 +15,7 @@ from cep.nfa.histories import HistoryColumn
 
 
 def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
-    """Return the value of a history from its tally int64[1, W] at the page's clock."""
+    """Compute the value of a history from one tally, int64[1, W]."""
     count = int(tally[0, 0])
     if history.expr.fn == "count" or history.expr.argument is None:
         return count

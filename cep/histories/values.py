@@ -52,13 +52,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class HistoryValues:
-    """The columns of histories for the new events of one call, in event order, and the past after them.
+    """The result of a call: the values of all histories at its new events, in event order, and the key's next past.
 
     `slots`: values and null flags by column of the event table; `texts`: the same for text. `histories` is the past of
     all keys from now on. `incomplete` names the values that lack older events or have them folded (incomplete.py).
     `overflows` counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded
-    events, `cut` values that may lack events of a sub-key. `dropped` counts events that are not remembered or that made
-    their key forget another sub-key.
+    events, `cut` values that may lack events of a sub-key, `dropped` events that are not remembered or that made their
+    key forget another sub-key.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -85,7 +85,7 @@ class _Looked:
 def history_values(
     plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, watermark_ms: int
 ) -> HistoryValues:
-    """Compute every history of a program at every new event. Inputs are not changed.
+    """Compute every history of a program at every new event, and the past for the next call. Inputs are not changed.
 
     Cost: O(N) for each history, over the new events and the past events that are read (reach.py). Percentiles that read
     whole windows cost O(N log N).
@@ -108,14 +108,14 @@ def history_values(
     if watermark_ms < TIME_MS_MAX:  # otherwise no event follows
         after = _past_after(plan, histories, looked, clock_ms, watermark_ms)
     overflows = answers.overflows + Counter(looked.table.overflows)
-    counts = answers.folded, answers.dropped, answers.cut
-    return HistoryValues(slots, texts, after, answers.incomplete(), overflows, *counts)
+    window_counts = answers.folded, answers.dropped, answers.cut
+    return HistoryValues(slots, texts, after, answers.incomplete(), overflows, *window_counts)
 
 
 def _look(
     plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int
 ) -> _Looked:
-    """Choose the past events and place them before the new ones: steps 1 and 2."""
+    """Read the past events that the call needs, and build the table of past and new events: steps 1 and 2."""
     reached = reach(plan, histories, call_keys, new, clock_ms)
     new = replace(new, keys_count=len(reached.keys))
     touched = np.zeros(new.keys_count, bool)
@@ -129,20 +129,22 @@ def _look(
 
 
 def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms: int, watermark_ms: int) -> Histories:
-    """Retain, pin and carry events and numbers: step 4."""
+    """Return the past for the next call: retained events, pinned events, tallies and new panes: step 4."""
     reached, table, call = looked.reached, looked.table, looked.call
-    elsewhere = unexpired(plan, looked.pinned.take(np.flatnonzero(~looked.touched[looked.pinned.key])), watermark_ms)
+    pinned_of_other_keys = unexpired(
+        plan, looked.pinned.take(np.flatnonzero(~looked.touched[looked.pinned.key])), watermark_ms
+    )
     per_key = len(before) / max(len(before.keys), 1)
     pinned_now = pinned_after(plan, call, watermark_ms, per_key)
-    rows = concat_rows([elsewhere, pinned_now.rows])
+    rows = concat_rows([pinned_of_other_keys, pinned_now.rows])
     if reached.is_strange.any():  # some newly pinned events are older than the pinned ones
         rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
     tallied = tallies_after(plan, call, clock_ms, per_key)
     span_ms = spans_after(plan, call)
-    longer = _extended(reached, table, span_ms)
-    old = reachable_segments([longer.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
+    extended = _extended(reached, table, span_ms)
+    reachable = reachable_segments([extended.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
     panes = call.new_panes(plan.approximate.values(), reached.keys, watermark_ms)
-    segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *panes)
+    segments = (*reachable, *appended(table, span_ms, reached.keys, watermark_ms), *panes)
     facts = PageFacts(panes=frozenset(plan.retained_panes))
     if reached.is_carried:
         carried = reached.carried - pinned_now.crowded - tallied.crowded
@@ -152,18 +154,18 @@ def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms:
 
 
 def _with_keys(keys: pa.Array, after: Histories) -> Histories:
-    """Give the past only the call's keys that have a pinned event or a tally."""
-    used = np.zeros(len(keys), bool)
-    used[after.pinned.key] = True
+    """Restrict the past to keys that have a pinned event or a tally, and renumber these keys."""
+    is_used = np.zeros(len(keys), bool)
+    is_used[after.pinned.key] = True
     for tally in after.tallies.values():
-        used |= tally[:, 0] != 0
+        is_used |= tally[:, 0] != 0
     for entries in after.sub_tallies.values():
-        used[entries.key] = True
-    number = (np.cumsum(used) - 1).astype(np.int32)
-    pinned = sort_rows(after.pinned.of_keys(number[after.pinned.key]))
-    tallies = {name: tally[used] for name, tally in after.tallies.items()}
-    subs = {name: entries.of_keys(number[entries.key]) for name, entries in after.sub_tallies.items()}
-    return replace(after, keys=keys.filter(pa.array(used)), pinned=pinned, tallies=tallies, sub_tallies=subs)
+        is_used[entries.key] = True
+    new_number = (np.cumsum(is_used) - 1).astype(np.int32)
+    pinned = sort_rows(after.pinned.of_keys(new_number[after.pinned.key]))
+    tallies = {name: tally[is_used] for name, tally in after.tallies.items()}
+    sub_tallies = {name: entries.of_keys(new_number[entries.key]) for name, entries in after.sub_tallies.items()}
+    return replace(after, keys=keys.filter(pa.array(is_used)), pinned=pinned, tallies=tallies, sub_tallies=sub_tallies)
 
 
 def _extended(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[Segment, Segment]:

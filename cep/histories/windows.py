@@ -71,9 +71,10 @@ class Windows:
     # ------------------------------------------------------------------------------------------------ members
 
     def member(self, history: HistoryColumn) -> UInt8:
-        """Return 1 for each row that counts.
+        """Mark the rows that count for a history, uint8[N] of 0 and 1.
 
-        Null arguments do not count, except for `last` and `first`: there the last event is the last one, null or not.
+        A row with a null argument does not count. For `first` and `last` it does: they return the value of the event,
+        null or not.
         """
         value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
         pinned = history.identity if self.is_pinned(history) else ""
@@ -87,7 +88,7 @@ class Windows:
         return self._members[key]
 
     def _is_looked_at(self, history: HistoryColumn) -> np.ndarray:
-        """bool[N]: the sorted rows that the history reads: pinned events, or events of segments.
+        """Mark the rows that a history reads, bool[N]: new events, and either pinned events or the events of segments.
 
         A strange page has no pinned event for the history yet, so all its rows are read. A history in panes reads the
         events that are in no pane yet.
@@ -119,9 +120,9 @@ class Windows:
     # ------------------------------------------------------------------------------------------------ windows
 
     def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
-        """Find the window of each new event.
+        """Return the window of a history at each new event; histories with equal windows share one result.
 
-        With `by_key` the window has members of all sub-keys. With `rounded` its far edge is at a pane.
+        With `by_key` the window has members of all sub-keys. With `rounded` its far edge is at the start of a pane.
         """
         expr, by = history.expr, () if by_key else history.by
         # A function without a window leaves out the event under test. `first_seen` includes it: a new value is first
@@ -148,6 +149,7 @@ class Windows:
     def _find(
         self, history: HistoryColumn, by: tuple[int, ...], limit: int, *, previous: bool, rounded: bool
     ) -> Members:
+        """Search the window of each new event among the rows of its segment, in one pass."""
         table = self._table
         segment, order = table.segments(by)
         new = table.new_rows
@@ -178,7 +180,7 @@ class Windows:
     # -------------------------------------------------------------------------------------------------- moves
 
     def moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:
-        """Return for each member if it enters, if it may leave, and if it has left at the clock after the call."""
+        """Return how each member moves a carried tally: whether it enters, leaves, and is gone when the call ends."""
         windows, reached = self.windows_of(history), self._reached
         assert reached is not None, "tallies are carried"
         window, rows = history.expr.window, windows.rows

@@ -32,7 +32,10 @@ FLOAT = Type(Kind.FLOAT)
 
 
 class Constants:
-    """The pool of constants of a program. Text is resolved to a dictionary code for each batch."""
+    """The pool of constants of a program: each value has one slot.
+
+    Text is resolved to a dictionary code for each batch.
+    """
 
     def __init__(self) -> None:
         self.slots: list[int] = []
@@ -105,6 +108,7 @@ class Lowering(ABC):
         return self.emit(o.CONST, self.constants.add(value, is_float), 0)
 
     def _lower_node(self, expr: Expr) -> int:
+        """Emit the instructions of an expression by its kind. Return the register of its value."""
         if isinstance(expr, Const):
             return self.constant(expr.value, expr.type.is_float)
         if isinstance(expr, CurrentField):
@@ -140,6 +144,10 @@ class Lowering(ABC):
         return compare_twofold(self, expr)
 
     def _binary(self, expr: Binary) -> int:
+        """Emit an operator with two operands: comparison, `and`, `or` or arithmetic.
+
+        Return the register of its value.
+        """
         op, left, right = expr.op, expr.left, expr.right
         if op in _COMPARISONS and has_average(expr):
             return self._averages_compared(expr)
@@ -182,6 +190,7 @@ class Lowering(ABC):
         return result
 
     def _call(self, expr: Call) -> int:
+        """Emit a call of a function. Return the register of its value."""
         if expr.fn in COLUMN_FUNCTIONS:
             return self.emit(o.COLUMN, self.columns.computed(expr))
         if expr.fn in ROUNDING:
@@ -202,6 +211,10 @@ class Lowering(ABC):
         return self.emit(_FLOAT_FUNCTIONS[expr.fn], floats[0])
 
     def _rounded(self, expr: Call) -> int:
+        """Emit `round`, `floor` or `ceil`.
+
+        A decimal is an integer number of small units, so it is rounded by integer division.
+        """
         value, source = self.lower(expr.arguments[0]), _type(expr.arguments[0])
         if source.is_float:
             digits = expr.arguments[1] if expr.fn == "round" else None
@@ -225,6 +238,7 @@ class Lowering(ABC):
         return self.emit(o.ADD, self._quotient(register, divisor), self.emit(o.NE, rest, self.constant(0)))
 
     def _rounded_float(self, fn: str, value: int, digits: int) -> int:
+        """Emit `floor`, `ceil` or `round` (half away from zero, to `digits` decimal places) of a float."""
         if fn == "floor":
             return self.emit(o.FFLOOR, value)
         if fn == "ceil":
@@ -241,7 +255,10 @@ class Lowering(ABC):
         return self.emit(o.SELECT, negative, self.emit(o.FNEG, nearest), nearest)
 
     def _distance(self, degrees: list[int]) -> int:
-        """Great-circle distance by the haversine formula (Sinnott, "Virtues of the Haversine", 1984)."""
+        """Emit the great-circle distance in km between two points: lat1, lon1, lat2, lon2 in degrees.
+
+        It is the haversine formula (Sinnott, "Virtues of the Haversine", 1984).
+        """
         factor = self.constant(math.pi / 180.0, is_float=True)
         half = self.constant(0.5, is_float=True)
         lat1, lon1, lat2, lon2 = (self.emit(o.FMUL, d, factor) for d in degrees)
@@ -335,41 +352,41 @@ class VectorCode(Lowering):
 
 
 def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], derived: Sequence[int]) -> VectorProgram:
-    """Assign machine registers: a register is free after the last instruction that reads it.
+    """Assign machine registers to instructions, so that a register is reused after the last instruction that reads it.
 
-    Each instruction's target is its index; `predicates` and `derived` are the indexes of the results.
-    Cost: a loop over the instructions.
+    Each instruction's target is its own index before. `predicates` and `derived` are the indexes of the instructions
+    whose values are results. Cost: a loop over the instructions.
     """
     last_use = dict.fromkeys((*predicates, *derived), len(instructions))
     read = [tuple(dict.fromkeys(_register_operands(op, operands))) for op, _, *operands in instructions]
-    for index, used in enumerate(read):
-        for operand in used:
+    for index, operands_read in enumerate(read):
+        for operand in operands_read:
             last_use[operand] = max(last_use.get(operand, 0), index)
-    free: list[int] = []
+    free_registers: list[int] = []
     size = 0
-    home: list[int] = []
+    register_of: list[int] = []
     code: list[Instruction] = []
     for index, (op, _target, *operands) in enumerate(instructions):
         for position in register_positions(op):
-            operands[position] = home[operands[position]]
-        if free:
-            home.append(free.pop())
+            operands[position] = register_of[operands[position]]
+        if free_registers:
+            register_of.append(free_registers.pop())
         else:
-            home.append(size)
+            register_of.append(size)
             size += 1
-        code.append((op, home[index], operands[0], operands[1], operands[2]))
-        free.extend(home[x] for x in read[index] if last_use[x] == index)
+        code.append((op, register_of[index], operands[0], operands[1], operands[2]))
+        free_registers.extend(register_of[x] for x in read[index] if last_use[x] == index)
     return VectorProgram(
         np.array(code, np.int32).reshape(-1, o.MACHINE_WIDTH),
         max(size, 1),
-        np.array([home[r] for r in predicates], np.int32),
-        np.array([home[r] for r in derived], np.int32),
+        np.array([register_of[r] for r in predicates], np.int32),
+        np.array([register_of[r] for r in derived], np.int32),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class VectorProgram:
-    """Finished vector code: its instructions, number of registers, and the registers of results."""
+    """Code that evaluates conditions over columns: its instructions, number of registers, and registers of results."""
 
     code: np.ndarray
     machine_size: int
@@ -377,9 +394,9 @@ class VectorProgram:
     derived_registers: np.ndarray
 
     def below(self, counts: Int64) -> tuple[list[int], list[int]]:
-        """Sum counts by instruction, int64[I], over the instructions of each predicate and each derived column.
+        """Add up counts by instruction, int64[I], over all instructions that each predicate or derived column needs.
 
-        Cost: a loop over the instructions, for rare cases.
+        Returns: the sums of predicates and of derived columns. Cost: a loop over the instructions, for rare cases.
         """
         needed: dict[int, frozenset[int]] = {}
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
@@ -387,8 +404,10 @@ class VectorProgram:
                 *(needed[register] for register in _register_operands(op, operands))
             )
         results = (self.predicate_registers.tolist(), self.derived_registers.tolist())
-        of_predicates, of_derived = ([sum(int(counts[index]) for index in needed[r]) for r in part] for part in results)
-        return of_predicates, of_derived
+        predicate_sums, derived_sums = (
+            [sum(int(counts[index]) for index in needed[r]) for r in part] for part in results
+        )
+        return predicate_sums, derived_sums
 
     def block_code(self, constants: Int64, predicates: Int32, derived_first: int) -> BlockCode:
         """Return the code as kernels take it: with its constants, its predicates' numbers, its first derived column."""
@@ -463,6 +482,10 @@ class ScalarCode(Lowering):
         return target
 
     def lower(self, expr: Expr) -> int:
+        """Emit an expression once, and return the register of its value.
+
+        An equal expression uses the same register again.
+        """
         registers = self._at.registers_of
         register = registers.get(expr)  # a look-up hashes the whole expression
         if register is None:
@@ -483,6 +506,7 @@ class ScalarCode(Lowering):
         return self.emit(o.ROW, self._run_register(expr.which, expr.variable), self.columns.number(expr.field))
 
     def _aggregate(self, expr: Aggregate) -> int:
+        """Emit an aggregate over a variable's events, such as `sum(b.amount)`. Its value is in registers of the run."""
         argument = expr.argument
         if expr.fn == "count" and argument is None:
             return self.emit(o.REGISTER, self._run_register("count", expr.variable))

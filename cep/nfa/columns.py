@@ -115,26 +115,30 @@ def event_columns(
     described: Iterable[tuple[str, int, Call | History | None, bool]],
     derived: Sequence[Type],
 ) -> tuple[Column, ...]:
-    """Return the columns of an event table. `types` are the types of fields, `described` as in ColumnMap.described."""
+    """List the columns of an event table: fixed columns, then fields, functions and histories, then derived columns.
+
+    `types` are the types of fields. `described` is as in ColumnMap.described: name, source column, function,
+    is_retained.
+    """
     fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
-    read: list[Column] = []
+    described_columns: list[Column] = []
     histories_count = 0
     for name, source, function, is_retained in described:
         if isinstance(function, History):
             type_ = function.type.as_nullable()
             # Columns that are stored with bound events have the same name in every program.
             number = identity_of(function) if is_retained else histories_count
-            read.append(Column(f"{HISTORY} {number}", type_, is_retained, history=True))
+            described_columns.append(Column(f"{HISTORY} {number}", type_, is_retained, history=True))
             histories_count += 1
         elif function is not None:
             type_ = function.type.as_nullable()
-            read.append(Column(name, type_, retained=False, source=source, computed=function))
+            described_columns.append(Column(name, type_, retained=False, source=source, computed=function))
         elif name == INCOMPLETE:
-            read.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
+            described_columns.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
         else:
-            read.append(Column(name, types[name], is_retained))
+            described_columns.append(Column(name, types[name], is_retained))
     results = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
-    return (*fixed, *read, *results)
+    return (*fixed, *described_columns, *results)
 
 
 def identity_of(expr: History) -> str:

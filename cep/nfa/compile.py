@@ -61,7 +61,10 @@ class Compiler:
         self._lock = threading.Lock()
 
     def program(self, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
-        """Return the program of bound rules that share a key. Raises: CompileError as `check` does."""
+        """Compile rules that share a key into one program. Raises: CompileError as `check` does.
+
+        The pieces of known rules come from a cache.
+        """
         assert all(rule.pattern.key == key_fields for rule in rules), "rules of one program share their key"
         with self._lock:
             is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_first

@@ -33,7 +33,7 @@ _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 
 def compilable(checked: Checked) -> Checked:
-    """Move the patterns that do not compile from the file set's patterns to its diagnostics.
+    """Compile each pattern of a file set, and replace the ones that fail by diagnostics.
 
     Cost: the automaton of each pattern; the tables only where a limit could be near.
     """
@@ -42,12 +42,12 @@ def compilable(checked: Checked) -> Checked:
     diagnostics += given_lists(checked).diagnostics
     if not diagnostics:
         return checked
-    room = max(0, DIAGNOSTICS_MAX - len(checked.diagnostics))
+    diagnostics_left = max(0, DIAGNOSTICS_MAX - len(checked.diagnostics))
     return replace(
         checked,
         patterns={name: pattern for name, pattern in checked.patterns.items() if refused[name] is None},
-        diagnostics=(*checked.diagnostics, *diagnostics[:room]),
-        dropped=checked.dropped + len(diagnostics[room:]),
+        diagnostics=(*checked.diagnostics, *diagnostics[:diagnostics_left]),
+        dropped=checked.dropped + len(diagnostics[diagnostics_left:]),
     )
 
 
@@ -75,7 +75,7 @@ def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
 
 
 def _least(param: ParamDecl) -> object:
-    """Return the value of a parameter that makes the smallest automaton."""
+    """Return the value of a parameter that makes the smallest automaton, to check a pattern without a rule."""
     if param.type.kind is Kind.ENUM:
         return param.type.symbols[0]
     if param.type.kind is Kind.BOOL:

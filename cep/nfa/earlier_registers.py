@@ -42,7 +42,7 @@ def as_float(argument: Expr) -> Expr:
 
 
 class _EarlierCode(ScalarCode):
-    """The order in which 0.2.0 asked for registers. Its instructions are never run."""
+    """The order in which version 0.2.0 numbered the registers of a run. Its instructions are never run."""
 
     def _averages_compared(self, expr: Binary) -> int:
         sides = (expr.right, expr.left) if expr.op in (">", ">=") else (expr.left, expr.right)

@@ -14,7 +14,10 @@ from cep.nfa.piece import WIDTHS, Piece, Section
 
 
 class Gathered:
-    """The sections of many pieces. Cost: a few passes over their words, without a loop over rules."""
+    """The sections of many pieces, joined. A piece is a compiled rule: one array of words, divided into sections.
+
+    Cost: a few passes over the words, without a loop over rules.
+    """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._words: Int64 = np.concatenate([np.empty(0, np.int64), *(piece.words for piece in pieces)])
@@ -24,7 +27,7 @@ class Gathered:
         self._first = first[:, None] + len(Section) + np.cumsum(self._sizes, axis=1) - self._sizes
 
     def rows(self, section: Section) -> Int64:
-        """Shapes: int64[n, width of a row]; the rows of the first rule come first."""
+        """Return the rows of a section of all rules, in the order of the rules: int64[n, width of a row]."""
         words: Int64 = self._words[segments(self._first[:, section], self._sizes[:, section])]
         width = WIDTHS.get(section)
         return words.reshape(-1, width) if width else words
@@ -46,15 +49,15 @@ def segments(first: Int64, count: Int64) -> Int64:
 
 
 def numbered(used: Int64, ids_count: int) -> tuple[Int64, Int64, Int64]:
-    """Return numbers for the used ids, in order of first use.
+    """Assign numbers 0, 1, 2, … to the used ids, in order of first use.
 
-    Returns the used ids, each once; the index of each of `ids_count` ids among them, -1 for the others and for -1; and
+    Returns: the used ids, each once; the number of each of `ids_count` ids, -1 for unused ids and for the id -1; and
     for each used id its first index in `used`.
     """
     first = np.full(ids_count, len(used), np.int64)
     first[used[::-1]] = np.arange(len(used) - 1, -1, -1)  # of several assignments, numpy keeps the last one
-    present = np.flatnonzero(first < len(used))
-    ids = present[np.argsort(first[present])]
-    place = np.full(ids_count + 1, -1, np.int64)
-    place[ids] = np.arange(len(ids))
-    return ids, place, first[ids]
+    used_ids = np.flatnonzero(first < len(used))
+    ids = used_ids[np.argsort(first[used_ids])]
+    number_of_id = np.full(ids_count + 1, -1, np.int64)
+    number_of_id[ids] = np.arange(len(ids))
+    return ids, number_of_id, first[ids]

@@ -85,31 +85,35 @@ def asked_lists(patterns: Iterable[PatternIR]) -> set[tuple[str, str]]:
 
 
 def in_place_problems(pattern: PatternIR) -> list[str]:
-    """Return the mistakes in the lists that a rule writes in place."""
+    """Check the lists that a rule writes in place, such as `in ["a", "b"]`. Return a line for each mistake."""
     lists = (node for node in nodes_of(pattern, Const) if node.type.kind is Kind.LIST)
     wrong: list[WrongEntry] = []
     for node in lists:
         name = str(node.value)
         if name.startswith("["):
             wrong += keys_of(json.loads(name), list_kind(node.type))[1]
-    raw = raw_in_place(pattern)
-    if raw:
-        return [f"CEP320 {raw} entries of a list are no tokens, and it is looked up in with a token; {_HELP['CEP320']}"]
+    raw_entries = raw_in_place(pattern)
+    if raw_entries:
+        mistake = f"{raw_entries} entries of a list are no tokens, and it is looked up in with a token"
+        return [f"CEP320 {mistake}; {_HELP['CEP320']}"]
     return [f"{entry.code} {entry.message}" for entry in wrong]
 
 
 def _take(
     collected: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path], *, has_tokens: bool
 ) -> None:
+    """Read one declared list, and add its content or its diagnostics to `collected`."""
     span = declared.span if declared.file is None else declared.file.span
     try:
         entries = _entries(declared, roots.get(declared.span.file))
     except SourceError as error:
         collected.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
         return
-    raw = raw_count(entries) if has_tokens else 0
-    if raw:  # the message quotes no entry
-        message = f"{raw} of the entries of `{declared.name}` are no tokens, and a pattern looks tokens up in it"
+    raw_entries = raw_count(entries) if has_tokens else 0
+    if raw_entries:  # the message quotes no entry
+        message = (
+            f"{raw_entries} of the entries of `{declared.name}` are no tokens, and a pattern looks tokens up in it"
+        )
         place = declared.items[0].span.to(declared.items[-1].span) if declared.items else span
         collected.diagnostics.append(Diagnostic("CEP320", message, place, (), _HELP["CEP320"]))
         return

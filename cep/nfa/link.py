@@ -123,7 +123,7 @@ def _described(
 
 
 def _rows(rule_rows: Int64, parts: Gathered, image: Image, rules: Sequence[DeployedRule]) -> Int64:
-    """Return the row of each rule for the kernels: int64[rules, RULE_WIDTH]."""
+    """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Offsets become offsets in the program."""
     rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
     rows[:, y.R_START_STATE] = image.first_state
@@ -146,9 +146,9 @@ def _shared(
     parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols,
     bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Find prefixes that rules share, and record them in the rules' rows.
+    """Find prefixes that rules share, and write the number of the shared prefix into each rule's row.
 
-    With a handover, the owner of a start depends on the time, so these rules do not share.
+    Rules with a handover do not share: the owner of a start depends on its time.
     """
     counts = parts.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
@@ -163,7 +163,10 @@ def _shared(
 
 
 def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
-    """Return 1 for each register that holds a row of the event table, and each rule's start run."""
+    """Build the run with which each rule starts, and mark the registers of runs that hold a row of the event table.
+
+    Returns: uint8[rules, registers], and the start runs int64[rules, words of a run].
+    """
     holds_rows, counts = parts.rows(Section.REGISTERS), parts.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = segments(np.zeros(len(counts), np.int64), counts)
@@ -204,10 +207,10 @@ def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
-    """Return (time, giver, taker) for each version that takes over runs.
+    """Return (time, giver, taker) for each version of a rule that takes over the open runs of its previous version.
 
-    It takes them from the part of the previous version that still processes events when it starts. A part that ended
-    earlier, by a pause or a live version, has no runs left.
+    It takes them from the interval of the previous version that still processes events when it starts. An interval that
+    ended earlier, by a pause or a live version, has no runs left.
     """
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:

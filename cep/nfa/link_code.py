@@ -38,11 +38,12 @@ _REGISTERS = np.array([[operand in register_positions(op) for operand in range(3
 
 @dataclass(frozen=True, slots=True)
 class GatheredPredicates:
-    """The distinct predicates of a program, still in shared numbers.
+    """The distinct predicates of a program. Each is found through an index, or evaluated for every event.
 
     Shapes: place int64 as in Places; dense int64[D] are the numbers of the evaluated predicates, dense_code int64[n, 5]
     their code and results int64[D] the instruction of each result; groups int64[G] and their sizes int64[G]; entries
-    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`.
+    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`. Numbers are
+    still those of the process.
     """
 
     count: int
@@ -58,10 +59,10 @@ class GatheredPredicates:
 
 @dataclass(frozen=True, slots=True)
 class GatheredVector:
-    """The vector code of a program: rows (instruction, op, a, b, c) int64[n, 5], each instruction once, in shared
-    numbers.
+    """The code of a program that runs over columns: rows (instruction, op, a, b, c) int64[n, 5], each instruction once.
 
     `place` is the index of each instruction, as in Places. `derived` are the instructions of the derived columns.
+    Numbers are still those of the process.
     """
 
     code: Int64
@@ -72,28 +73,28 @@ class GatheredVector:
 
 
 def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
-    """Assign numbers to the predicates, and choose an index or evaluation for each."""
+    """Assign numbers to the distinct predicates of all rules. An index finds each predicate, or code evaluates it."""
     rows = parts.rows(Section.PREDICATES)
     ids, place, first = numbered(rows[:, 0], len(symbols.predicates))
     atoms, values = parts.rows(Section.ATOMS), parts.rows(Section.VALUES)
     atom_rows = segments(starts_of(rows[:, 3])[first], rows[first, 3])
     chosen = choose(np.repeat(np.arange(len(ids)), rows[first, 3]), atoms[atom_rows, 0], len(ids))
     dense, indexed = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
-    by = atom_rows[chosen[indexed]]
-    rest_count = atoms[by, 2]
-    rest_first = np.where(rest_count > 0, starts_of(rest_count), -1)
-    groups, group_place, _ = numbered(atoms[by, 0], len(symbols.groups))
-    group = group_place[atoms[by, 0]]
+    index_atoms = atom_rows[chosen[indexed]]
+    rest_lengths = atoms[index_atoms, 2]
+    rest_first = np.where(rest_lengths > 0, starts_of(rest_lengths), -1)
+    groups, group_place, _ = numbered(atoms[index_atoms, 0], len(symbols.groups))
+    group = group_place[atoms[index_atoms, 0]]
     order = np.argsort(group, kind="stable")
-    counts = atoms[by, 1][order]
+    counts = atoms[index_atoms, 1][order]
     entries = np.empty((int(counts.sum()), y.INDEX_ENTRY_WIDTH), np.int64)
-    entries[:, y.INDEX_CONSTANT] = values[segments(starts_of(atoms[:, 1])[by[order]], counts)]
+    entries[:, y.INDEX_CONSTANT] = values[segments(starts_of(atoms[:, 1])[index_atoms[order]], counts)]
     per_predicate = {
         y.INDEX_PREDICATE: indexed,
         y.INDEX_TYPE: rows[first, 1][indexed],
         y.INDEX_CODE: rest_first,
-        y.INDEX_CODE_END: np.where(rest_count > 0, rest_first + rest_count, -1),
-        y.INDEX_RESULT: atoms[by, 3],
+        y.INDEX_CODE_END: np.where(rest_lengths > 0, rest_first + rest_lengths, -1),
+        y.INDEX_RESULT: atoms[index_atoms, 3],
     }
     for column, of_predicate in per_predicate.items():
         entries[:, column] = np.repeat(of_predicate[order], counts)
@@ -108,12 +109,12 @@ def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
         groups=[symbols.groups.things[number] for number in groups.tolist()],
         sizes=np.bincount(np.repeat(group[order], counts), minlength=len(groups)),
         entries=entries,
-        rest=parts.rows(Section.REST_CODE)[segments(starts_of(atoms[:, 2])[by], rest_count)],
+        rest=parts.rows(Section.REST_CODE)[segments(starts_of(atoms[:, 2])[index_atoms], rest_lengths)],
     )
 
 
 def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredicates) -> GatheredVector:
-    """Return the code of all derived columns, followed by the code of the evaluated predicates."""
+    """Join the code of all derived columns, followed by the code of the evaluated predicates, each instruction once."""
     rows = parts.rows(Section.DERIVED)
     ids, derived_place, first = numbered(rows[:, 0], len(symbols.derived))
     code = parts.rows(Section.DERIVED_CODE)[segments(starts_of(rows[:, 1])[first], rows[first, 1])]

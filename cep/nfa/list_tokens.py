@@ -25,14 +25,14 @@ _TEXTS = ("string", "prefix")  # kinds of lists in which texts are looked up; ot
 
 
 def token_lists(pattern: PatternIR) -> set[tuple[str, str]]:
-    """Return (name, kind) of each list in which a pattern looks up a protected field.
+    """Return (name, kind) of each list in which a pattern looks up a protected field, such as a card token.
 
-    A list that is written in place is the JSON of its entries. A parameter without a value has its default.
+    The name of a list that is written in place is the JSON of its entries. A parameter without a value has its default.
     """
     defaults = {param.name: param.default for param in pattern.params}
     calls = (call for call in nodes_of(pattern, Call) if call.fn == IN_LIST)
     lists = set()
-    for looked, list_argument in (call.arguments[:2] for call in calls):
+    for looked_up, list_argument in (call.arguments[:2] for call in calls):
         name = (
             list_argument.value
             if isinstance(list_argument, Const)
@@ -40,7 +40,7 @@ def token_lists(pattern: PatternIR) -> set[tuple[str, str]]:
             if isinstance(list_argument, Param)
             else None
         )
-        if looked.type.protected and isinstance(name, str):
+        if looked_up.type.protected and isinstance(name, str):
             lists.add((name, list_kind(list_argument.type)))
     return lists
 

@@ -40,7 +40,10 @@ from cep.nfa.tables import DERIVED, StateRow, WaitRow
 
 
 class Section(IntEnum):
-    """The parts of a piece. In place of offsets, a row has the number of its rows in another part."""
+    """The sections of a piece, in their order.
+
+    A row refers to rows of another section by their number, not by an offset.
+    """
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
     STATES = 1  # waits, accept, accept_register, accept_min, actions, variable
@@ -164,6 +167,7 @@ class _Shared:
     """Translates a rule's own numbers of constants and columns into shared ones."""
 
     def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
+        """Give the constants and columns of a piece their numbers in the process."""
         self._symbols, self._piece_constants, self._piece_columns = symbols, constants, columns
         texts = dict(constants.texts)
         self._constants = [

@@ -54,10 +54,9 @@ class Bound:
 
 @valueclass(frozen=True, slots=True)
 class Guard:
-    """An event that closes a wait: it matches `variable`, `condition` holds, and none of `unless` holds.
+    """An event that closes a wait: it matches `variable`, `condition` holds, and no condition of `unless` holds.
 
     The event must satisfy all `bounds`. `moment` is the time at which the guard applies:
-
     - "before": before the wait may take the event; "after": after it.
     - "next": after, and only at the very next event.
     - "stop": after, unless a wait is open that also keeps this one open.
@@ -102,10 +101,10 @@ class Wait:
 
 @valueclass(frozen=True, slots=True)
 class Exit:
-    """A position after which a node is complete, if its loop counter lies in [count_min, count_max).
+    """A position at which a part of the pattern may be complete: if its loop counter lies in [count_min, count_max).
 
     `guards` apply to the next wait: forbidden events, and for a greedy loop the events that continue it. `bounds` come
-    from skipped optional steps. `absences_ms` are the step times of the absences at the end of the node (None: no time
+    from skipped optional steps. `absences_ms` are the step times of the absences at the end of the part (None: no time
     of its own). `window` is the window of a group that ends in an absence: the group is complete when it closes.
     `reopens`: the loops of groups that may have another round instead.
     """
@@ -152,12 +151,12 @@ class _Loop:
 
 @valueclass(frozen=True, slots=True)
 class _Fragment:
-    """A composed node.
+    """A part of the pattern as waits: how to enter it, and where it ends.
 
-    `skip_guards` apply to the waits that skip the node: a greedy loop that may be skipped, or a forbidden event after
-    the skipped steps, with its time in `skip_absences_ms`. `skip_bounds` are the step times of skipped steps in it.
-    `loops` are the loops at its end: an event that is forbidden after the node is also forbidden between their
-    iterations. `opens_empty`: its first step may be skipped.
+    `nullable`: it may match no event. `skip_guards` apply to the waits that skip the part: a greedy loop that may be
+    skipped, or a forbidden event after the skipped steps, with its time in `skip_absences_ms`. `skip_bounds` are the
+    step times of skipped steps in it. `loops` are the loops at its end: an event that is forbidden after the part is
+    also forbidden between their iterations. `opens_empty`: its first step may be skipped.
     """
 
     entries: tuple[Wait, ...]
@@ -286,6 +285,7 @@ class _Builder:
         self.loops = 0
 
     def node(self, node: Node) -> _Fragment:
+        """Build the fragment of a node by its kind: a variable, a group, alternatives, or steps in any order."""
         if isinstance(node, VarNode):
             return self._variable(node)
         if isinstance(node, SequenceNode):
@@ -302,6 +302,10 @@ class _Builder:
         return self._any_order(node)
 
     def _variable(self, node: VarNode) -> _Fragment:
+        """Build the fragment of one variable with its quantifier, such as `b{2,5}`.
+
+        A loop has a wait back to itself.
+        """
         quantifier, until = node.quantifier, node.quantifier.until
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
@@ -342,7 +346,7 @@ class _Builder:
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
     def _windowed(self, steps: tuple[Step, ...], window: Bound) -> _Fragment:
-        """Build one round of a group with a window: it opens with the round's first event."""
+        """Build one round of a group that has a window. The window begins with the round's first event."""
         assert window.mark is not None, "a group's window is measured from its first event"
         first = len(self.positions)
         fragment = self._steps(steps)
@@ -418,10 +422,9 @@ class _Builder:
         )
 
     def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build one round of a group with `until`: no element takes a stop event, which ends the waits inside the
-        group.
+        """Build one round of a group with `until`: a stop event ends all waits of the round, and no element takes it.
 
-        This includes the wait for the group's first event.
+        The wait for the group's first event ends, too.
         """
         first = len(self.positions)
         fragment = make()
@@ -503,29 +506,31 @@ class _Builder:
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
-        """Apply the guards after a loop inside it too, at the loop's waits that only repeat so far.
+        """Forbid an event between the repetitions of a loop, because it is forbidden after the loop.
 
-        Not-next only applies where the loop may be left: before that there is no next step.
+        A guard for the next event only applies where the loop may be left: before that there is no next step. So a wait
+        may be split by its loop counter into a part without and a part with the guard.
         """
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
         for position in self.positions if loops else ():
-            guarded: list[Wait] = []
+            waits: list[Wait] = []
             for wait in position.waits:
                 if wait.loop not in leaves_at:
-                    guarded.append(wait)
+                    waits.append(wait)
                     continue
-                (low, high), speaks_from = wait.counted, 0 if guard.moment != "next" else leaves_at[wait.loop]
-                if speaks_from is None or low < speaks_from:
-                    silent = (low, high if speaks_from is None else speaks_from)
-                    guarded.append(replace(wait, counted=silent))
-                if speaks_from is not None and (high is None or max(low, speaks_from) < high):
-                    counted = (max(low, speaks_from), high)
-                    guarded.append(replace(wait, guards=(*wait.guards, guard), counted=counted))
-            position.waits = guarded
+                (low, high), guarded_from = wait.counted, 0 if guard.moment != "next" else leaves_at[wait.loop]
+                if guarded_from is None or low < guarded_from:
+                    counted_without = (low, high if guarded_from is None else guarded_from)
+                    waits.append(replace(wait, counted=counted_without))
+                if guarded_from is not None and (high is None or max(low, guarded_from) < high):
+                    counted_with = (max(low, guarded_from), high)
+                    waits.append(replace(wait, guards=(*wait.guards, guard), counted=counted_with))
+            position.waits = waits
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:
-        """Build each item as the first one, followed by the others in any order. The check ensures that no item can
-        match nothing.
+        """Build steps that may come in any order: each item may be first, followed by the others in any order.
+
+        The check of the pattern ensures that no item can match zero events.
         """
         if len(node.items) == 1:
             return self.node(node.items[0])

@@ -33,7 +33,7 @@ _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 @valueclass(frozen=True, slots=True)
 class PredicatePlan:
-    """The plan that fills the bitmaps of a program.
+    """The plan that fills a program's bitmaps: one bitmap per predicate, one bit per event.
 
     Shapes: dense int32[D] are the predicates that vector code evaluates, in the order of its predicate registers;
     groups int64[G, INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. `count` is the number of
@@ -65,7 +65,7 @@ class WrittenPredicate:
 
 
 class Predicates:
-    """Numbers the distinct predicates of a rule."""
+    """The distinct predicates of a rule and their numbers, 0, 1, 2, …."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[frozenset[Expr], int | None], int] = {}
@@ -101,11 +101,13 @@ def _write(
 
 
 def choose(owner: Int64, group: Int64, count: int) -> Int64:
-    """Return the atom that finds each of `count` predicates: its number, -1 for an evaluated predicate.
+    """Choose for each predicate the index that finds it.
 
-    Shapes: owner int64[A] is the predicate of each atom, ascending, and group int64[A] the index that it would be an
-    entry of. The group that can find most predicates wins, among equal ones the first; a group below INDEX_MIN is not
-    used.
+    Returns: its atom, int64[count], -1 for an evaluated predicate.
+
+    Shapes: owner int64[A] is the predicate of each atom, ascending, and group int64[A] the index that the atom would be
+    an entry of. A predicate uses the index that most predicates can use, among equal ones the first. An index for fewer
+    than INDEX_MIN predicates is not built.
     """
     chosen = np.full(count, -1, np.int64)
     if not len(group):
@@ -163,6 +165,7 @@ def atoms(conjuncts: list[Expr]) -> list[Atom]:
 
 
 def _atom(part: Expr, rest: tuple[Expr, ...]) -> Atom | None:
+    """Convert a comparison of a field with constants to an entry of an index. Return None if no index can answer it."""
     if isinstance(part, In) and isinstance(part.argument, CurrentField) and not part.argument.type.is_float:
         values = tuple(_slot(item) for item in part.items)
         slots = tuple(v for v in values if v is not None)

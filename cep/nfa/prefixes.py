@@ -44,10 +44,10 @@ class Prefix:
 
 
 def prefix_of(states: Sequence[StateRow]) -> Prefix:
-    """Return the longest prefix of a plain rule (R_PLAIN), given its NFA states."""
+    """Return the longest beginning of a plain rule (R_PLAIN) that other rules could share, from its NFA states."""
     first = states[0].waits
-    every = [wait for nfa_state in states for wait in nfa_state.waits]
-    if len(first) != 1 or any(wait.predicate < 0 for wait in every) or not _can_wait(states, first[0].predicate):
+    all_waits = [wait for nfa_state in states for wait in nfa_state.waits]
+    if len(first) != 1 or any(wait.predicate < 0 for wait in all_waits) or not _can_wait(states, first[0].predicate):
         return Prefix()
     chosen = [first[0].predicate]
     steps = [_steps(states, chosen)]

@@ -30,12 +30,12 @@ from cep.nfa.shared import Place, SharedStart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleProgram:
-    """One rule's share of a program; equal only to itself.
+    """One rule in a program; equal only to itself.
 
     `row` is the rule's row for kernels (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
-    the values of a time-out the columns that follow, `timeout_measures`. `repeats`: a match may be found in more than
-    one way. `cuts` name its histories that may lack values of a sub-key, `folds` those that may be folded; `windows`
-    are the windows of its histories.
+    the values of a time-out the columns of `timeout_measures`, which follow. `repeats`: a match may be found in more
+    than one way. `cuts` name its histories that may lack values of a sub-key, `folds` those that may be folded;
+    `windows` are the windows of its histories.
     """
 
     deployed: DeployedRule
@@ -62,12 +62,12 @@ class RuleProgram:
 
 
 class RulePrograms(Sequence[RuleProgram]):
-    """The rules of a program, created on demand: of thousands of rules, few react to a micro-batch."""
+    """The rules of a program, created on demand, because few of thousands of rules react to a micro-batch."""
 
     def __init__(self, rules: Sequence[DeployedRule], pieces: Sequence[Piece], rows: Int64) -> None:
         """Shapes: rows int64[rules, RULE_WIDTH] of the rules."""
         self._rules, self._pieces, self.rows = tuple(rules), pieces, rows
-        self._made: dict[int, RuleProgram] = {}
+        self._created: dict[int, RuleProgram] = {}
 
     @cached_property
     def slots(self) -> dict[RuleIdentity, int]:
@@ -86,13 +86,13 @@ class RulePrograms(Sequence[RuleProgram]):
             return [self[index] for index in range(*number.indices(len(self)))]
         if number < 0 or number >= len(self):
             raise IndexError(f"rule {number} of {len(self)}")
-        if number not in self._made:
+        if number not in self._created:
             piece = self._pieces[number]
-            self._made[number] = RuleProgram(
+            self._created[number] = RuleProgram(
                 self._rules[number], self.rows[number], piece.variables, piece.measures, piece.timeout_measures,
                 piece.repeats, piece.cuts, piece.folds, piece.windows,
             )  # fmt: skip
-        return self._made[number]
+        return self._created[number]
 
 
 @dataclass(frozen=True)

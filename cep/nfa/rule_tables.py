@@ -158,10 +158,10 @@ class RuleTables:
             self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:
-        """Return True if runs with the same waits have the same future (kernels/match/merge.py), and some may become
-        many.
+        """Return True if runs with the same open waits may be merged (kernels/match/merge.py), and if that pays.
 
-        It is False if anything depends on the last taken event, on each single binding, or on its order.
+        They may be merged if they have the same future. That is not so if anything depends on the last taken event, on
+        each single binding, or on its order. It pays if events start branches, so that runs become many.
         """
         waits = [w for p in automaton.positions[1:] for w in p.waits]
         # A branch that ends with its event leaves no run.
@@ -171,20 +171,26 @@ class RuleTables:
             and automaton.positions[w.target].waits
             for w in waits
         )
-        by_last = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
+        depends_on_last_event = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
         guards = [g for w in waits for g in w.guards]
-        by_last = by_last or any(g.moment == "next" or any(b.mark is None for b in g.bounds) for g in guards)
-        single = self.pattern.timeout_measures is not None or self._has_absence or self._counts_distinct
-        bounded = self.pattern.within_events is not None
-        return branches and self.pattern.skip.kind is SkipKind.NONE and not (by_last or single or bounded)
+        depends_on_last_event = depends_on_last_event or any(
+            g.moment == "next" or any(b.mark is None for b in g.bounds) for g in guards
+        )
+        depends_on_bindings = self.pattern.timeout_measures is not None or self._has_absence or self._counts_distinct
+        limits_events = self.pattern.within_events is not None
+        return (
+            branches
+            and self.pattern.skip.kind is SkipKind.NONE
+            and not (depends_on_last_event or depends_on_bindings or limits_events)
+        )
 
     # -------------------------------------------------------------------------------------------- bound variables
 
     def _facts(self, automaton: Automaton) -> list[Facts]:
-        """Return the variables that are bound at each position, by a forward pass to a fixed point."""
-        everything = frozenset(self._variables)
+        """Find which variables are surely bound at each position, and which may be: a forward pass to a fixed point."""
+        all_variables = frozenset(self._variables)
         positions = automaton.positions
-        bound: list[frozenset[str]] = [everything] * len(positions)
+        bound: list[frozenset[str]] = [all_variables] * len(positions)
         possible: list[frozenset[str]] = [frozenset()] * len(positions)
         bound[0] = frozenset()
         changed = True
@@ -193,9 +199,9 @@ class RuleTables:
             for index, position in enumerate(positions):
                 for target in (w.target for w in position.waits if w.target is not None):
                     name = positions[target].variable
-                    new = (bound[target] & (bound[index] | {name}), possible[target] | possible[index] | {name})
-                    if new != (bound[target], possible[target]):
-                        bound[target], possible[target] = new
+                    joined = (bound[target] & (bound[index] | {name}), possible[target] | possible[index] | {name})
+                    if joined != (bound[target], possible[target]):
+                        bound[target], possible[target] = joined
                         changed = True
         return [Facts(b & p, p, self.schema.never_null) for b, p in zip(bound, possible, strict=True)]
 
@@ -231,6 +237,7 @@ class RuleTables:
         return self._register("loop", str(number), None) if position.loops and is_counted else -1
 
     def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
+        """Convert a wait with its guards and bounds to its row of numbers."""
         assert wait.link is not None, "every wait has been joined"
         low, high = wait.counted
         row = WaitRow(
@@ -280,28 +287,34 @@ class RuleTables:
         return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
-        """Return predicate and code of the events that close a wait."""
+        """Return the predicate and the code that recognise an event of a guard. Such an event closes the wait.
+
+        The predicate covers conditions of the event alone, the code conditions that also read events of the run.
+        """
         if guard.variable in self._alone and guard.condition is None and not guard.unless:
             return self._alone[guard.variable], NO_CODE
-        parts, event_type = conjuncts(guard.condition, facts), None
+        conditions, event_type = conjuncts(guard.condition, facts), None
         if guard.variable is not None:
-            fits, event_type = self._fits(guard.variable, facts)
-            parts = fits + parts
+            variable_conditions, event_type = self._fits(guard.variable, facts)
+            conditions = variable_conditions + conditions
         for unless in guard.unless:
-            parts = parts + _unless(unless, facts)
-        predicate, code, _ = self._split(parts, event_type, facts, allow_simple=False)
+            conditions = conditions + _unless(unless, facts)
+        predicate, code, _ = self._split(conditions, event_type, facts, allow_simple=False)
         return predicate, code
 
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
-        """Return predicate, code and fast form of "matches the variable, and is not the stop event"."""
+        """Compile "the event matches the variable, and is no stop event" to a predicate, code and a fast form.
+
+        A condition that reads only the event is compiled once for each variable.
+        """
         if not untils and variable in self._alone:
             return self._alone[variable], NO_CODE, NOT_SIMPLE
-        parts, event_type = self._fits(variable, facts)
+        conditions, event_type = self._fits(variable, facts)
         for until in untils:
-            parts = parts + _unless(until, facts)
-        split = self._split(parts, event_type, facts, allow_simple=True)
+            conditions = conditions + _unless(until, facts)
+        split = self._split(conditions, event_type, facts, allow_simple=True)
         where = self.pattern.variable(variable).where
         if not untils and (where is None or not needs_run(where)):
             self._alone[variable] = split[0]  # the bound events of a position do not matter to it
@@ -314,27 +327,35 @@ class RuleTables:
         return conjuncts(declared.where, facts), None if single else self.schema.code(declared.event_type)
 
     def _split(
-        self, parts: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
+        self, conditions: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
     ) -> tuple[int, Row, Row]:
-        """Split conditions: a bitmap for conditions of the event alone, code or the simple form for the rest."""
-        with_run = [p for p in parts if needs_run(p)]
-        alone = [p for p in parts if p not in with_run] if with_run else parts
-        predicate = self.predicates.number(alone, event_type) if alone or event_type is not None else -1
-        if not with_run:
+        """Compile conditions to a predicate, code and a fast form.
+
+        The predicate's bitmap covers those of the event alone.
+
+        Conditions that also read events of the run become code, or a single one its fast form if it has one.
+        """
+        run_conditions = [p for p in conditions if needs_run(p)]
+        event_conditions = [p for p in conditions if p not in run_conditions] if run_conditions else conditions
+        predicate = (
+            self.predicates.number(event_conditions, event_type) if event_conditions or event_type is not None else -1
+        )
+        if not run_conditions:
             return predicate, NO_CODE, NOT_SIMPLE
-        if len(with_run) == 1 and allow_simple:
-            simple = self._simple(with_run[0])
+        if len(run_conditions) == 1 and allow_simple:
+            simple = self._simple(run_conditions[0])
             if simple is not None:
                 return predicate, NO_CODE, simple
-        whole = with_run[0]
-        for part in with_run[1:]:
+        whole = run_conditions[0]
+        for part in run_conditions[1:]:
             whole = Binary("and", whole, part, TRUE.type.as_nullable())
         return predicate, self._scalar_code(whole), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
-        """Return the fast form of a comparison of a field of the event with the same kind of field of a bound event.
+        """Return the fast form of a condition that compares a field of the event with a field of a bound event.
 
-        `x is null or COMPARISON` has one, too, if x is the compared field of the bound event.
+        Both fields are of the same kind. `x is null or COMPARISON` has a fast form, too, if x is the compared field of
+        the bound event. Other conditions have none (None).
         """
         if isinstance(part, Binary) and part.op == "or":
             for test, comparison in ((part.left, part.right), (part.right, part.left)):
@@ -372,7 +393,12 @@ class RuleTables:
     # ------------------------------------------------------------------------------------------------ registers
 
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
-        """Return the run register for (kind, variable, argument), and create the registers that it depends on."""
+        """Return the register of a run that stores a value, such as ("sum", variable, argument).
+
+        Create it if it is new.
+
+        The registers that its update reads are created, too.
+        """
         key = (kind, variable, argument)
         if key not in self._registers:
             self._registers[key] = len(self._registers)
@@ -397,9 +423,13 @@ class RuleTables:
         ]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
-        plain = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
-        if kind in plain:
-            return plain[kind], register, 0, 0
+        """Return the action that updates a register when the run takes an event: (action, register, column, register).
+
+        The last register is another one that the action reads, such as the count of present values.
+        """
+        simple_actions = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
+        if kind in simple_actions:
+            return simple_actions[kind], register, 0, 0
         if kind == "prev":
             return y.ACT_PREVIOUS, register, 0, self._registers["last", variable, None]
         assert argument is not None, "aggregates have an argument"
@@ -416,16 +446,16 @@ class RuleTables:
             "offset": y.ACT_FOFFSET if is_float else y.ACT_OFFSET,
             "offset squared": y.ACT_FOFFSET_SQUARED if is_float else y.ACT_OFFSET_SQUARED,
         }[kind]
-        other = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
+        other_register = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
             if self._merges:  # the measures of a complete match are computed again from its events
                 self.columns.retained.add(column)
-            return code, register, column, other
+            return code, register, column, other_register
         self._merges = False  # a derived column is not stored with bound events
         derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
-        return code, register, DERIVED + derived, other
+        return code, register, DERIVED + derived, other_register
 
     # ------------------------------------------------------------------------------------------------- results
 
@@ -468,8 +498,9 @@ class RuleTables:
         )
 
     def row(self) -> list[int]:
-        """Return the rule's row for the kernels (layout.RULE_WIDTH words), without its interval and without values that
-        depend on its place in a program.
+        """Build the rule's row for the kernels (layout.RULE_WIDTH words).
+
+        The linker adds its interval and its offsets.
         """
         pattern, repeats, row = self.pattern, self.repeats(), [0] * y.RULE_WIDTH
         row[y.R_END_STATE] = len(self.tables.states)

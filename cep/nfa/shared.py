@@ -43,7 +43,7 @@ Place = tuple[RuleIdentity, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SharedStart:
-    """A prefix that several rules share.
+    """A beginning (prefix) that several rules share: its events are stored once and not once per rule.
 
     In keyed state its events are rows like runs: of rule number `slot`, in NFA state `nfa_state`; if the prefix has
     several conditions, the ordinal of a row has a bit for each condition that holds for the event. `rules` int64 are
@@ -126,6 +126,7 @@ def _shared_start(
     number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, predicate_place: Int64, states_count: int,
     bitmaps_count: int,
 ) -> SharedStart:  # fmt: skip
+    """Describe one shared prefix: its conditions in the program's numbers, and its interval over all sharing rules."""
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
     return SharedStart(
@@ -145,18 +146,21 @@ def _shared_start(
 
 
 def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Remove the shared events from the relevant predicates of rules (`Program.relevance_first`, `relevance`), and add
-    the events that are not deferred.
+    """Remove the deferred events of shared prefixes from the predicates that wake a rule, and add the other events.
+
+    `first` and `relevance` are `Program.relevance_first` and `Program.relevance`: a range of predicates for each rule.
     """
     if not shared:
         return first, relevance
-    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    rule = np.repeat(np.arange(len(first) - 1), np.diff(first))
     width = int(relevance.max(initial=0)) + 2  # -1 is all events
-    theirs = [(start.rules[:, None] * width + start.predicates[None, :] + 1).reshape(-1) for start in shared]
-    alone = ~np.isin(owner * width + relevance + 1, np.concatenate(theirs))
-    longer = [start for start in shared if len(start.predicates) > 1]
-    owner = np.concatenate([owner[alone], *(start.rules for start in longer)])
-    relevance = np.concatenate([relevance[alone], *(np.full(len(start.rules), start.apart) for start in longer)])
-    counts = np.bincount(owner, minlength=len(first) - 1)
-    order = np.argsort(owner, kind="stable")
+    shared_pairs = [(start.rules[:, None] * width + start.predicates[None, :] + 1).reshape(-1) for start in shared]
+    is_not_shared = ~np.isin(rule * width + relevance + 1, np.concatenate(shared_pairs))
+    long_starts = [start for start in shared if len(start.predicates) > 1]
+    rule = np.concatenate([rule[is_not_shared], *(start.rules for start in long_starts)])
+    relevance = np.concatenate(
+        [relevance[is_not_shared], *(np.full(len(start.rules), start.apart) for start in long_starts)]
+    )
+    counts = np.bincount(rule, minlength=len(first) - 1)
+    order = np.argsort(rule, kind="stable")
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[order].astype(np.int32)

@@ -35,7 +35,10 @@ class Facts:
 
 
 def conjuncts(expr: Expr | None, facts: Facts) -> list[Expr]:
-    """Return the conditions that must all be true; [FALSE] if they cannot be. Null counts as not true."""
+    """Split a condition into the parts that must all be true.
+
+    Return [FALSE] if they cannot be. Null counts as not true.
+    """
     if expr is None:
         return []
     parts: list[Expr] = []
@@ -82,8 +85,9 @@ _OPERANDS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 
 
 def simplify(expr: Expr, facts: Facts) -> Expr:
-    """Apply the facts; the value is unchanged, except that an unknown `or null` becomes the value that a condition
-    sees.
+    """Replace parts of an expression whose value follows from the facts, such as a field of an unbound variable.
+
+    The value is unchanged, except that an unknown `or null` becomes the value that a condition sees.
     """
     if isinstance(expr, (CurrentField, Const)):
         return expr
@@ -121,6 +125,7 @@ def _choice(expr: If, facts: Facts) -> Expr:
 
 
 def _unary(expr: Unary, facts: Facts) -> Expr:
+    """Simplify `is null` where the facts decide it, and operators of a constant."""
     argument = expr.argument
     if expr.op == "is_null":
         if isinstance(argument, Const):
@@ -139,6 +144,7 @@ def _unary(expr: Unary, facts: Facts) -> Expr:
 
 
 def _binary(expr: Binary, facts: Facts) -> Expr:
+    """Simplify `and`, `or` and comparisons whose operands are constants."""
     left, right = expr.left, expr.right
     if expr.op == "and":
         if FALSE in (left, right):

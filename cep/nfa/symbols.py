@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Numbers(Generic[T]):
-    """Equal items have equal numbers, starting at 0."""
+    """The numbers of distinct items, 0, 1, 2, …: equal items have equal numbers."""
 
     def __init__(self) -> None:
         self.things: list[T] = []
@@ -32,7 +32,7 @@ class Numbers(Generic[T]):
         return len(self.things)
 
     def of(self, thing: T) -> int:
-        """Return the item's number, a new one if it has none."""
+        """Return the number of an item, a new one if the item is new."""
         number = self._number_of.setdefault(thing, len(self.things))
         if number == len(self.things):
             self.things.append(thing)
@@ -50,7 +50,7 @@ PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """The numbers of one process and one schema.
+    """The numbers that the pieces of one process and one schema share, so that equal parts of rules are recognised.
 
     A column is (its name, the number of the column that it is a function of or -1, the function or history). An
     instruction of vector code is (op, a, b, c) in these numbers; registers are numbers of instructions. A group is a

@@ -24,7 +24,12 @@ class GuardRow:
 
 @dataclass(slots=True)
 class WaitRow:
-    """A wait with its guards and bounds. `code` counts instructions."""
+    """A wait of an NFA state as numbers: the event it takes, its guards and its bounds on time.
+
+    `target` is the next NFA state or -1; `kind` a WAIT_ constant; `predicate`, `code` and `simple` its condition;
+    `count` the register of the loop counter and the interval in which it must lie; `reset` the counter that it sets to
+    0, or -1; `marks` the registers that note the time. `code` counts instructions.
+    """
 
     target: int
     kind: int

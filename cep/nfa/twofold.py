@@ -39,7 +39,7 @@ class Twofold(NamedTuple):
 
 
 class Code(Protocol):
-    """The methods of code.Lowering that are needed here."""
+    """The methods of code.Lowering that this module uses."""
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int: ...
 
@@ -75,7 +75,10 @@ def written_rest(value: float) -> float:
 
 
 def compare_twofold(code: Code, expr: Binary) -> int:
-    """Return the register of a comparison with an average in it."""
+    """Emit a comparison in which an average occurs. Return the register of its result.
+
+    The difference of both sides counts as 0 if it is within their errors.
+    """
     left, right = (_twofold(code, side) for side in (expr.left, expr.right))
     size = code.emit(o.FADD, left.size, right.size)
     # If the sides are close to each other, the difference of the high parts is exact.
@@ -110,7 +113,7 @@ def sum_of(code: Code, one: int, other: int) -> Twofold:
 
 
 def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
-    """Return the quotient; null when the divisor is 0."""
+    """Emit a division of two numbers, each a high float and a low rest. The quotient is null when the divisor is 0."""
     first = code.emit(o.FDIV, number.high, divisor.high)
     rest = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
     rest = code.emit(o.FSUB, rest, code.emit(o.FMUL_REST, first, divisor.high))
@@ -128,6 +131,7 @@ def _normal(code: Code, high: int, low: int, size: int) -> Twofold:
 
 
 def _twofold(code: Code, expr: Expr) -> Twofold:
+    """Emit an expression as a high float, a low rest and a size of which its error is a share."""
     if is_average(expr):
         return code.average(expr)
     if not expr.type.is_float:
@@ -145,10 +149,12 @@ def _twofold(code: Code, expr: Expr) -> Twofold:
             return _arithmetic(code, expr)
         case _:
             high = code.lower(expr)
-            plain = exact(code, high)
+            single_float = exact(code, high)
             if is_exact_float(expr):
-                return plain
-            return plain._replace(size=code.emit(o.FMUL, plain.size, code.constant(FLOAT_SIZE, is_float=True)))
+                return single_float
+            return single_float._replace(
+                size=code.emit(o.FMUL, single_float.size, code.constant(FLOAT_SIZE, is_float=True))
+            )
 
 
 def _of_decimal(code: Code, expr: Expr) -> Twofold:
@@ -167,6 +173,7 @@ def _signed(code: Code, expr: Unary) -> Twofold:
 
 
 def _arithmetic(code: Code, expr: Binary) -> Twofold:
+    """Emit `+`, `-`, `*` or `/` of two such numbers."""
     left, right = _twofold(code, expr.left), _twofold(code, expr.right)
     if expr.op == "/":
         return divided(code, left, right)

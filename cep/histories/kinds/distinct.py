@@ -32,13 +32,16 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
 
 
 def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
-    """Return the number of distinct values in each key's window: int64[K, 1], 0 where it is unknown."""
+    """Return the number of distinct values in each key's window at the clock, to be carried to the next call.
+
+    Shapes: int64[K, 1], 0 for keys whose number is unknown.
+    """
     if not call.windows.is_counted(history):
         return NOTHING
     assert history.expr.window is not None, "it has a window"
     rows = call.windows.windows_of(history).rows
-    stays = call.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
-    counts = _elsewhere(call, history) + _different(call, history, rows[stays])
+    is_in_window = call.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
+    counts = _elsewhere(call, history) + _different(call, history, rows[is_in_window])
     is_begun, tally = call.windows.begun(history.counted), call.windows.before.by_key.get(history.counted)
     if tally is not None:
         is_begun = is_begun | (tally[:, 0] != 0)

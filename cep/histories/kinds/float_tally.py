@@ -19,7 +19,11 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Move the carried floats to each new event, or sum whole windows."""
+    """Return the count, sum, average or standard deviation of the floats in each window.
+
+    If a tally is carried from the last call, it is moved along the new events; otherwise each window is summed as a
+    whole.
+    """
     fn = history.expr.fn
     if call.windows.is_tallied(history):
         segment = windows.segment[call.new_rows][windows.events]
@@ -62,20 +66,21 @@ def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Colum
 
 
 def _column(fn: str, counts: Int64, numbers: np.ndarray, rests: np.ndarray | None = None) -> Column:
-    """Convert each window's event count, and its sum or standard deviation, to its value.
+    """Convert each window's event count and its sum or standard deviation to the value of the function `fn`.
 
-    `rests` float64[Q] are the rounding errors of the sums.
+    Shapes: counts int64[Q]; numbers float64[Q] are sums or standard deviations; rests float64[Q] are the rounding
+    errors of sums.
     """
-    empty, never = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
+    is_empty, never_null = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
     match fn:
         case "count":
-            return Column(counts, never)
+            return Column(counts, never_null)
         case "stddev":
-            return Column(numbers.view(np.int64), empty)
+            return Column(numbers.view(np.int64), is_empty)
         case "sum":
-            return Column(numbers.view(np.int64), never)
+            return Column(numbers.view(np.int64), never_null)
         case _:
             assert rests is not None, "sums have rests"
             with np.errstate(invalid="ignore", over="ignore"):
                 nearest, rest = quotients((numbers, rests), np.maximum(counts, 1).astype(np.float64))
-            return Column(nearest.view(np.int64), empty, rests=rest.view(np.int64))
+            return Column(nearest.view(np.int64), is_empty, rests=rest.view(np.int64))

@@ -46,7 +46,7 @@ NOTHING = Carry()
 
 
 class Kind(Protocol):
-    """A way to carry a value."""
+    """A group of history functions that are computed and carried in the same way, such as `sum` and `avg`."""
 
     def values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
         """Return the value at each new event, in window order."""

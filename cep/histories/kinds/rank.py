@@ -59,18 +59,23 @@ def _begin(call: Call, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
 
 
 def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
-    """Return the number of events in each window, and the value at its rank in the order of `sortable`."""
+    """Return each window's event count, and the value at the wanted rank (such as the median), as `sortable` integers.
+
+    A key with a carried band of values takes the rank from the band. The whole windows of other keys are sorted.
+    """
     bands, begun = _begin(call, history)
     key = call.table.key[call.new_rows][windows.events]
     moves = call.windows.moves(history, None)
     ordered = sortable(moves.values, type_)
-    counts, chosen = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
-    whole, carried = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
-    lows, highs = windows.lows[whole], windows.highs[whole]
-    counts[whole], chosen[whole] = highs - lows, of_rank(ordered, history.percent, lows, highs)
-    carried_windows = key[carried], windows.lows[carried], windows.highs[carried]
-    counts[carried], chosen[carried] = ranked(bands, replace(moves, values=ordered), history.percent, carried_windows)
-    return counts, chosen
+    counts, values_at_rank = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
+    whole_windows, in_bands = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
+    lows, highs = windows.lows[whole_windows], windows.highs[whole_windows]
+    counts[whole_windows], values_at_rank[whole_windows] = highs - lows, of_rank(ordered, history.percent, lows, highs)
+    windows_in_bands = key[in_bands], windows.lows[in_bands], windows.highs[in_bands]
+    counts[in_bands], values_at_rank[in_bands] = ranked(
+        bands, replace(moves, values=ordered), history.percent, windows_in_bands
+    )
+    return counts, values_at_rank
 
 
 def _type(history: HistoryColumn) -> Type:

@@ -16,7 +16,7 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Read the first or the last event of each window."""
+    """Return the value of `exists`, `first_seen`, `first` or `last` for each window: one event decides it."""
     has_event = windows.highs > windows.lows
     match history.expr.fn:
         case "exists":

@@ -21,7 +21,11 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Move the carried tally to each new event, or sum whole windows."""
+    """Return the count, sum, average or standard deviation of the integers or decimals in each window.
+
+    If a tally is carried from the last call, it is moved along the new events; otherwise each window is summed as a
+    whole.
+    """
     if call.windows.is_tallied(history):
         segment = windows.segment[call.new_rows][windows.events]
         moves = call.windows.moves(history, None)
@@ -56,7 +60,7 @@ def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Colum
 
 
 def begin(call: Call, history: HistoryColumn) -> Int64:
-    """Return the tallies of the previous call by segment of the table: int64[S, W], zero for segments without one."""
+    """Return the tallies that the previous call left, by segment of the table: int64[S, W], zeros where none exists."""
     table, width = call.table, tally_width(history.tally)
     if not history.by:
         tally = call.windows.before.by_key.get(history.tally)
@@ -66,8 +70,8 @@ def begin(call: Call, history: HistoryColumn) -> Int64:
         segment, _ = table.segments(history.by)
         sums = np.zeros((int(segment.max(initial=-1)) + 1, width), np.int64)
         entries, segments = _entries(call, history)
-        there = np.flatnonzero(segments >= 0)
-        sums[segments[there]] = entries.sums[there]
+        with_segment = np.flatnonzero(segments >= 0)
+        sums[segments[with_segment]] = entries.sums[with_segment]
         call.memo[memo_key] = sums
     return cast("Int64", call.memo[memo_key])
 
@@ -93,15 +97,15 @@ def _entries(call: Call, history: HistoryColumn) -> tuple[SubTallies, Int64]:
 
 
 def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
-    """Convert the tally of each window to its value."""
+    """Convert the tally of each window (count, sum and sum of squares) to the value of the history's function."""
     fn, argument = history.expr.fn, history.expr.argument
-    empty = (counts == 0).astype(np.uint8)
+    is_empty = (counts == 0).astype(np.uint8)
     if fn == "count" or argument is None:
         return Column(counts, np.zeros(len(counts), np.uint8))
     if fn == "stddev":
-        return Column((spreads(sums) / float(10**argument.type.scale)).view(np.int64), empty)
+        return Column((spreads(sums) / float(10**argument.type.scale)).view(np.int64), is_empty)
     if fn == "sum":
         totals, overflows = whole_sums(sums)
         return Column(totals, np.zeros(len(counts), np.uint8), overflows)
     nearest, rest = averages(sums, counts, argument.type.scale)
-    return Column(nearest.view(np.int64), empty, rests=rest.view(np.int64))
+    return Column(nearest.view(np.int64), is_empty, rests=rest.view(np.int64))

@@ -42,7 +42,7 @@ class Bands:
         return np.diff(self.starts)
 
     def without(self, begun: np.ndarray) -> Bands:
-        """Clear the bands of the keys `begun`, bool[K]."""
+        """Clear the bands of the keys that are marked in `begun`, bool[K]."""
         if not self.counts[begun].any():
             return self
         stays = ~begun[_keys(self)]
@@ -51,7 +51,7 @@ class Bands:
         return Bands(np.where(begun[:, None], 0, self.counts), starts, self.values[stays])
 
     def entries(self) -> SubTallies:
-        """Return the values in their stored form."""
+        """Convert the bands to the form in which they are stored: one entry for each value."""
         return SubTallies(_keys(self), (), self.values.reshape(-1, 1))
 
 

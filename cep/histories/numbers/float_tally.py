@@ -21,10 +21,11 @@ _SPECIALS = (np.inf, -np.inf, np.nan)
 def float_windows(
     tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64, *, with_rests: bool
 ) -> tuple[Int64, np.ndarray, np.ndarray]:
-    """Return each window's event count int64[Q], its sum float64[Q], and the rounding error of the sum.
+    """Move carried tallies of floats along the new events, and return each window's count, sum and rounding error.
 
-    The rounding errors are empty without `with_rests`. If the tally has squares, the second result is the population
-    standard deviation. Each window has a segment int64[Q] and members lows <= i < highs.
+    Shapes: the results are int64[Q], float64[Q] and float64[Q]; the errors are empty without `with_rests`. Each window
+    has a segment int64[Q] and members lows <= i < highs. If the tally has squares, the second result is the population
+    standard deviation in place of the sum.
     """
     starts = np.searchsorted(moves.segment, segment)
     is_spread = tally.shape[1] > SQUARES_AT
@@ -57,9 +58,13 @@ def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
-    """Return the bits of finite floats, zeros for other values, and the counter increments of these other values.
+    """Separate finite floats from infinities and NaN.
 
-    For standard deviations, values too large to be squared are among the other values.
+    Return the bits of the finite floats, and counters of the other values.
+
+    Shapes: both int64[M]. The first is 0 where a value is not finite. The second has one bit field for each special
+    value, so that a sum of it counts each of them. For standard deviations, a value that is too large to be squared is
+    also special.
     """
     floats = values.view(np.float64)
     is_finite = can_be_squared(values) if is_spread else np.isfinite(floats)
@@ -68,8 +73,10 @@ def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
         return values, specials
     if is_spread:
         specials[~is_finite & np.isfinite(floats)] = 1
-    for index, special in enumerate(_SPECIALS):
-        specials[np.isnan(floats) if np.isnan(special) else floats == special] = 1 << (_SPECIAL_BITS * index)
+    for index, special_value in enumerate(_SPECIALS):
+        specials[np.isnan(floats) if np.isnan(special_value) else floats == special_value] = 1 << (
+            _SPECIAL_BITS * index
+        )
     return np.where(is_finite, values, 0), specials
 
 

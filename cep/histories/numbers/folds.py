@@ -41,23 +41,25 @@ def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64
 
 
 def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
-    """Return the rows of panes that replace these events. `rows` come from `members_of`; `values` are the events'
-    values.
+    """Convert single events to the rows of panes that replace them.
+
+    `rows` come from `members_of`, and `values` are the values of the same events. Sums are split into parts, one row
+    each.
     """
-    nothing = np.zeros(len(rows), np.int64)
+    zeros = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
-        counted = replace(rows, code=nothing)  # a row with code zero carries all the weight
+        counted = replace(rows, code=zeros)  # a row with code zero carries all the weight
         if history.is_float_sum:
-            return concat_panes([replace(rows, weight=nothing), counted])
+            return concat_panes([replace(rows, weight=zeros), counted])
         is_finite = can_be_squared(values)
         codes = np.where(is_finite, values, np.float64(np.inf).view(np.int64))
-        of_squares = [replace(rows, code=part, weight=nothing - 1) for part in squares(np.where(is_finite, values, 0))]
-        return concat_panes([replace(rows, code=codes, weight=nothing), counted, *of_squares])
+        square_rows = [replace(rows, code=part, weight=zeros - 1) for part in squares(np.where(is_finite, values, 0))]
+        return concat_panes([replace(rows, code=codes, weight=zeros), counted, *square_rows])
     if not history.tally or history.expr.fn == "count":
         return rows
     parts = parts_of(values, tally_width(history.tally))
     return concat_panes(
-        [replace(rows, code=nothing + column, weight=parts[:, column]) for column in range(parts.shape[1])],
+        [replace(rows, code=zeros + column, weight=parts[:, column]) for column in range(parts.shape[1])],
     )
 
 
@@ -83,23 +85,26 @@ def float_sums_in(both: Woven, windows: Members, *, with_rests: bool) -> tuple[n
     return *float_sums(both.rows.code, wide, with_rests=with_rests), counts_in(both)
 
 
-def float_spreads_in(both: Woven) -> tuple[Int64, Int64]:
-    """int64[Q] population standard deviations of windows, as slots, and their event counts."""
-    rows, old = both.rows, _is_old(both)
-    is_square, is_finite = old & (rows.weight < 0), np.where(old, np.isfinite(rows.code.view(np.float64)), True)
-    is_finite[both.members] = can_be_squared(rows.code[both.members])
+def float_spreads_in(woven_rows: Woven) -> tuple[Int64, Int64]:
+    """Return the population standard deviation of each window over panes and single events, and its event count.
+
+    Shapes: int64[Q] both; a standard deviation is the bits of a float64, NaN if an event of the window is not finite.
+    """
+    rows, is_pane = woven_rows.rows, _is_old(woven_rows)
+    is_square, is_finite = is_pane & (rows.weight < 0), np.where(is_pane, np.isfinite(rows.code.view(np.float64)), True)
+    is_finite[woven_rows.members] = can_be_squared(rows.code[woven_rows.members])
     finite = np.where(is_finite, rows.code, 0)
-    of_squares = np.zeros((len(rows), 2), np.int64)
-    of_squares[is_square, 0] = finite[is_square]
-    of_squares[both.members] = np.stack(squares(finite[both.members]), axis=1)
-    counts = _running(np.maximum(rows.weight, 0), both)
+    square_pairs = np.zeros((len(rows), 2), np.int64)
+    square_pairs[is_square, 0] = finite[is_square]
+    square_pairs[woven_rows.members] = np.stack(squares(finite[woven_rows.members]), axis=1)
+    counts = _running(np.maximum(rows.weight, 0), woven_rows)
     spread = spreads_of(
         counts,
-        two_sums(np.where(is_square, 0, finite), both.lows, both.highs),
-        two_sums(of_squares.reshape(-1), 2 * both.lows, 2 * both.highs),
+        two_sums(np.where(is_square, 0, finite), woven_rows.lows, woven_rows.highs),
+        two_sums(square_pairs.reshape(-1), 2 * woven_rows.lows, 2 * woven_rows.highs),
     )
-    has_none = _running((~is_finite).astype(np.int64), both) == 0
-    return np.where(has_none, spread, np.nan).view(np.int64), counts
+    is_all_finite = _running((~is_finite).astype(np.int64), woven_rows) == 0
+    return np.where(is_all_finite, spread, np.nan).view(np.int64), counts
 
 
 def extreme_in(history: HistoryColumn, both: Woven) -> Int64:

@@ -46,10 +46,10 @@ _JOINED_SHARE = 2  # join a segment with the newer ones when they have this shar
 
 @dataclass(frozen=True, slots=True)
 class PaneRows:
-    """Rows of panes. Shapes: int64[P] each.
+    """Rows of panes: a row stands for events of one key in one period. Shapes: int64[P] each.
 
-    `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the pane, `sub` the number of a
-    sub-key (sub_keys.py) or 0.
+    `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the period, `code` a value,
+    bucket or hash, `weight` its number of events, and `sub` the number of a sub-key (sub_keys.py) or 0.
     """
 
     key: Int64
@@ -108,7 +108,10 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 
 
 def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
-    """Return the stored panes of the touched keys, bool[K], by the number of the panes."""
+    """Load the stored panes of the keys that are marked in `touched`, bool[K].
+
+    Returns: the panes by their number.
+    """
     parts: dict[int, list[PaneRows]] = {}
     texts = TextNumbers(keys) if any(segment.panes for segment in segments) else None
     for segment in segments:
@@ -143,25 +146,29 @@ def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
 
 
 def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWindows) -> Woven:
-    """Place the new members, bool[M], after old panes and other members, and find the windows.
+    """Sort stored panes and single events of each key into one sequence, and find the windows of the new events in it.
 
-    Members are sorted by key and event order, old ones before new ones.
+    Shapes: is_new bool[M] marks the members that are new events; new members come last in their key. Members are
+    already sorted by key and event order.
     """
-    both = concat_panes([old, members])
-    behind = np.concatenate([np.zeros(len(old), bool), is_new])
+    unsorted_rows = concat_panes([old, members])
+    comes_last = np.concatenate([np.zeros(len(old), bool), is_new])
     # One number for key and pane: below 2^63 for a million keys and windows of centuries.
-    first_ms = int(both.pane_ms.min()) if len(both) else 0
-    last_ms = int(both.pane_ms.max()) if len(both) else 0
-    within = np.where(behind, last_ms - first_ms + 1, both.pane_ms - first_ms)
-    order = np.argsort(both.key * (last_ms - first_ms + 2) + within, kind="stable")
-    place = np.empty(len(both), np.int64)
-    place[order] = np.arange(len(both))
-    rows = both.take(order)
-    key = windows.key
-    keys_count = int(max(both.key.max(initial=-1), key.max(initial=-1))) + 1
-    before = [np.concatenate([[0], np.cumsum(np.bincount(p.key, minlength=keys_count))]) for p in (old, members)]
-    starts, ends = before[0][key] + before[1][key], windows.highs + before[0][key + 1]
-    lows = np.empty(len(key), np.int64)
+    first_ms = int(unsorted_rows.pane_ms.min()) if len(unsorted_rows) else 0
+    last_ms = int(unsorted_rows.pane_ms.max()) if len(unsorted_rows) else 0
+    position_in_key = np.where(comes_last, last_ms - first_ms + 1, unsorted_rows.pane_ms - first_ms)
+    order = np.argsort(unsorted_rows.key * (last_ms - first_ms + 2) + position_in_key, kind="stable")
+    place = np.empty(len(unsorted_rows), np.int64)
+    place[order] = np.arange(len(unsorted_rows))
+    rows = unsorted_rows.take(order)
+    window_key = windows.key
+    keys_count = int(max(unsorted_rows.key.max(initial=-1), window_key.max(initial=-1))) + 1
+    rows_before = [np.concatenate([[0], np.cumsum(np.bincount(p.key, minlength=keys_count))]) for p in (old, members)]
+    starts, ends = (
+        rows_before[0][window_key] + rows_before[1][window_key],
+        windows.highs + rows_before[0][window_key + 1],
+    )
+    lows = np.empty(len(window_key), np.int64)
     kernels.follow_panes(rows.key, rows.pane_ms, starts, windows.opens, ends, lows)
     return Woven(rows, lows, ends, place[len(old) :])
 
@@ -220,6 +227,10 @@ def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: i
 
 
 def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
+    """Join the segments of one history's panes: small ones with their larger neighbours, or one with many expired rows.
+
+    A segment is joined with the newer ones once they have `1 / _JOINED_SHARE` of its rows.
+    """
     start = len(segments) - 1
     total = len(segments[start]) if segments else 0
     while start > 0 and len(segments[start - 1]) <= _JOINED_SHARE * total:
@@ -231,15 +242,16 @@ def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: in
         # The times are those of panes, so the share of rows is about the share of the elapsed time.
         over_ms = watermark_ms - segment.first_ms - segment.span_ms
         if _JOINED_SHARE * over_ms > segment.last_ms - segment.first_ms:
-            again = _joined(history, [segment], watermark_ms)
-            return [*segments[:index], *again, *segments[index + 1 :]]  # one per micro-batch; the others can wait
+            rewritten = _joined(history, [segment], watermark_ms)
+            return [*segments[:index], *rewritten, *segments[index + 1 :]]  # one per micro-batch; the others can wait
     return segments
 
 
 def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
-    """Return one row for each code of a pane, without rows that no window includes any more.
+    """Add up rows of the same pane and code, and drop rows that no window can include any more.
 
-    A hash stays only in its newest pane, and only if some window may have it among its least hashes.
+    For `approx_distinct`, a hash stays only in its newest pane, and only if some window may have it among its least
+    hashes.
     """
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):
@@ -278,25 +290,27 @@ def _condensed_spreads(rows: PaneRows) -> PaneRows:
 
 
 def _condensed(rows: PaneRows) -> PaneRows:
-    """Replace the floats of each pane by a few floats with the same sum; their codes are bits.
+    """Replace the floats of each pane by a few floats that have exactly the same sum. Codes are the bits of floats.
 
-    The first is the float nearest to the sum, the second the float nearest to the remainder, and so on. A zero carries
-    all the weight.
+    The first float is the one nearest to the sum, the second the one nearest to the remainder, and so on. One row with
+    code zero carries the event count.
     """
     is_finite = np.isfinite(rows.code.view(np.float64))
-    special = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
+    special_rows = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
     ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
     begins = np.flatnonzero(_differs(ordered.key, ordered.sub, ordered.pane_ms))
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
     panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
     values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
     lows, highs, pane_index = begins, np.append(begins[1:], len(ordered)), np.arange(len(begins))
-    parts, sums = [panes, special], np.empty(len(begins), np.float64)
+    parts, sums = [panes, special_rows], np.empty(len(begins), np.float64)
     sum_floats(values, lows, highs, sums)
     while sums.any():
         if not np.isfinite(sums).all():  # the sum is too large for a float: keep all values
-            some = rows.take(is_finite & (rows.code.view(np.float64) != 0))
-            return concat_panes([panes, special, replace(some, weight=np.zeros(len(some), np.int64))])
+            nonzero_rows = rows.take(is_finite & (rows.code.view(np.float64) != 0))
+            return concat_panes(
+                [panes, special_rows, replace(nonzero_rows, weight=np.zeros(len(nonzero_rows), np.int64))]
+            )
         parts.append(
             replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64)).take(sums != 0)
         )

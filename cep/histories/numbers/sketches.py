@@ -37,9 +37,10 @@ _SEED = 1  # differs from the seed of keys, because hashes of the keys of one ke
 
 
 def buckets(values: Int64, type_: Type) -> Int64:
-    """Return the bucket of each value, given by its slot, in value order; 0 is the bucket of zero.
+    """Return the number of the bucket of each value, for percentiles that are approximate. Bucket 0 contains zero.
 
-    Floats nearer to zero than 2.3e-308 count as zero; infinities and NaN have their own buckets.
+    `values` are slots: integers, or the bits of floats. A greater value never has a smaller bucket. Floats nearer to
+    zero than 2.3e-308 count as zero; infinities and NaN have their own buckets.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
@@ -52,7 +53,7 @@ def buckets(values: Int64, type_: Type) -> Int64:
 
 
 def middles(codes: Int64, type_: Type) -> np.ndarray:
-    """float64[N]: the value that represents each bucket; for whole numbers and decimals, the middle of its values."""
+    """Return a representative value of each bucket, float64[N]: the middle of the values that it can contain."""
     bucket = np.maximum(np.abs(codes) - 1, 0)
     exponent, cut = (bucket // _CUTS).astype(np.int32), bucket % _CUTS
     power = np.where(exponent == _INFINITE, 0, exponent - _BIAS).astype(np.int32)
@@ -60,8 +61,8 @@ def middles(codes: Int64, type_: Type) -> np.ndarray:
         values = np.ldexp((_CUTS + cut + 0.5) / _CUTS, power)
         values[exponent == _INFINITE] = np.where(cut[exponent == _INFINITE] == 0, np.inf, np.nan)
     else:
-        least, beyond = (np.ceil(np.ldexp((_CUTS + cut + more) / _CUTS, power)) for more in (0, 1))
-        values = (least + beyond - 1) / 2 / 10**type_.scale
+        lowest, next_bucket = (np.ceil(np.ldexp((_CUTS + cut + more) / _CUTS, power)) for more in (0, 1))
+        values = (lowest + next_bucket - 1) / 2 / 10**type_.scale
     values = np.where(codes < 0, -values, values)
     return np.where(codes == 0, 0.0, values)
 

@@ -25,7 +25,10 @@ from cep.kernels.layout import Int32, Int64
 
 @dataclass(frozen=True, slots=True)
 class Tallied:
-    """Tallies by key, int64[K, W] by name, and by sub-key. `crowded` names tallies that would have too many entries."""
+    """The tallies that a call carries: by name, int64[K, W] by key, and entries by sub-key.
+
+    `crowded` names the tallies that would have too many entries to be carried.
+    """
 
     by_key: Mapping[str, Int64] = field(default_factory=dict)
     by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
@@ -48,9 +51,9 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
 
 
 def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """int64[E]: the segment of the table (`table.segments(by)`) of each entry, -1 if the table lacks it.
+    """Find the segment of the table to which each stored entry belongs: int64[E], -1 if the table has no such rows.
 
-    The entries have the fields `by`.
+    A segment (`table.segments(by)`) is a key with one value of each field in `by`; the entries have the same fields.
     """
     has_all = np.ones(len(table.key), bool)
     for column in by:
@@ -79,22 +82,26 @@ def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_secon
 
 def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
                   names: Sequence[str]) -> SubTallies:  # fmt: skip
-    """Return the entries after a call. Entries of segments of the table take the new sums int64[S, W]."""
+    """Return the entries after a call: old entries with new sums, and new entries for segments that had none.
+
+    Shapes: segment_of int64[E] is the segment of each old entry or -1; sums int64[S, W] are the new sums by segment. An
+    entry whose window has become empty is dropped.
+    """
     segment, _ = table.segments(tuple(by))
     row_of = np.zeros(len(sums), np.int64)
     row_of[segment] = np.arange(len(segment))
-    there = np.flatnonzero(segment_of >= 0)
-    now = entries.sums.copy()
-    now[there] = sums[segment_of[there]]
+    in_table = np.flatnonzero(segment_of >= 0)
+    new_sums = entries.sums.copy()
+    new_sums[in_table] = sums[segment_of[in_table]]
     is_new = sums[:, 0] != 0
-    is_new[segment_of[there]] = False
+    is_new[segment_of[in_table]] = False
     rows = row_of[is_new]
     fields = tuple(table.fields[name].take(pa.array(rows)) for name in names)
-    fresh = SubTallies(table.key[rows].astype(np.int32), fields, sums[is_new])
-    old, alive = SubTallies(entries.key, entries.by, now), now[:, 0] != 0
-    if not alive.all():
-        old = old.take(np.flatnonzero(alive))
-    return concat_sub_tallies([part for part in (old, fresh) if len(part)] or [fresh])
+    new_entries = SubTallies(table.key[rows].astype(np.int32), fields, sums[is_new])
+    old, is_nonempty = SubTallies(entries.key, entries.by, new_sums), new_sums[:, 0] != 0
+    if not is_nonempty.all():
+        old = old.take(np.flatnonzero(is_nonempty))
+    return concat_sub_tallies([part for part in (old, new_entries) if len(part)] or [new_entries])
 
 
 def _codes(values: pa.Array, texts: pa.Array) -> Int64:

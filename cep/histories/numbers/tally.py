@@ -90,9 +90,9 @@ def averages(tallies: Int64, counts: Int64, scale: int) -> tuple[np.ndarray, np.
 
 
 def spreads(tallies: Int64) -> np.ndarray:
-    """float64[Q]: population standard deviations, √(n Σx² − (Σx)²) / n; 0 for an empty window.
+    """Return the population standard deviation of each tally, √(n Σx² − (Σx)²) / n: float64[Q], 0 for an empty window.
 
-    The value under the root is exact, up to 2^165 in words of 32 bits.
+    The value under the root is exact: it is computed in words of 32 bits and may be as large as 2^165.
     """
     count = tallies[:, _COUNT]
     is_negative = tallies[:, _HIGH] < 0

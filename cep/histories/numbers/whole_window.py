@@ -17,9 +17,11 @@ from cep.kernels.layout import Int64, UInt8
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The rows that count for some histories, by (sub-)key, and the window of each new event (histories/windows.py).
+    """The rows that count for a history, and for each new event the window of rows up to it (histories/windows.py).
 
-    `events` is the index of each window's new event; `folded` is 1 for windows with more events than the limit.
+    Shapes: rows int64[M], sorted by segment and event order; segment int64[N], the (sub-)key of each row of the table;
+    lows, highs int64[Q]: a window contains rows[lows:highs]; events int64[Q], the index of each window's new event;
+    folded uint8[Q], 1 for a window with more events than the limit.
     """
 
     rows: Int64
@@ -52,7 +54,10 @@ def as_floats(values: Int64, type_: Type) -> np.ndarray:
 
 
 def float_sums(values: Int64, windows: Members, *, with_rests: bool) -> Pair:
-    """Return the sum of each window, rounded once, and its rounding error, which is empty unless requested."""
+    """Return the sum of each window, rounded once, and its rounding error if `with_rests`, otherwise an empty array.
+
+    Infinities and NaN are left out of the exact sum and added afterwards.
+    """
     floats = values.view(np.float64)
     finite = np.isfinite(floats)
     finite_values = np.where(finite, values, 0)
