@@ -40,7 +40,7 @@ def arrow_type(type_: Type) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of one key domain, in their order of arrival, which decides between events of one time.
+    """Events of one key domain as columns, in their order of arrival. That order decides between events of one time.
 
     Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's event
     types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time. order int64[N, 3]
@@ -58,7 +58,7 @@ class EventBatch:
         return len(self.time_ms)
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> EventBatch:
-        """Take the events at these positions, or where the mask is true."""
+        """Return the events at these positions, or where the mask is true."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         indices = pa.array(chosen)
         return EventBatch(
@@ -101,7 +101,7 @@ def conformed(batch: EventBatch, schema: Schema) -> EventBatch:
 
 
 def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
-    """Join all events of the batches, in their order; at least one batch."""
+    """Join the events of one or more batches, in their order."""
     parts = list(batches)
     if len(parts) == 1:
         return parts[0]

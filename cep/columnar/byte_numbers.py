@@ -27,9 +27,10 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def whole_numbers(source: pa.Array) -> pa.Array:
-    """Read the bytes of whole numbers, or their base64: int64, null for other values and for numbers of more bits.
+    """Read whole numbers that are sent as big-endian bytes, or as base64 text of such bytes.
 
-    Cost: a pass over the columns of characters; no loop over rows.
+    Returns: int64, null for other values and for numbers of more bits. Cost: a pass over the columns of characters; no
+    loop over rows.
     """
     if is_bytes(source.type):
         return _of_bytes(source.cast(pa.large_binary()))
@@ -50,8 +51,8 @@ def whole_numbers(source: pa.Array) -> pa.Array:
         bits = np.where(is_used & fits, shifted, bits)
     unused = (64 - 8 * (6 * counts // 8)).clip(0, 63)
     numbers: Int64 = (bits << unused.astype(np.uint64)).view(np.int64) >> unused
-    is_there = fits & np.asarray(pc.is_valid(source))
-    return pa.array(np.where(is_there, numbers, 0), mask=~is_there)
+    is_valid = fits & np.asarray(pc.is_valid(source))
+    return pa.array(np.where(is_valid, numbers, 0), mask=~is_valid)
 
 
 def _of_bytes(source: pa.Array) -> pa.Array:

@@ -37,7 +37,9 @@ def encode_table(batch: pa.RecordBatch, *, compressed: bool = False, version: in
 
 
 def decode_table(data: bytes) -> pa.RecordBatch:
-    """Read the record batch in `data`; its columns point into `data`, if it is not compressed.
+    """Check the header of a stored block and read its record batch.
+
+    The columns point into `data` if it is not compressed.
 
     Raises: StateFormatError for another format version, StateCorruptError if magic, checksum or shape are wrong.
     """

@@ -48,12 +48,12 @@ _WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The forms of values, where they are not as the module says.
+    """How a source writes values, where that differs from the usual forms.
 
     unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
-    it. zone: of times that name none; of an hour that comes twice the first is meant. minor: decimals are whole numbers
-    of their smallest unit; has_bytes: their bytes. base: the moment since which times count units. numbers: the
-    signs in numbers that are texts. words: values of texts, symbols and truth values, each with the word that it means.
+    it. zone: of times that name none; if an hour comes twice, the first is meant. minor: decimals are whole numbers of
+    their smallest unit; has_bytes: they are bytes. base: the moment since which times count units. numbers: the signs
+    in numbers that are texts. words: values of texts, symbols and truth values, each with the word that it means.
     """
 
     unit: str = ""
@@ -86,9 +86,9 @@ class Converted(NamedTuple):
 
 
 def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in_us: bool = False) -> Converted:
-    """Convert a column, whose values are `written` so, None: as they are.
+    """Convert a column to the values of a type. `written` says how the source writes them, None: in the usual forms.
 
-    Cost: a pass or two; values that do not fit are found one by one only if there are any.
+    Cost: a pass or two; values that do not fit are searched for one by one only if there are any.
     """
     if source.type == _AS_THEY_ARE.get(type_.kind) and not source.null_count:
         return Converted(source, None)
@@ -174,7 +174,7 @@ def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _one_by_one(source: pa.Array, target: pa.DataType) -> pa.Array:
-    """Halve the column until the values that cannot be cast stand alone."""
+    """Cast a column whose values cannot all be cast: halve it until each bad value stands alone and becomes null."""
     parts: list[pa.Array] = []
     blocks = [source]
     while blocks:
@@ -200,7 +200,7 @@ def _is_clock(type_: pa.DataType) -> bool:
 
 
 def _text(source: pa.Array, _type: Type) -> pa.Array:
-    """Return texts as they are, whole numbers as their digits, dates and timestamps as ISO 8601 of one precision."""
+    """Convert values to text: whole numbers to their digits, dates and timestamps to ISO 8601 of one precision."""
     type_ = source.type
     if pa.types.is_floating(type_):  # ids that went through a data frame: 17.0 is 17
         return _cast(_exact_doubles(_cast(source, pa.float64())), TEXT)
@@ -227,6 +227,7 @@ def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Arra
 
 
 def _time_us(source: pa.Array, written: Written) -> pa.Array:
+    """Convert times to microseconds since 1970, null outside the range of event times. Whole ms take a short path."""
     is_ms = written.unit in ("", "ms") and not written.base and not written.form
     if source.type == pa.int64() and not source.null_count and is_ms:
         ms = slot_values(source)
@@ -321,6 +322,7 @@ def _bool(source: pa.Array, type_: Type) -> pa.Array:
 
 
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
+    """Convert numbers and texts to whole units of a decimal's scale, null for values with more digits."""
     if _is_clock(source.type):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
@@ -339,8 +341,8 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
         source = _number_texts(source) if is_text else source
         exact = _cast(source, target)
         if is_text:
-            left = pc.if_else(pc.is_null(exact), source, pa.scalar(None, source.type))
-            exact = pc.coalesce(exact, _cast(_nearest_units(_cast(left, WIDE_DECIMAL), type_.scale), target))
+            other_texts = pc.if_else(pc.is_null(exact), source, pa.scalar(None, source.type))
+            exact = pc.coalesce(exact, _cast(_nearest_units(_cast(other_texts, WIDE_DECIMAL), type_.scale), target))
         return _units(exact)
     except pa.ArrowNotImplementedError:
         return pa.nulls(len(source), pa.int64())
@@ -364,7 +366,7 @@ def as_decimals(units: pa.Array, scale: int) -> pa.Array:
 
 
 def _nearest_units(source: pa.Array, scale: int) -> pa.Array:
-    """Decimals rounded to the scale; null where rounding takes away more than binary arithmetic leaves.
+    """Round decimals to the scale. The result is null where rounding removes more than the noise of binary arithmetic.
 
     Above 2**53 units no double has them all, so a number there must be exact.
     """
@@ -392,7 +394,7 @@ def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:
 def _is_single(
     values: NDArray[np.float64], whole: NDArray[np.float64], scale: int, *, is_single: bool
 ) -> NDArray[np.bool_]:
-    """Return which values are the float32 that is nearest to a whole number of units.
+    """Mark the values that are the float32 nearest to a whole number of units, such as 0.1 read as 0.10000000149.
 
     Avro and others give a float32 as a double. Such a double counts as long as different numbers of units are different
     float32.

@@ -48,10 +48,10 @@ _NO_ID = pa.scalar(None, TEXT)
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A rejected record: a stable code, the reason, and the record as text, cut to a limit.
+    """A record that was set aside, or an event with unreadable values: a code, the reason, and the record as text.
 
     With `bad_values`, a code and a field each, the record is an event in which these fields are null; `time_ms` is its
-    time and `event_id` its id. Without them the record was set aside.
+    time and `event_id` its id. Without them the record was set aside. The text is cut to a limit.
     """
 
     code: str
@@ -125,14 +125,16 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
 
 
 def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
-    """Like `decode_json` for the mapping of one view; return the events with the rows of their records."""
+    """Decode JSON records like `decode_json`, for one view. Return the events with the rows of their records."""
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
     good, broken = parse_json(schema, large, mapping)
     parts = [
         _decode(schema, len(part.rows), part.columns, partial(_record_text, part.records), mapping, part.strays)
         for part in good
     ]
-    merged, rows = in_row_order(schema, [(part, read.rows[at]) for (part, at), read in zip(parts, good, strict=True)])
+    merged, rows = in_row_order(
+        schema, [(part, block.rows[part_rows]) for (part, part_rows), block in zip(parts, good, strict=True)]
+    )
     if broken:
         unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
         merged = replace(merged, poison=(*merged.poison, *unreadable))
@@ -173,20 +175,20 @@ def decode_table(
 def decode_rows(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping, strays: Strays
 ) -> EventRows:
-    """Like `decode_table` for the mapping of one view; return the events with the rows of their records."""
-    given: Mapping[str, pa.Array] = columns_of(table)
+    """Decode rows of a table like `decode_table`, for one view. Return the events with the rows of their records."""
+    columns: Mapping[str, pa.Array] = columns_of(table)
     if not mapping.is_plain:
-        given = mapping.arrays(schema, given, table.num_rows)
+        columns = mapping.arrays(schema, columns, table.num_rows)
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
         paths = mapping.paths(schema)
-        repaired = without_broken_texts({name: column for name, column in given.items() if name in paths})
+        repaired = without_broken_texts({name: column for name, column in columns.items() if name in paths})
         if repaired is None:
             return _decode_halves(schema, table, show, mapping, error)
-        given = {**given, **repaired[0]}
+        columns = {**columns, **repaired[0]}
         strays = repaired[1]
-    return _decode(schema, table.num_rows, given, show, mapping, strays)
+    return _decode(schema, table.num_rows, columns, show, mapping, strays)
 
 
 def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]) -> Decoded:
@@ -196,7 +198,7 @@ def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapp
 def events_of_views(
     schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]
 ) -> tuple[Decoded, NDArray[np.int64], NDArray[np.int64]]:
-    """Decode each view of the records, record by record; an invalid record is set aside once.
+    """Decode each view of the records. The events of one record stay together; an unreadable record is set aside once.
 
     Return the events, the rows of their records and the numbers of their views, int64[N] both.
     """
@@ -204,11 +206,17 @@ def events_of_views(
         decoded, rows = decode(mapping)
         return decoded, rows, np.zeros(len(rows), np.int64)
     first, *others = (decode(view) for view in mapping.views)
-    once = {poison.record for poison in first[0].poison if poison.code == _UNREADABLE}
+    already_set_aside = {poison.record for poison in first[0].poison if poison.code == _UNREADABLE}
     parts = [
         first,
         *(
-            (replace(each, poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in once)), rows)
+            (
+                replace(
+                    each,
+                    poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in already_set_aside),
+                ),
+                rows,
+            )
             for each, rows in others
         ),
     ]
@@ -221,10 +229,11 @@ def _decode_halves(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping,
     error: pa.ArrowInvalid,
 ) -> EventRows:  # fmt: skip
+    """Decode each half of a table that is invalid somewhere, so that a single row with the fault is set aside alone."""
     if table.num_rows <= 1:
-        nothing, rows = _decode(schema, 0, {}, str)
+        no_events, rows = _decode(schema, 0, {}, str)
         reason = str(error).partition("\n")[0]
-        return replace(nothing, poison=(Poison(_UNREADABLE, reason, ""),) * table.num_rows), rows
+        return replace(no_events, poison=(Poison(_UNREADABLE, reason, ""),) * table.num_rows), rows
     half = table.num_rows // 2
     first = decode_rows(schema, table.slice(0, half), show, mapping, NO_STRAYS)
     second, rows = decode_rows(schema, table.slice(half), lambda row: show(half + row), mapping, NO_STRAYS)
@@ -306,29 +315,29 @@ def _declared(
 
 
 def _of_view(
-    rows: int, given: Mapping[str, pa.Array], mapping: FieldMapping, strays: Strays
+    rows: int, source_columns: Mapping[str, pa.Array], mapping: FieldMapping, strays: Strays
 ) -> tuple[NDArray[np.int64], Mapping[str, pa.Array], Strays]:
-    """Take the records that have a value in a field that the view needs; the others are not events of the view.
+    """Choose the records that have a value in a field that the view needs; other records are not events of the view.
 
     Returns the rows of the records, their columns and their strays.
     """
     has_value = np.zeros(rows, bool)
     for name in mapping.needs:
-        if name in given:
-            has_value |= pc.is_valid(given[name]).to_numpy(zero_copy_only=False)
+        if name in source_columns:
+            has_value |= pc.is_valid(source_columns[name]).to_numpy(zero_copy_only=False)
         has_value[list(strays.get(name, ()))] = True
-    places = np.flatnonzero(has_value)
-    if len(places) == rows:
-        return places, given, strays
-    taken = pa.array(places)
+    chosen_rows = np.flatnonzero(has_value)
+    if len(chosen_rows) == rows:
+        return chosen_rows, source_columns, strays
+    indices = pa.array(chosen_rows)
     # Arrow has no `take` for views of texts
-    columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in given.items()}
-    row_of = {int(place): row for row, place in enumerate(places)} if strays else {}
+    columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in source_columns.items()}
+    row_of = {int(place): row for row, place in enumerate(chosen_rows)} if strays else {}
     strays = {
         name: {row_of[place]: text for place, text in texts.items() if place in row_of}
         for name, texts in strays.items()
     }
-    return places, {n: column.take(taken) for n, column in columns.items()}, strays
+    return chosen_rows, {n: column.take(indices) for n, column in columns.items()}, strays
 
 
 def _shown_at(show: Callable[[int], str], places: NDArray[np.int64], row: int) -> str:
@@ -377,7 +386,7 @@ class _Verdict:
     def reject(
         self, use: ColumnUse, event_type: NDArray[np.int16], rows: NDArray[np.bool_], code: str, reason: _Reason
     ) -> None:
-        """Reject values of a field: refuse rows in which it is the id or the time; in others the value is null."""
+        """Reject values of a field: the row is refused if the field is its id or time, otherwise the value is null."""
         rows = self.without_bad(use.name, rows & np.array(use.has_field)[event_type])
         if not rows.any():
             return
@@ -445,30 +454,31 @@ def _of_field(name: str, reason: Callable[[int], str], row: int) -> str:
 
 
 def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
+    """Return the code of each record's event type, int16[N], and a verdict that refuses records of unknown types."""
     verdict = _Verdict(rows)
     # A record that names no type is of the only one that comes from sources.
-    given, single = schema.source_codes, len(schema.source_codes) == 1
+    source_codes, single = schema.source_codes, len(schema.source_codes) == 1
     if column is None or TYPE_FIELD in schema.columns():
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
-        return np.full(rows, given[0] if single else 0, np.int16), verdict
+        return np.full(rows, source_codes[0] if single else 0, np.int16), verdict
     if single and column.null_count == rows:
-        return np.full(rows, given[0], np.int16), verdict
+        return np.full(rows, source_codes[0], np.int16), verdict
     names = column if column.type == pa.string() else column.cast(pa.string())
     codes = pc.index_in(names, value_set=_type_names(schema))
     if codes.null_count == 0:
         return np.asarray(codes).astype(np.int16), verdict
-    unnamed = np.asarray(pc.is_null(names))
-    unknown = np.asarray(pc.is_null(codes)) & ~unnamed
+    has_no_name = np.asarray(pc.is_null(names))
+    unknown = np.asarray(pc.is_null(codes)) & ~has_no_name
     if not single:
-        verdict.refuse(unnamed, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
+        verdict.refuse(has_no_name, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
     declared = ", ".join(e.name for e in schema.event_types)
-    strange = numbered(names.filter(pa.array(unknown)).cast(TEXT))[0].slice(0, _TYPES_NAMED_MAX).to_pylist()
-    for name in strange:
-        which = unknown & np.asarray(pc.equal(names, name).fill_null(False))
-        verdict.refuse(which, "unknown_event_type", f"event type {name[:_TYPE_CHARS]!r} is not one of {declared}")
+    unknown_names = numbered(names.filter(pa.array(unknown)).cast(TEXT))[0].slice(0, _TYPES_NAMED_MAX).to_pylist()
+    for name in unknown_names:
+        has_name = unknown & np.asarray(pc.equal(names, name).fill_null(False))
+        verdict.refuse(has_name, "unknown_event_type", f"event type {name[:_TYPE_CHARS]!r} is not one of {declared}")
     verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {declared}")
-    return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
+    return np.asarray(codes.fill_null(source_codes[0] if single else 0)).astype(np.int16), verdict
 
 
 @lru_cache(maxsize=_SCHEMAS_CACHED)
@@ -481,7 +491,7 @@ def _record_text(records: pa.Array, row: int) -> str:
 
 
 def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
-    """Join all records of the parts, in their order."""
+    """Join decoded records part after part."""
     if len(parts) == 1:
         return parts[0]
     names = data_columns(schema)

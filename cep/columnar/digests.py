@@ -39,9 +39,10 @@ E = TypeVar("E", Decoded, EventBatch)
 
 
 def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E, key: str = "") -> E:
-    """Add the two columns. Cost: a pass over each column that has values.
+    """Add two columns to decoded events: a digest of the key fields, and a digest of the whole content.
 
-    `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anybody can compute.
+    `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anyone can compute. Cost: a
+    pass over each column that has values.
     """
     type_salts = _salts(tuple(event_type.name for event_type in schema.event_types), key)
     names = (_TIME, _MICROSECONDS, *decoded.columns)
@@ -72,7 +73,7 @@ def without_digests(batch: EventBatch) -> EventBatch:
 
 @lru_cache(_SALTS_CACHED)
 def _salts(names: tuple[str, ...], key: str) -> UInt64:
-    """Return a salt for each name: uint64[N, 3], read-only. The third word is 0 without a key."""
+    """Compute a salt for each name: uint64[N, 3], read-only. The third word is 0 without a key."""
     salts = np.zeros((len(names), _SALT_WORDS), np.uint64)
     if key:
         for number, name in enumerate(names):
@@ -87,7 +88,7 @@ def _salts(names: tuple[str, ...], key: str) -> UInt64:
 
 
 def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
-    """Add the values of a column to the digest of each event."""
+    """Add the values of a column to the digest of each event, in place. Nulls add nothing."""
     nulls_count = column.null_count
     if nulls_count == len(column):
         return

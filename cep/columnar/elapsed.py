@@ -16,7 +16,7 @@ UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_
 
 
 def moments_since(source: pa.Array, base: str, unit: str) -> pa.Array:
-    """Return the moments, timestamp("us", "UTC"), that are this number of units after the base.
+    """Convert numbers that count units since a base, such as seconds since 1980, to moments: timestamp("us", "UTC").
 
     `base` is a time as ISO 8601 with a zone; `unit` is from UNITS_US, "" for seconds. Values are numbers, or their
     texts, rounded to the nearest microsecond. A value that is not a number, or a moment outside of the range of event

@@ -31,7 +31,7 @@ AS_WRITTEN = FileForm()
 
 
 def form_of_flags(delimiter: str, quote: str, encoding: str, decimal: str, thousands: str) -> FileForm:
-    """Read the form as flags and settings have it. Raises: UsageError."""
+    """Check the signs and the encoding of CSV files, as flags and settings give them. Raises: UsageError."""
     signs = {"delimiter": delimiter, "quote": quote, "decimal": decimal, "thousands": thousands}
     signs = {name: _SIGNS.get(sign, sign) for name, sign in signs.items()}
     for name, sign in signs.items():

@@ -174,7 +174,7 @@ class FieldMapping:
         return tuple(dict.fromkeys(path[0] for each in self.views for path in each.paths(schema).values()))
 
     def written(self, name: str, kind: Kind) -> Written | None:
-        """Return how the values of a field are written; None: as they are."""
+        """Return how the source writes the values of a field, None for the usual forms."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
         words = tuple((value, word) for field_name, value, word in self.values if field_name == name)
@@ -278,15 +278,15 @@ def mapping_of(
     columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None,
     file: FileForm | None = None, values: Sequence[str] = (),
 ) -> FieldMapping:  # fmt: skip
-    """Read a mapping as flags and settings have it: `field=path`, `field=value`, names of fields, `field.value=word`.
+    """Build a mapping from flags: `field=path`, `field=value`, names of fields with minor units, `field.value=word`.
 
     Raises: UsageError.
     """
     paths = tuple((name, _path(name, text)) for name, text in _pairs(columns, "--columns", "FIELD=PATH"))
     constants = tuple(_pairs(fixed, "--fixed", "FIELD=VALUE"))
-    twice = [name for name in dict(paths) if name in dict(constants)]
-    if twice:
-        raise UsageError(f"`{twice[0]}` is both fixed and read from a column; leave out one")
+    fixed_and_read = [name for name in dict(paths) if name in dict(constants)]
+    if fixed_and_read:
+        raise UsageError(f"`{fixed_and_read[0]}` is both fixed and read from a column; leave out one")
     written = time or Written()
     for name in (*dict(paths), *dict(constants)):
         view, field_name = view_of(name)
@@ -301,8 +301,8 @@ def mapping_of(
     if written.form:
         check_form(written.form)
     if written.zone and written.zone not in zoneinfo.available_timezones():
-        near = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ", such as UTC or Europe/Berlin"
+        close_matches = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
+        hint = f"; did you mean {close_matches[0]}?" if close_matches else ", such as UTC or Europe/Berlin"
         raise UsageError(f"{written.zone} is no time zone{hint}")
     parts = [text.partition(":") for text in minor]
     for name, sign, by in parts:
@@ -345,6 +345,7 @@ def check_fields(mapping: FieldMapping, schema: Schema) -> None:
 
 
 def _check_view(mapping: FieldMapping, schema: Schema) -> None:
+    """Check that the names of a mapping exist in the schema and have a fitting type. Raises: UsageError."""
     types = schema.columns()
     names = [TYPE_FIELD, *types]
     for name in (
@@ -355,8 +356,8 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
         *(n for n, _, _ in mapping.values),
     ):
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"they have {', '.join(names)}"
+            close_matches = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean `{close_matches[0]}`?" if close_matches else f"they have {', '.join(names)}"
             raise UsageError(f"the events have no field `{name}`; {hint}")
     named = mapping.constants.get(TYPE_FIELD)
     if named is not None and schema.event_type(named) is None:
@@ -373,18 +374,18 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
         if type_ is None or type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL) or type_.protected:
             raise UsageError(f"--values {name}.{value}: only enums, plain strings and bools have words for values")
         if type_.kind is Kind.ENUM and word not in type_.symbols:
-            near = difflib.get_close_matches(word, type_.symbols, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(type_.symbols)}"
+            close_matches = difflib.get_close_matches(word, type_.symbols, n=1)
+            hint = f"did you mean {close_matches[0]}?" if close_matches else f"it has {', '.join(type_.symbols)}"
             raise UsageError(f"--values {name}.{value}={word}: `{name}` has no symbol {word}; {hint}")
     _check_paths(mapping, schema)
 
 
 def _check_paths(mapping: FieldMapping, schema: Schema) -> None:
-    """Refuse to read one place as two things. Raises: UsageError."""
+    """Refuse a place of the record that is read as two different things. Raises: UsageError."""
     types = schema.columns()
-    places = mapping.paths(schema)
-    for name, path in places.items():
-        for other, longer in places.items():
+    paths = mapping.paths(schema)
+    for name, path in paths.items():
+        for other, longer in paths.items():
             if len(longer) > len(path) and longer[: len(path)] == path:
                 raise UsageError(
                     f"`{name}` is read from {shown_path(path)}, in which `{other}` lies; a value is no object, too"

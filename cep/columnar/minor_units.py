@@ -32,26 +32,26 @@ _INT64_MAX = 2**63 - 1
 
 
 def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> Converted:
-    """Return amounts of minor units as units of the field. `source` has the code of the currency of each.
+    """Convert amounts in minor units to units of the field, by the currency of each amount in `source`.
 
     An amount without a currency of ISO 4217, or with more digits than the field has, is a bad value.
     """
-    minor, is_there = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
+    minor, is_valid = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
     codes = pa.nulls(len(minor), TEXT) if source is None else convert(source, Type(Kind.STRING)).values
     places = pc.index_in(pc.utf8_upper(pc.utf8_trim_whitespace(codes)), value_set=pa.array(_CODES, TEXT))
     shift = type_.scale - _DIGITS[slot_values(places.cast(pa.int64()).fill_null(-1))]
     up, down = 10 ** np.maximum(shift, 0), 10 ** np.maximum(-shift, 0)
     fits = np.asarray(pc.is_valid(places)) & (minor % down == 0) & (np.abs(minor) <= _INT64_MAX // up)
-    bad = is_there & ~fits
-    units = pa.array(np.where(fits, minor // down * up, 0), mask=~(is_there & fits))
+    bad = is_valid & ~fits
+    units = pa.array(np.where(fits, minor // down * up, 0), mask=~(is_valid & fits))
     if not bad.any():
         return amounts._replace(values=units)
-    listed = codes.to_pylist()
+    code_texts = codes.to_pylist()
 
     def reason(row: int) -> str:
         if not bad[row]:
             return amounts.reason(row)
-        code = listed[row]
+        code = code_texts[row]
         if places[row].is_valid:
             return f"{minor[row]} minor units of {code} are not a value of type {type_.as_nullable(False)}"
         return f"{minor[row]} minor units need a currency of ISO 4217, not {code!r}"

@@ -25,7 +25,7 @@ _THOUSANDS = {",": (".", " ", "\u00a0", "\u202f", "'", "’"), ".": (",", "'", "
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """The decimal sign of numbers, and the sign between groups of three digits, "" for none."""
+    """How a file writes numbers: the decimal sign, and the sign between groups of three digits, "" for none."""
 
     decimal: str
     thousands: str = ""
@@ -61,11 +61,11 @@ def plain_numbers(source: pa.Array, form: NumberForm) -> pa.Array:
 def form_of(
     texts: Sequence[str], *, decimal: str = "", thousands: str = "", is_european: bool = False
 ) -> NumberForm | None:
-    """Return the form that most of the texts have; signs that are given must be the form's. None: the plain form.
+    """Guess the decimal sign of numbers that are texts. None: the plain form, such as 1200.50.
 
-    `is_european`: other signs of the file let expect a decimal comma, so that `1.200` alone may mean 1200.
-    Raises: AmbiguousError if the texts mean one value with a decimal comma and another one with a decimal point, or if
-    numbers of different forms are among them.
+    `decimal` and `thousands` are signs that are certain. `is_european`: other signs of the file suggest a decimal
+    comma, so that `1.200` alone may mean 1200. Raises: AmbiguousError if the texts mean one value with a decimal comma
+    and another one with a decimal point, or if numbers of different forms are among them.
     """
     numbers = [text.strip() for text in texts if _DIGIT.search(text)]
     if not (decimal or thousands) and all(map(_PLAIN.fullmatch, numbers)):
@@ -80,9 +80,11 @@ def form_of(
         return NumberForm(decimal or ".", thousands) if decimal or thousands else None
     best = [form for form, count in counts.items() if count == most]
     if len({form.decimal for form in best}) > 1:
-        signed = [text for text in numbers if re.search(r"\d[.,]\d", text)]
-        if signed:
-            raise AmbiguousError(f"{signed[0]} is one number with a decimal comma and another one with a decimal point")
+        with_sign = [text for text in numbers if re.search(r"\d[.,]\d", text)]
+        if with_sign:
+            raise AmbiguousError(
+                f"{with_sign[0]} is one number with a decimal comma and another one with a decimal point"
+            )
         best = [form for form in best if form.decimal == "."]
     others = [text for text in numbers if not (decimal or thousands) and not _matcher(best[0])(text)]
     others = [text for text in others if any(_matcher(form)(text) for form in FORMS)]

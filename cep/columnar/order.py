@@ -42,10 +42,10 @@ _NO_ORDER = np.empty((0, ORDER_COLUMNS), np.int64)
 
 
 def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: int, count: int) -> Int64 | None:
-    """Return the order table of `count` decoded events, None if milliseconds and arrival order them.
+    """Build the table that orders events of one millisecond, None if their arrival alone does.
 
-    Shapes: `us` int64[N] are the microseconds inside the millisecond; `declared` int64[N] the values of the declared
-    field, NO_VALUE without one. `view` and `position` name the view that the events are of, if there is one.
+    Shapes: int64[count, 3]; `us` int64[N] are the microseconds inside the millisecond; `declared` int64[N] the values
+    of the declared field, NO_VALUE without one. `view` and `position` name the view of the events, if there is one.
     """
     has_us = us is not None and us.any()
     has_field = declared is not None and (declared != NO_VALUE).any()
@@ -74,10 +74,10 @@ def with_partitions(order: Int64 | None, partitions: int | Int64, count: int) ->
 
 
 def order_behind(sources: Int64, tail_bytes: int) -> Int64:
-    """Return the order of derived events, given the order of the events that completed them: int64[N, 3] both.
+    """Return the order of derived events from the order of the events that completed them: int64[N, 3] both.
 
-    They follow all source events of their millisecond. Their ids have `tail_bytes` more bytes than the id of the source
-    event; an event that was completed by a derived event has the order of that event.
+    Derived events follow all source events of their millisecond. Their ids have `tail_bytes` more bytes than the id of
+    the source event; an event that was completed by a derived event has the order of that event.
     """
     table = sources.copy()
     table[:, ORDER_ORIGIN] &= (1 << PARTITION_SHIFT) - 1
@@ -88,9 +88,9 @@ def order_behind(sources: Int64, tail_bytes: int) -> Int64:
 
 
 def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
-    """Return the rows of the batch in the order of (key, event order): int64[N]. `key` int32[N] is below keys_count.
+    """Sort the rows of a batch by key, and by event order within a key. Returns: int64[N].
 
-    Cost: a sort by time if the batch is not sorted yet, otherwise O(N).
+    Shapes: key int32[N] is below keys_count. Cost: a sort by time if the batch is not sorted yet, otherwise O(N).
     """
     ordered = np.empty(len(batch), np.int64)
     if len(batch) == 0:

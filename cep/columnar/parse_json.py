@@ -75,7 +75,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Records with their rows; `is_uniform` if they are known to write each field as values of one kind."""
+    """JSON records with their rows. `is_uniform`: each field is known to have values of one kind."""
 
     records: pa.Array
     rows: NDArray[np.int64]
@@ -182,7 +182,9 @@ def _too_long(block: pa.Array) -> int | None:
 def _peeled(
     schema: Schema, block: _Block, mapping: FieldMapping, reject: Callable[[_Block, int, Exception], None]
 ) -> list[_Block] | None:
-    """Set poison apart as long as most of the other records are poison; return the rest, None if there is no poison.
+    """Set the first records aside while most of them are poison.
+
+    Return the remaining blocks, None if nothing was set aside.
 
     A sender of many poison records makes a job work for each of them, and parsing each alone is the cheapest way.
     """
@@ -209,7 +211,7 @@ def _peeled(
 
 
 def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
-    """Parse all records of the block into columns of their own names, or an error if one of them spoils it.
+    """Parse all records of a block into columns. Raises: ArrowInvalid if one of them cannot be parsed.
 
     The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
     there are as many objects as records, each record is one object.
@@ -255,7 +257,7 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
 
 
 def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
-    """Return the fields that this record writes as values of another kind than usual, with the type to read them as."""
+    """Find the fields that a record writes in an unusual kind, such as a number for a text, with the type to read."""
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
@@ -302,7 +304,7 @@ def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
 def _parse_options(
     schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
 ) -> pj.ParseOptions:
-    """Return how to read each field: as its type wants it, those in `numbers` as numbers."""
+    """Return the parser's options: a type for each field. Fields in `numbers` have the type given there."""
     types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
     read_as = dict(numbers)
     for name, type_ in schema.columns().items():

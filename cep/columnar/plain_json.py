@@ -33,8 +33,9 @@ class PlainShape:
 
 
 def plain_shape(schema: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
-    """Return the shape of a table of these columns; those in `may_be_numbers` become int64 if the first record has a
-    whole number.
+    """Describe the columns for the fast JSON kernel: names, kinds and scales.
+
+    Columns in `may_be_numbers` become int64 if the first record has a whole number.
     """
     names = [name.encode() for name in schema.names]
     kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in schema]
@@ -54,32 +55,32 @@ def _kind(type_: pa.DataType) -> int:
 
 
 def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
-    """Read the columns of the shape from the records (large_binary without nulls).
+    """Read columns from records with the fast JSON kernel, None if a record is too unusual for it.
 
-    A column is null in records without a value, and left out if no record has one. None if one of them is not plain, or
-    not a JSON object, or if a text is not UTF-8.
+    Shapes: `records` are large_binary without nulls. A column is null in records without a value, and left out if no
+    record has one. A record that is not plain, or not a JSON object, or a text that is not UTF-8, ends the attempt.
     """
     count = len(records)
     _, data = content = text_buffers(records)
     kinds = shape.kinds.copy()
     wanted_columns = JsonColumns(shape.names, shape.name_ends, kinds, shape.scales)
-    plain_count, (values, text_ends, is_there), counts = read_records(*content, wanted_columns)
+    plain_count, (values, text_ends, has_value), counts = read_records(*content, wanted_columns)
     if plain_count < count:
         return None
     arrays: dict[str, pa.Array] = {}
     read = zip(shape.wanted, kinds.tolist(), counts.tolist(), strict=True)
-    for column, ((name, value_type), kind, there_count) in enumerate(read):
-        if not there_count:
+    for column, ((name, value_type), kind, values_count) in enumerate(read):
+        if not values_count:
             continue
         type_, is_ascii = pa.int64() if kind == WHOLE else value_type, True
-        buffers = [pa.py_buffer(_bits(is_there[column])) if there_count < count else None]
+        buffers = [pa.py_buffer(_bits(has_value[column])) if values_count < count else None]
         if kind == TEXT:
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
             offsets = bounds if type_ == pa.large_string() else bounds.astype(np.int32)
             buffers += [pa.py_buffer(offsets), pa.py_buffer(texts)]
         else:
             buffers.append(pa.py_buffer(_bits(values[column]) if kind == TRUTH else values[column]))
-        array = pa.Array.from_buffers(type_, count, buffers, count - there_count)
+        array = pa.Array.from_buffers(type_, count, buffers, count - values_count)
         if not is_ascii and not _is_utf_8(array):
             return None
         arrays[name] = array

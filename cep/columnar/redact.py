@@ -42,6 +42,7 @@ def shown_keys(schema: Schema, keys: Mapping[str, Sequence[str]]) -> dict[str, l
 
 
 def _reason(poison: Poison) -> str:
+    """Return the reason of a dead letter without any value of the record."""
     if len(poison.bad_values) > 1:  # each of several reasons may quote a value
         return "; ".join(f"field `{name}`: {code}" for code, name in poison.bad_values)
     if poison.code in _NO_VALUE:
@@ -57,6 +58,7 @@ def _reason(poison: Poison) -> str:
 
 
 def _record(schema: Schema, poison: Poison, key: SecretKey) -> str:
+    """Return the record of a dead letter with tokens for protected values, and without undeclared fields."""
     try:
         fields = orjson.loads(poison.record)
     except orjson.JSONDecodeError:

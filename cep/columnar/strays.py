@@ -57,7 +57,7 @@ class _Twice:
 
 
 def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Mended | None:
-    """Take the stray values out of a record; None if it is not one JSON object."""
+    """Remove the stray values from a JSON record, so that the others can be read; None if it is not one JSON object."""
     try:
         # A byte that is not UTF-8 becomes half of a surrogate pair, which no valid text has.
         text = record.decode("utf-8", "surrogateescape")
@@ -189,6 +189,7 @@ def _is_decimal(number: str, type_: pa.Decimal128Type) -> bool:
 
 
 def _shown(value: Any) -> str:
+    """Show a stray value in a message: its text, or its kind if it is a container."""
     if isinstance(value, _Number):
         return repr(value.text[:_SHOWN_CHARACTERS])
     if isinstance(value, str):

@@ -109,7 +109,7 @@ def counting_skipped() -> Iterator[list[int]]:
 
 
 def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -> pa.Array:
-    """Read a column of times. Return int64 microseconds since 1970, null for an invalid time.
+    """Convert a column of times to microseconds since 1970, int64, null for an invalid time.
 
     `unit`: of numbers (TIME_UNITS), empty: ms. `form`: of texts, as in `strptime`, empty: TIME_FORMS. `zone`: of times
     without one, empty: UTC. The years are 1 to 9999. Cost: a cast for the usual forms.
@@ -149,14 +149,14 @@ def form_has_zone(form: str) -> bool:
 
 
 def check_form(form: str) -> None:
-    """Refuse a form of times that leaves the day open, or that has unknown directives. Raises: UsageError."""
+    """Refuse a form of times without a full date or with unknown directives. Raises: UsageError."""
     directives = _directives(form)
     unknown = [letter for letter in directives if letter not in _DIRECTIVES]
     if unknown:
         raise UsageError(f"%{unknown[0]} in the form {form!r} is not supported; there are %{' %'.join(_DIRECTIVES)}")
-    twice = [letter for letter in directives if directives.count(letter) > 1 and letter not in "aA%"]
-    if twice:
-        raise UsageError(f"the form {form!r} has %{twice[0]} twice")
+    repeated = [letter for letter in directives if directives.count(letter) > 1 and letter not in "aA%"]
+    if repeated:
+        raise UsageError(f"the form {form!r} has %{repeated[0]} twice")
     has_day = ("d" in directives and bool(set("mbB") & set(directives))) or "j" in directives
     if not set("Yy") & set(directives) or not has_day:
         raise UsageError(
@@ -181,7 +181,7 @@ def _long_form(form: str) -> str:
 
 
 def _scaled(numbers: pa.Array, unit: str) -> pa.Array:
-    """Return whole numbers of a unit as microseconds."""
+    """Convert whole numbers of a unit to microseconds, null beyond the range."""
     if unit == "us":
         return numbers
     values = np.asarray(numbers.fill_null(0) if numbers.null_count else numbers)
@@ -214,7 +214,7 @@ def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
 
 
 def _of_numbers(texts: pa.Array, unit: str, least: int) -> pa.Array:
-    """Read numbers that are written as text, exactly; null for other texts and for numbers below `least`."""
+    """Convert numbers in texts to microseconds, exactly; null for other texts and for numbers below `least`."""
     parts = pc.extract_regex(texts, _NUMBER)
     is_number = np.asarray(pc.is_valid(parts))
     whole = _int_of(pc.struct_field(parts, ["whole"]), is_number, "0")
@@ -238,7 +238,7 @@ def _of_numbers(texts: pa.Array, unit: str, least: int) -> pa.Array:
 
 
 def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
-    """Read texts of TIME_FORMS and numbers as text. Arrow reads columns of one usual form, and the plain texts."""
+    """Convert times in texts to microseconds: one usual form for the whole column, otherwise form by form."""
     try:
         return source.cast(_UTC).cast(pa.int64())
     except pa.ArrowInvalid:
@@ -275,7 +275,10 @@ def _pattern(form: str) -> str:
 
 
 def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
-    """Read the texts that match a pattern, by its groups: Y m d H … are those of `strptime`."""
+    """Convert the texts that match a pattern to microseconds.
+
+    Its groups Y, m, d, H and so on are those of `strptime`.
+    """
     parts = pc.extract_regex(texts, pattern)
     fits = np.asarray(pc.is_valid(parts))
     if not fits.any():
@@ -320,7 +323,7 @@ def _fraction(digits: pa.Array, fits: NDArray[np.bool_], length: int) -> NDArray
 
 
 def _days(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the days since 1970, and which of them the calendar has."""
+    """Return the days since 1970 of the matched dates, and a mask of the dates that exist in the calendar."""
     year = _number(groups, "Y", fits)
     if "Y" not in groups:
         short = _number(groups, "y", fits)
@@ -351,7 +354,7 @@ def _hours(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.i
 
 
 def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the offset of each text in microseconds, and which texts have one."""
+    """Return the UTC offset of each text in microseconds, and a mask of the texts that have one."""
     if "name" in groups:
         names = pa.array(list(ZONE_NAMES), groups["name"].type)
         zones = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))
@@ -368,21 +371,21 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
 
 
 def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
-    """Return local times as UTC, by their own zone or by `zone`."""
+    """Convert local times to UTC, by the zone that a text names or by `zone`."""
     if "zone" not in groups:
         return _local(local, zone)
     named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"])
-    nothing = pa.scalar(None, _NAIVE)
+    null_time = pa.scalar(None, _NAIVE)
     has_name = pc.not_equal(pc.fill_null(named, ""), "")
-    times = _local(pc.if_else(has_name, nothing, local), zone)
+    times = _local(pc.if_else(has_name, null_time, local), zone)
     for name in pc.unique(named.drop_null()).to_pylist()[:_ZONES_MAX]:
         if name:
             is_named = pc.fill_null(pc.equal(named, name), False)
             try:
-                of_zone = _local(pc.if_else(is_named, local, nothing), "UTC" if name in ("Z", "z") else name)
+                zone_times = _local(pc.if_else(is_named, local, null_time), "UTC" if name in ("Z", "z") else name)
             except pa.ArrowInvalid:  # unknown zone
-                of_zone = pa.nulls(len(local), pa.int64())
-            times = pc.if_else(is_named, of_zone, times)
+                zone_times = pa.nulls(len(local), pa.int64())
+            times = pc.if_else(is_named, zone_times, times)
     return times
 
 
@@ -405,6 +408,10 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_table(local: pa.Array, zone: str) -> pa.Array:
+    """Convert local times to UTC by Arrow's zone tables.
+
+    A time that a clock change skips keeps the offset before it.
+    """
     try:
         return pc.assume_timezone(local, zone, ambiguous="earliest").cast(pa.int64())
     except pa.ArrowInvalid:
@@ -420,7 +427,7 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
-    """Correct the times after the end of the zone tables, where Arrow knows no summer time: `zoneinfo` has the rule.
+    """Correct times after the end of Arrow's zone tables, where it knows no summer time: `zoneinfo` has the rule.
 
     It is called once for each quarter of an hour that occurs; all clocks change at the start of one.
     """

@@ -65,7 +65,7 @@ def _hidden(text: str, runs: Iterable[re.Match[str]]) -> str:
 
 
 def _without_card_numbers(text: str, run: re.Match[str]) -> str:
-    """Replace each window of 12 to 19 digits that is a card number, the longest one first."""
+    """Hide card numbers in a run of digits: each window of 12 to 19 digits that is one becomes •••, longest first."""
     if run["time"]:
         return text
     places = [place for place, character in enumerate(run[0]) if character.isdecimal()]
@@ -95,11 +95,11 @@ def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str
 def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
     """Replace the values of the schema's protected fields by tokens. A value that is not a card number is null.
 
-    `reject` takes the field of such values, their rows bool[N] of any event type, a code and a reason. Raises:
+    `reject` is called with the field of such values, their rows bool[N] of any event type, a code and a reason. Raises:
     UsageError without keys.
     """
     keys = secret_keys()
-    which = _key_of_rows(schema, columns, keys)
+    key_numbers = _key_of_rows(schema, columns, keys)
     replaced = dict(columns)
     for name, type_ in schema.protected:
         if name not in columns:
@@ -107,7 +107,7 @@ def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject)
         texts = convert(columns[name], type_)
         if texts.bad is not None:
             reject(name, texts.bad, "wrong_value", f"field `{name}`: the value is not a value of type {type_}")
-        replaced[name], bad = _tokens(texts.values, type_.protected, keys, which)
+        replaced[name], bad = _tokens(texts.values, type_.protected, keys, key_numbers)
         if bad.any():
             reject(name, bad, NO_CARD_NUMBER, f"field `{name}`: the value is no card number")
     return replaced
@@ -116,28 +116,37 @@ def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject)
 def _tokens(
     texts: pa.Array, kind: str, keys: Sequence[SecretKey], which: NDArray[np.int64] | None
 ) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Compute the token of each text, once per distinct text and key.
+
+    Return the tokens, and a mask of the invalid texts.
+
+    `which` is the number of each row's key, None if all rows have the first key.
+    """
     ids = {key.id for key in keys}
     coded = encoded(texts)
-    different = coded.dictionary.to_pylist()
+    distinct_texts = coded.dictionary.to_pylist()
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
-    is_there = codes >= 0
+    has_text = codes >= 0
     key_numbers = np.zeros(len(codes), np.int64) if which is None else which
-    tokens: list[str | None] = [None] * (len(different) * len(keys))
+    tokens: list[str | None] = [None] * (len(distinct_texts) * len(keys))
     for number, key in enumerate(keys):
         # Only the texts of the key's own rows: a batch rarely has rows of two keys.
-        used = np.arange(len(different)) if which is None else np.unique(codes[is_there & (which == number)])
+        used = np.arange(len(distinct_texts)) if which is None else np.unique(codes[has_text & (which == number)])
         if which is not None or number == 0:
             for code in used.tolist():
-                tokens[number * len(different) + code] = token_of(key, kind, different[code], ids)
-    place = np.where(is_there, key_numbers * len(different) + codes, -1)
-    values = pa.array(tokens, TEXT).take(pa.array(place, mask=~is_there))
-    return values, is_there & np.asarray(pc.is_null(values))
+                tokens[number * len(distinct_texts) + code] = token_of(key, kind, distinct_texts[code], ids)
+    place = np.where(has_text, key_numbers * len(distinct_texts) + codes, -1)
+    values = pa.array(tokens, TEXT).take(pa.array(place, mask=~has_text))
+    return values, has_text & np.asarray(pc.is_null(values))
 
 
 def _key_of_rows(
     schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey]
 ) -> NDArray[np.int64] | None:
-    """Return the number of each row's key: the last one whose time has come. None if that is the first for all."""
+    """Return the number of each row's key: the last key that was valid at its time.
+
+    None if it is the first for all rows.
+    """
     from_ms = np.array([key.from_ms for key in keys])
     if from_ms.max() == TIME_MS_MIN:
         return None
@@ -152,10 +161,10 @@ def _key_of_rows(
 
 
 def tokens_of_key(schema: Schema, domain: Sequence[str], parts: Sequence[str]) -> list[list[str]]:
-    """Return the parts of a key as events have them: protected values as tokens.
+    """Convert the parts of a key to the form that events have: protected values as tokens.
 
-    One list for each of the job's keys, because a key may have events from before and after a change of keys. Raises:
-    UsageError without keys, or for an invalid card number in a `pan`.
+    Returns one list for each of the job's secret keys, because a key may have events from before and after a change of
+    secret keys. Raises: UsageError without keys, or for an invalid card number in a `pan`.
     """
     protected = dict(schema.protected)
     if not protected.keys() & set(domain):

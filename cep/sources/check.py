@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"-?\d{9,}(\.\d*)?")
 
 
 def check_records(records: Records, schema: Schema) -> list[str]:
-    """Look at the first records of each path, and at the form of each file.
+    """Check the first records of each path before a job starts: names, times, and the form of CSV files.
 
     Return a line for each form of CSV that is not the usual one. Raises: UsageError, SourceError.
     """
@@ -64,7 +64,10 @@ def _shown_files(files: Sequence[Path]) -> str:
 def _other_files(
     path: Path, schema: Schema, mapping: FieldMapping, forms: dict[str, list[Path]]
 ) -> Iterator[tuple[Path, Sequence[str], Sequence[Mapping[str, Any]]]]:
-    """Yield each table at a path: its names, and first rows if it is not the first one. Collect the forms of CSV."""
+    """Yield (file, names, first rows) of each table at a path; the rows are empty for the first table.
+
+    `forms` collects the unusual forms of CSV, each with its files.
+    """
     kind = kind_of(path)
     for number, file in enumerate(files_of(path) if kind != "json" else ()):
         try:
@@ -81,15 +84,15 @@ def first_records(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator
     """Yield the records at a path that can be read. In CSV the values are text. Raises: SourceError."""
     kind = kind_of(path)
     for file in files_of(path):
-        of_folders = folder_values(file)
+        folder_columns = folder_values(file)
         try:
             if kind == "json":
-                yield from ({**record, **of_folders} for record in _objects(file, path))
+                yield from ({**record, **folder_columns} for record in _objects(file, path))
                 continue
             table = open_table(file, path, kind, mapping.file)
             columns = list(dict.fromkeys((*table.names, *table.present(mapping.roots(schema)))))
             for rows in table.rows(columns, RECORDS_LOOKED_AT):
-                yield from ({**row, **of_folders} for row in rows)
+                yield from ({**row, **folder_columns} for row in rows)
         except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
             raise unreadable(file, schema, error) from (None if schema.protected else error)
 
@@ -116,19 +119,19 @@ def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:
-    """Refuse a field that no record has, if a column is named for it or if every event must have it."""
+    """Refuse a field that no record has, if a column was named for it or if every event must have it."""
     sent_types = [event for event in schema.event_types if not event.derived]
     for name, place in mapping.paths(schema).items():
         fields = [event.field(name) for event in sent_types]
-        must = bool(sent_types) and all(field is not None and not field.type.nullable for field in fields)
-        must = len(sent_types) > 1 if name == TYPE_FIELD else must
-        if not (must or mapping.is_named(name)) or any(_has(record, place) for record in sample):
+        is_required = bool(sent_types) and all(field is not None and not field.type.nullable for field in fields)
+        is_required = len(sent_types) > 1 if name == TYPE_FIELD else is_required
+        if not (is_required or mapping.is_named(name)) or any(_has(record, place) for record in sample):
             continue
         names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))
-        near = difflib.get_close_matches(place[-1], [n.rpartition(".")[2] for n in names], n=1)
-        nearest = [n for n in names if near and n.rpartition(".")[2] == near[0]]
+        close_matches = difflib.get_close_matches(place[-1], [n.rpartition(".")[2] for n in names], n=1)
+        nearest_names = [n for n in names if close_matches and n.rpartition(".")[2] == close_matches[0]]
         hint = f"they have {', '.join(names[:_NAMES_SHOWN_MAX])}" if names else "they have no fields"
-        hint = f"did you mean {nearest[0]}?" if nearest else hint
+        hint = f"did you mean {nearest_names[0]}?" if nearest_names else hint
         raise UsageError(
             f"{path}: no record has {shown_path(place)}, which the field `{name}` is read from; {hint}; "
             f"say where it is with --columns {name}=PATH"
@@ -150,7 +153,7 @@ def _names_of(record: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
 
 
 def _check_times(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:
-    """Refuse times that would be read as other moments than they are."""
+    """Refuse times that would be read wrongly: numbers that are probably seconds, and times without a zone."""
     for name, type_ in schema.columns().items():
         if type_.kind is not Kind.TIME or name in mapping.constants:
             continue
@@ -163,11 +166,11 @@ def _check_times(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema
             )
         if mapping.time.zone:
             continue
-        bare = next((v for v in values if _has_no_zone(v, mapping)), None)
-        if bare is not None:
+        time_without_zone = next((v for v in values if _has_no_zone(v, mapping)), None)
+        if time_without_zone is not None:
             raise UsageError(
-                f"{path}: `{name}` is {bare}, a time without a zone; say which one with --time-zone UTC, or another "
-                "such as Europe/Berlin"
+                f"{path}: `{name}` is {time_without_zone}, a time without a zone; say which one with --time-zone UTC, "
+                "or another such as Europe/Berlin"
             )
 
 

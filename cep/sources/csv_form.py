@@ -38,8 +38,10 @@ _EUROPEAN = ";\t"
 
 @dataclass(frozen=True, slots=True)
 class CsvFile:
-    """A CSV file: its form with all signs except those of numbers; the unique `names` of its columns; the lines before
-    the first record; the first records; and whether there are none.
+    """A CSV file and the results of its inspection.
+
+    `form` has all signs except those of numbers; `names` are the unique names of its columns; `lines_before` the number
+    of lines before the first record; `records` the first records; `is_empty` is True if it has no records.
     """
 
     path: Path
@@ -50,9 +52,12 @@ class CsvFile:
     is_empty: bool
 
     def with_numbers(self, names: Iterable[str]) -> FileForm:
-        """Return the form with the signs of the numbers in these columns. Raises: InputError if they may mean two."""
-        places = [self.names.index(name) for name in names if name in self.names]
-        texts = [record[place] for record in self.records for place in places if place < len(record)]
+        """Return the form with the decimal sign of the numbers in these columns.
+
+        Raises: InputError if the numbers can be read with either sign.
+        """
+        columns = [self.names.index(name) for name in names if name in self.names]
+        texts = [record[place] for record in self.records for place in columns if place < len(record)]
         form = self.form
         try:
             numbers = form_of(
@@ -67,7 +72,10 @@ class CsvFile:
 
 
 def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
-    """Inspect a file. An empty one has no columns. Raises: OSError, InputError, UnreadableError."""
+    """Inspect the beginning of a CSV file: encoding, delimiter, quote, names and first records.
+
+    An empty file has no columns. Raises: OSError, InputError, UnreadableError.
+    """
     with UnpackedFile(path, root) as file:
         begin = file.read(LOOK_BYTES)
     encoding = form.encoding or _encoding(path, begin)
@@ -76,15 +84,15 @@ def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read as {encoding}: {error.reason}; say --encoding") from error
     is_whole = len(begin) < LOOK_BYTES
-    first = _SEPARATOR_LINE.fullmatch(text.partition("\n")[0].strip())
+    separator_line = _SEPARATOR_LINE.fullmatch(text.partition("\n")[0].strip())
     quote = form.quote or _quote(text)
-    delimiter = form.delimiter or (first[1] if first else _delimiter(text, quote))
+    delimiter = form.delimiter or (separator_line[1] if separator_line else _delimiter(text, quote))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quote)
     names: tuple[str, ...] = ()
     lines_before, records = 0, list[Sequence[str]]()
     try:
         for row in reader:
-            if not names and row and not (first and reader.line_num == 1):
+            if not names and row and not (separator_line and reader.line_num == 1):
                 names, lines_before = unique_names(row), reader.line_num
             elif names and row and len(records) < _RECORDS:
                 records.append(row)
@@ -93,8 +101,8 @@ def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
     is_empty = is_whole and not records
     if records and not is_whole and len(records) < _RECORDS:
         records.pop()  # its end may not be there
-    filled = replace(form, delimiter=delimiter, quote=quote, encoding=encoding)
-    return CsvFile(path, filled, names, lines_before, tuple(records), is_empty)
+    complete_form = replace(form, delimiter=delimiter, quote=quote, encoding=encoding)
+    return CsvFile(path, complete_form, names, lines_before, tuple(records), is_empty)
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -109,7 +117,7 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def shown_form(form: FileForm) -> str:
-    """Return the signs of a file that are not the usual ones, as text; "" if all are."""
+    """Describe the signs of a CSV file that are not the usual ones, "" if all are usual."""
     parts = []
     if form.delimiter != ",":
         parts.append(f"{_shown(form.delimiter)} between fields")
@@ -128,6 +136,7 @@ def _shown(sign: str) -> str:
 
 
 def _encoding(path: Path, begin: bytes) -> str:
+    """Guess the encoding of a file from its first bytes: a byte order mark, zero bytes, or bytes that are not UTF-8."""
     for mark, name in _MARKS.items():
         if begin.startswith(mark):
             return "utf-8" if name == "utf-8-sig" else name
@@ -156,7 +165,7 @@ def _quote(text: str) -> str:
 
 
 def _delimiter(text: str, quote: str) -> str:
-    """Return the sign that gives the most fields, in the same number on nearly every line."""
+    """Choose the delimiter that gives the most fields per line, with the same number on nearly every line."""
     best, best_score = ",", (0.0, 1)
     for sign in _DELIMITERS:
         lengths = []

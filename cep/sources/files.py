@@ -79,6 +79,7 @@ def _read_key(path: Path, schema: Schema, domain: KeyDomain, key: str, mapping: 
 def _read_file(
     file: Path, folder: Path, kind: str, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping
 ) -> Decoded:
+    """Read the records of one file that may have the key, and decode them."""
     try:
         if kind == "json":
             fitted = mapping.with_folders(schema, folder_values(file))
@@ -113,6 +114,7 @@ def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMap
 def _decoded_rows(
     table: TableFile, schema: Schema, mapping: FieldMapping, parts: Sequence[Sequence[tuple[str, str]]]
 ) -> Decoded:
+    """Read the rows of a table that may have the key, and decode them."""
     columns = table.present(mapping.roots(schema))
     names = list(dict.fromkeys((*table.names, *columns)))
     batches, bad = [], list[Poison]()
@@ -140,7 +142,10 @@ def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expre
 
 
 def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
-    """Compare the field with the part in the file's own type; return None if they cannot be equal."""
+    """Return a filter that compares a column with a part of the key, in the column's own type.
+
+    Returns: None if the column cannot contain the part.
+    """
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return ds.field(name) == pa.scalar(part, type_)
     if pa.types.is_integer(type_):

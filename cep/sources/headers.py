@@ -29,17 +29,18 @@ def headers_of(mapping: FieldMapping) -> tuple[str, ...]:
 
 
 def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) -> bytes | None:
-    """Put the headers of these names into a JSON object, the last of a name; another value is unchanged.
+    """Add headers of a Kafka record to its value, a JSON object, as members. Another value is returned unchanged.
 
-    Bytes of a header that are not UTF-8 are escaped. Cost: one copy of the value.
+    `names` are the headers to add; of several headers with one name, the last counts. Bytes that are not UTF-8 are
+    escaped. Cost: one copy of the value.
     """
     if value is None:
         return None
     begin = _FRAME_BYTES if value[:1] == b"\0" else len(value) - len(value.lstrip())
     if value[begin : begin + 1] != b"{":
         return value
-    last = dict(headers or ())
-    members = orjson.dumps({_HEADER + name: _text(last.get(name)) for name in names})
+    header_values = dict(headers or ())
+    members = orjson.dumps({_HEADER + name: _text(header_values.get(name)) for name in names})
     rest = value[begin + 1 :]
     comma = b"" if rest.lstrip()[:1] == b"}" else b","
     return value[:begin] + members[:-1] + comma + rest

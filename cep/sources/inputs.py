@@ -45,16 +45,19 @@ class Records:
 
 
 def given_inputs(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the files and folders that are meant, each once. Raises: InputError for a wildcard that meets nothing."""
+    """Expand wildcards in paths. Return the files and folders, each once.
+
+    Raises: InputError for a wildcard without a match.
+    """
     inputs: dict[Path, None] = {}
     for path in paths:
         if path.exists() or not _WILDCARDS & set(str(path)):
             inputs[path] = None
             continue
-        met = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not met:
+        matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not matches:
             raise InputError(f"no file matches {path}; see which files are there, or name a folder")
-        inputs.update(dict.fromkeys(met))
+        inputs.update(dict.fromkeys(matches))
     return tuple(inputs)
 
 
@@ -128,13 +131,16 @@ def packed_stream(path: Path, root: Path | None = None) -> pa.NativeFile:
 
 
 class UnpackedFile:
-    """The bytes of a regular file, unpacked, from the start. Opening and reading raise UnreadableError, OSError."""
+    """A regular file that is unpacked while it is read, from the start.
+
+    Opening and reading raise UnreadableError, OSError.
+    """
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
         self._file = packed_stream(path, root)
 
     def read(self, size: int | None = None) -> bytes:
-        """Return the next bytes, so many at most; all that are left without a size, and nothing at the end."""
+        """Return at most `size` bytes, all remaining bytes without a size, and none at the end."""
         if size is None:
             whole: bytes = self._file.read()
             return whole

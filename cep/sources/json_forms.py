@@ -40,7 +40,10 @@ class Readable(Protocol):
 
 
 def as_json_lines(file: Readable, name: str) -> Readable:
-    """Return the file as JSON lines. `name` stands in the messages. Raises: InputError while it is read."""
+    """Convert a JSON file to JSON lines while it is read. It may be UTF-16, an array of objects, or objects in a row.
+
+    `name` stands in the messages. Raises: InputError while the file is read.
+    """
     begin = file.read(LOOK_BYTES)
     opened: Readable = _Resumed(begin, file)
     if begin.startswith(_WIDE_MARKS):
@@ -61,7 +64,7 @@ def has_json_lines(file: BinaryIO) -> bool:
 
 
 def _are_lines(begin: bytes) -> bool:
-    """Return True if each line is a record of its own, good or bad."""
+    """Return True if the beginning of a file shows that each line is a record of its own, good or bad."""
     lines = [line.strip() for line in begin.split(b"\n")]
     if len(lines) > 1 and len(begin) >= LOOK_BYTES:
         lines.pop()  # its end is not there
@@ -87,7 +90,7 @@ def _value(line: bytes) -> object:
 
 
 class _Resumed:
-    """A file whose first bytes were looked at."""
+    """A file whose first bytes have been read already: they are returned first."""
 
     def __init__(self, begin: bytes, file: Readable) -> None:
         self._begin = begin
@@ -101,7 +104,7 @@ class _Resumed:
 
 
 class _Decoded:
-    """UTF-16 with a byte order mark, as UTF-8."""
+    """A file in UTF-16 with a byte order mark, read as UTF-8."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file
@@ -126,6 +129,10 @@ class _ObjectLines:
         self._is_broken = False
 
     def read(self, size: int) -> bytes:
+        """Return the next block with each outermost object on its own line.
+
+        Raises: InputError for unbalanced braces.
+        """
         if self._is_broken:
             raise InputError(
                 f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"
@@ -139,7 +146,7 @@ class _ObjectLines:
         return self._lines(np.frombuffer(block, np.uint8)) if block else b""
 
     def _lines(self, data: NDArray[np.uint8]) -> bytes:
-        """Return the block with a line end after each outermost object, and blanks for all other line ends."""
+        """Insert a line end after each outermost object of a block, and replace all other line ends by blanks."""
         is_text = self._texts(data)
         steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_text).astype(np.int64)
         depth = np.cumsum(steps) + self._depth

@@ -26,7 +26,7 @@ class _Bytes(Protocol):
 
 
 class LineCutter:
-    """Blocks of bytes in turn → the lines that end in them. `position` is after the last returned line."""
+    """Cuts blocks of bytes into whole lines. `position` is the place in the file after the last returned line."""
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
@@ -35,17 +35,20 @@ class LineCutter:
         self._begun_bytes = 0
 
     def take(self, block: bytes) -> bytes:
-        """Return the lines that end in this block, with the beginning that was there before; nothing if none does."""
-        first, cut = block.find(b"\n"), block.rfind(b"\n") + 1
+        """Return the lines that end in this block, including a beginning from earlier blocks; b"" if no line ends here.
+
+        A line that is longer than a record may be is cut.
+        """
+        first, lines_end = block.find(b"\n"), block.rfind(b"\n") + 1
         self._read += len(block)
         room = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)
-        if cut == 0:
+        if lines_end == 0:
             self._begin(block[:room])
             return b""
-        self.position = self._read - len(block) + cut
-        begun = self._taken()
-        self._begin(block[cut:])
-        return begun + (block[:cut] if first <= room else block[:room] + block[first:cut])
+        self.position = self._read - len(block) + lines_end
+        beginning = self._taken()
+        self._begin(block[lines_end:])
+        return beginning + (block[:lines_end] if first <= room else block[:room] + block[first:lines_end])
 
     def last(self) -> bytes:
         """Return the last line, which has no end."""
@@ -83,7 +86,7 @@ def lines_between(file: BinaryIO, start: int, stop: int) -> bytes:
 
 
 def json_values(block: bytes) -> pa.Array:
-    """Return the lines of a block as large_binary values, without blank lines."""
+    """Split a block into lines. Return them as large_binary values, without blank lines."""
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
@@ -96,18 +99,18 @@ def json_values(block: bytes) -> pa.Array:
     )
     # A record begins with a brace. Few lines do not, and the blank ones among them are left out.
     lengths = np.diff(offsets)
-    odd = (
+    without_brace = (
         (lengths == 0) | (content[np.minimum(offsets[:-1], max(len(content) - 1, 0))] != _BRACE)
         if len(content)
         else None
     )
-    if odd is None:
+    if without_brace is None:
         return values.slice(0, 0)
-    places = np.flatnonzero(odd)
-    texts = values.take(pa.array(places)).view(pa.large_string())
+    rows_without_brace = np.flatnonzero(without_brace)
+    texts = values.take(pa.array(rows_without_brace)).view(pa.large_string())
     is_blank = np.asarray(pc.equal(pc.binary_length(pc.ascii_trim_whitespace(texts)), 0))
     if not is_blank.any():
         return values
     has_text = np.ones(len(values), bool)
-    has_text[places[is_blank]] = False
+    has_text[rows_without_brace[is_blank]] = False
     return values.filter(pa.array(has_text))

@@ -93,10 +93,10 @@ class KafkaSettings:
 
 
 class _IdleConsumers:
-    """Consumers between two uses: to connect takes longer than to read a small micro-batch.
+    """Connected consumers that no reader uses now. To connect takes longer than to read a small micro-batch.
 
     A consumer in use is not in here, so two readers in one process never share one. A forked child does not take its
-    parent's consumers, whose threads it does not have.
+    parent's consumers, because it does not have their threads.
     """
 
     def __init__(self) -> None:
@@ -147,9 +147,9 @@ class _Admins:
         self._answered.add(self._at(settings))
 
     def answers_others(self, settings: KafkaSettings, topic: str) -> bool:
-        """Return True if brokers that have never answered the question answer another one, to the same client.
+        """Return True if brokers that have never answered the request for topic ids do answer another request.
 
-        It is about one topic: of all topics there may be thousands.
+        It asks for one topic only, because a broker may have thousands.
         """
         address = self._at(settings)
         if address in self._answered:
@@ -190,7 +190,10 @@ def _connect(settings: KafkaSettings) -> Consumer:
 
 
 def ask_brokers(settings: KafkaSettings, topic: str) -> None:
-    """Ask for a topic, which need not be there. Raises: SourceError if no broker answers in time."""
+    """Check that the brokers answer. The topic of the request need not exist.
+
+    Raises: SourceError if no broker answers in time.
+    """
     began_s, consumer = time.monotonic(), _CONSUMERS.take(settings)
     try:
         consumer.list_topics(topic, timeout=settings.wait_s)
@@ -221,6 +224,10 @@ def latest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
 
 
 def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> Offsets:
+    """Request an offset of each partition, and repeat the request after temporary errors until the time is up.
+
+    `place` is a timestamp in ms, or the client's mark of the beginning or the end.
+    """
     end_s = time.monotonic() + settings.wait_s
     while True:
         offsets, error = _offsets_now(settings, topics, place)
@@ -236,7 +243,10 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
 
 
 def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> tuple[Offsets, KafkaError | None]:
-    """Return the brokers' answer, or the error in it. Errors: SourceError when a topic is missing."""
+    """Request an offset of each partition once. Return the offsets, or the error in the brokers' answer.
+
+    Raises: SourceError when a topic is missing.
+    """
     consumer = _CONSUMERS.take(settings)
     try:
         queries = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
@@ -318,6 +328,7 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, 
 
 
 def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:
+    """Collect the ids of topics from the brokers' answers; {} if the brokers do not support the request."""
     ids: dict[str, str] = {}
     for topic, future in answers.items():
         try:
@@ -346,7 +357,7 @@ def mean_record_bytes(settings: KafkaSettings, offset_range: OffsetRange) -> int
 
 
 def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, absent: str) -> Offsets:
-    """Return the offsets of an option: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
+    """Convert an option to offsets: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
 
     In JSON -2 is earliest and -1 latest, as in Spark's own Kafka source; a partition that is not named gets `absent`,
     "earliest" or "latest". Errors: UsageError for other texts, SourceError as above.
@@ -381,12 +392,12 @@ def offsets_of(settings: KafkaSettings, topics: Sequence[str], where: str, absen
 def read_range(
     settings: KafkaSettings, offset_range: OffsetRange, rows_max: int = _BATCH_RECORDS, headers: tuple[str, ...] = ()
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Read a range in offset order, as batches of RECORD_SCHEMA of at most `rows_max` rows; none is empty.
+    """Read the records of one partition between two offsets, as batches of RECORD_SCHEMA of at most `rows_max` rows.
 
-    `timestamp` is the record's, in ms, -1 if it has none; key and value are null where Kafka has null. `headers` become
-    members of the values, which are JSON then. Errors: SourceError when an offset of the range is gone or nothing
-    arrives for `settings.wait_ms`. Cost: a connection the first time in a process, then one fetch round trip; about 1
-    µs per record.
+    `timestamp` is the record's, in ms, -1 if it has none; key and value are null where Kafka has null. No batch is
+    empty. `headers` become members of the values, which are JSON then. Errors: SourceError when an offset of the range
+    is gone or nothing arrives for `settings.wait_ms`. Cost: a connection the first time in a process, then one fetch
+    round trip; about 1 µs per record.
     """
     consumer = _CONSUMERS.take(settings)
     try:
@@ -410,6 +421,7 @@ def read_range(
 def _batches(
     consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, rows_max: int, headers: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
+    """Poll records until the end of the range. Errors in between are reported once no record has come for too long."""
     position = offset_range.start
     deadline = time.monotonic() + settings.wait_s
     last_error = ""
@@ -440,6 +452,7 @@ def _batches(
 def _record_batch(
     offset_range: OffsetRange, position: int, records: Sequence[Message], headers: tuple[str, ...]
 ) -> pa.RecordBatch:
+    """Convert records to a batch of RECORD_SCHEMA, without records outside the range."""
     offsets = [m.offset() or 0 for m in records]
     if offsets[-1] >= offset_range.end or offsets[0] < position:
         # A hole before the end lets records past it through.
@@ -465,7 +478,10 @@ def _record_batch(
 def _heed(
     consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, position: int, notice: Message
 ) -> tuple[int, str]:
-    """Handle a message that is not a record. Return the end of the partition, or 0, and a passing error."""
+    """Handle an error or the end of a partition that the client returns in place of a record.
+
+    Returns: the offset of the end, or 0, and the text of a temporary error. Raises: SourceError for a permanent error.
+    """
     error = notice.error()
     assert error is not None
     code = error.code()

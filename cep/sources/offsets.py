@@ -67,9 +67,10 @@ def next_look(before: Look | None, now_ms: int, waits_ms: Sequence[int]) -> Look
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offsets up to which topics were read. `behind` are partitions with more; `topic_ids` are the brokers' ids.
+    """The offsets up to which topics were read.
 
-    `look` is the clock of the micro-batch that ends here, if it needs one.
+    `behind` are the partitions with more records; `topic_ids` are the brokers' ids. `look` is the clock of the
+    micro-batch that ends here, if it needs one.
     """
 
     offsets: Offsets
@@ -108,7 +109,7 @@ class Position:
 def reached(
     start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str], look: Look | None = None
 ) -> Position:
-    """Return the position at the end of a micro-batch that began at `start`, given the `latest` offsets.
+    """Return the position at the end of a micro-batch that began at `start`. `latest` are the ends of the partitions.
 
     A topic that is read for the first time has no earlier records. Ids that brokers do not report stay unchanged.
     """
@@ -157,10 +158,10 @@ def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
 
 
 def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
-    """Bring `end` nearer to `start`, so that at most `records_max` offsets are in between.
+    """Shorten the ranges from `start` to `end`, so that they have at most `records_max` offsets in all.
 
     Every partition with records gets at least one while there are enough. The rest is shared in proportion to the
-    waiting records, so that partitions that are behind catch up together and their event times stay close.
+    waiting records, so that lagging partitions catch up together and their event times stay close.
     """
     ranges = ranges_between(start, end)
     sizes = [r.end - r.start for r in ranges]
@@ -174,8 +175,8 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     rest = records_max - first_count
     rest_total = max(sum(sizes) - len(sizes), 1)
     # Rounding the running sum instead of each share keeps the total exact.
-    running = [0, *(total * rest // rest_total for total in accumulate(size - 1 for size in sizes))]
-    shares = [after - before for before, after in pairwise(running)]
+    running_totals = [0, *(total * rest // rest_total for total in accumulate(size - 1 for size in sizes))]
+    shares = [after - before for before, after in pairwise(running_totals)]
     for index, (part, share) in enumerate(zip(ranges, shares, strict=True)):
         limited[part.topic][part.partition] = part.start + share + int(index < first_count)
     return limited
@@ -208,9 +209,9 @@ def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None)
 
 
 def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[OffsetRange, ...]]:
-    """Deal the ranges to at most `tasks_count` tasks, largest first to the task with least; no task is empty.
+    """Divide ranges among at most `tasks_count` tasks: the largest first, to the task with the fewest records.
 
-    The ranges of one partition stay in the order in which they are given, in a task and from task to task.
+    No task is empty. The ranges of one partition keep their order, in a task and from task to task.
     """
     tasks: dict[tuple[str, int], list[int]] = {}
     heap = [(0, task) for task in range(min(tasks_count, len(ranges)))]
@@ -218,11 +219,11 @@ def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[
         records_count, task = heap[0]
         tasks.setdefault((offset_range.topic, offset_range.partition), []).append(task)
         heapreplace(heap, (records_count + offset_range.end - offset_range.start, task))
-    turns = {place: iter(sorted(of_partition)) for place, of_partition in tasks.items()}
-    dealt: list[list[OffsetRange]] = [[] for _ in heap]
+    next_tasks = {place: iter(sorted(of_partition)) for place, of_partition in tasks.items()}
+    ranges_by_task: list[list[OffsetRange]] = [[] for _ in heap]
     for offset_range in ranges:
-        dealt[next(turns[offset_range.topic, offset_range.partition])].append(offset_range)
-    return [tuple(task) for task in dealt]
+        ranges_by_task[next(next_tasks[offset_range.topic, offset_range.partition])].append(offset_range)
+    return [tuple(task) for task in ranges_by_task]
 
 
 def _start_of(start: Offsets, topic: str, partition: int) -> int:

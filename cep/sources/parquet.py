@@ -68,18 +68,18 @@ def read_batches(
     path: Path, columns: Sequence[str] | None, rows_max: int, groups: Sequence[int] | None = None,
     root: Path | None = None,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """Yield the rows of a file, or of some row groups, in order: `rows_max` at a time, or as many as memory allows.
+    """Yield the rows of a Parquet file in order: `rows_max` at a time, or fewer if memory does not allow as many.
 
-    `columns` are the names to read, in this order; None: all. An unknown name gives no column. Raises: UnreadableError,
-    OSError; ArrowException, also for a file beyond the limits.
+    `columns` are the names to read, in this order; None: all. An unknown name gives no column. `groups` are the row
+    groups to read; None: all. Raises: UnreadableError, OSError; ArrowException, also for a file beyond the limits.
     """
     with open_file(path, root) as raw, opened_parquet(path, root) as file:
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise pa.ArrowInvalid("two of its columns have one name; rename one")
         chunks = _column_chunks(raw)
-        known = frozenset(names)
-        column_names = names if columns is None else [name for name in columns if name in known]
+        existing_names = frozenset(names)
+        column_names = names if columns is None else [name for name in columns if name in existing_names]
         bytes_left = os.fstat(raw.fileno()).st_size
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
             rows, read, chunk_bytes = _plan(file, raw, chunks[group], column_names, rows_max)
@@ -138,16 +138,16 @@ class _Pages:
 def _plan(
     file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], column_names: Sequence[str], rows_max: int
 ) -> tuple[int, list[str], int]:
-    """Return how many rows of a row group are read at once, the columns, and the bytes of their pages in the file.
+    """Return how many rows of a row group to read at once, the columns to read, and the bytes of their pages.
 
     Raises: ArrowInvalid beyond the limits.
     """
-    schema, wanted = file.schema, frozenset(column_names)
+    schema, requested_names = file.schema, frozenset(column_names)
     bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
         leaf = schema.column(number)
-        top = leaf.path.partition(".")[0] if leaf.path not in wanted else leaf.path
-        if top not in wanted and leaf.path not in wanted:
+        top = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path
+        if top not in requested_names and leaf.path not in requested_names:
             continue
         pages = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += pages.file_bytes
@@ -160,9 +160,9 @@ def _plan(
 
 
 def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
-    """Read what the footer says of each column of each row group. Raises: ArrowInvalid.
+    """Read the footer of a Parquet file: the fields of each column chunk, by row group. Raises: ArrowInvalid.
 
-    Arrow has it too, but a footer with wrong sizes ends the process where Python asks Arrow for it.
+    Arrow can read it, too, but a footer with wrong sizes ends the process when Python asks Arrow for it.
     """
     size = os.fstat(raw.fileno()).st_size
     raw.seek(max(size - 8, 0))
@@ -178,7 +178,10 @@ def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
 
 
 def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int) -> _Pages:
-    """Read the headers of the pages of a column chunk. Raises: ArrowInvalid for one beyond the limits."""
+    """Read the headers of all pages of a column chunk, and check them against the limits before Arrow unpacks them.
+
+    Raises: ArrowInvalid for a page beyond the limits.
+    """
     place, dictionary_place = _number(chunk, _DATA_PLACE), chunk.get(_DICTIONARY_PLACE)
     if isinstance(dictionary_place, int) and 0 < dictionary_place < place:
         place = dictionary_place
@@ -217,21 +220,21 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
 
 
 def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -> int:
-    """Return the most bytes that the longest text of a dictionary page can have.
+    """Return an upper bound, in bytes, of the longest text in a dictionary page.
 
-    The page has `texts_count` texts, each after its length, and takes `unpacked` bytes once it is unpacked. If it has
-    too many texts to read each length, or cannot be unpacked, all bytes besides the lengths may belong to one text. The
-    texts of a dictionary differ, so many of them in a few packed bytes are no honest page.
+    The page has `texts_count` texts, each after its length, and takes `unpacked` bytes when it is unpacked. If it has
+    too many texts to read each length, or cannot be unpacked, the bound is all of its bytes without the lengths. The
+    texts of a dictionary differ, so a page with many texts in a few packed bytes is malicious.
     """
-    most = max(0, unpacked - _LENGTH.size * texts_count)
+    upper_bound = max(0, unpacked - _LENGTH.size * texts_count)
     texts_max = min(PARQUET_DICTIONARY_TEXTS_MAX, _TEXTS_A_BYTE * len(page))
     if texts_count > texts_max or (codec != _UNCOMPRESSED and codec not in _CODECS):
-        return most
+        return upper_bound
     if codec in _CODECS:
         try:
             page = pa.Codec(_CODECS[codec]).decompress(page, unpacked, asbytes=True)
         except (OSError, ValueError, pa.ArrowException):
-            return most
+            return upper_bound
     place, longest, end = 0, 0, len(page)
     read = _LENGTH.unpack_from
     for _ in range(texts_count):
@@ -240,7 +243,7 @@ def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -
         (length,) = read(page, place)
         place += _LENGTH.size + length
         longest = max(longest, length)
-    return min(longest, most)
+    return min(longest, upper_bound)
 
 
 def _number(fields: dict[int, Any], name: int) -> int:
@@ -254,7 +257,10 @@ def _number(fields: dict[int, Any], name: int) -> int:
 
 
 def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
-    """Read the header of a page; return its fields by number, and the place after it. Raises: ArrowInvalid."""
+    """Read the header of the page at `place`.
+
+    Return its fields by number, and the place after it. Raises: ArrowInvalid.
+    """
     size = _HEADER_LOOK
     while True:
         raw.seek(place)
@@ -270,7 +276,10 @@ def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
 
 
 def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Read a struct of Thrift's compact protocol. Raises: IndexError where the bytes end, ArrowInvalid."""
+    """Parse a struct of Thrift's compact protocol. Return its fields by number, and the place after it.
+
+    Raises: IndexError where the bytes end, ArrowInvalid.
+    """
     fields: dict[int, Any] = {}
     number = 0
     while True:
@@ -287,6 +296,7 @@ def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
 
 
 def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
+    """Parse a value of Thrift's compact protocol; texts are skipped (None). Return it and the place after it."""
     if depth > _THRIFT_DEPTH_MAX:
         raise pa.ArrowInvalid("the header of a page is nested too deep")
     if kind in (_I16, _I32, _I64):

@@ -49,8 +49,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known.
+    """The records of some paths, in the order of files and rows, as an iterator of pieces.
 
+    `rows` estimates how many records there are; `size` is the exact number of rows or bytes, None if it is not known.
     `until_ms`: the history ends at this time, although its last event may be earlier (step/history_end.py).
     `to_the_end`: all windows that are open there close. `dedup_ms`: for how long event ids are remembered; None: as the
     job says.
@@ -66,8 +67,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A file that was found at or below `folder`, or a part of it: the bytes of JSON lines from `start` to `stop`, or
-    the row groups of Parquet in that range."""
+    """A file at or below `folder`, or a part of it.
+
+    From `start` to `stop` it has bytes of JSON lines, or row groups of Parquet.
+    """
 
     path: Path
     folder: Path
@@ -87,10 +90,10 @@ class FilePart:
 
 
 def read_pieces(paths: Path | Sequence[Path], schema: Schema, mapping: FieldMapping = PLAIN) -> Pieces:
-    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines. Each file is read
-    by its own names and types.
+    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines.
 
-    Raises: SourceError for a path without events; also while reading, for a file that cannot be read.
+    Each file is read by its own names and types. Raises: SourceError for a path without events; also while reading, for
+    a file that cannot be read.
     """
     inputs = [paths] if isinstance(paths, Path) else paths
     parts = [part for path in inputs for part in parts_of(path)]
@@ -113,7 +116,10 @@ def parts_of(path: Path) -> list[FilePart]:
 
 
 def shares_of(part: FilePart, share_bytes: int = SHARE_BYTES) -> list[FilePart]:
-    """Divide a file into parts of about so many bytes: row groups of Parquet, lines of JSON. Raises: InputError."""
+    """Divide a file into parts of about `share_bytes` each: row groups of Parquet, or lines of JSON.
+
+    Raises: InputError.
+    """
     size = part.path.stat().st_size
     if size <= share_bytes or part.kind == "csv" or packing_of(part.path) is not None:
         return [part]
@@ -204,7 +210,7 @@ def _table_decoder(
 
 
 def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
-    """Return a function that shows a record of a file as text, with all of its columns. It reads the file once more."""
+    """Return a function that shows a record as text, with all columns of its file. The file is read again for it."""
     reading = Lock()
     read: deque[Batch] = deque(maxlen=_BATCHES_SHOWN)
     batches: Iterator[Batch] = iter(())

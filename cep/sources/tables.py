@@ -57,7 +57,7 @@ class TableFile:
         return f"{name}:"
 
     def mapping(self, schema: Schema, mapping: FieldMapping) -> FieldMapping:
-        """Return the mapping for this file: with the values of its folders, and with its signs of numbers."""
+        """Complete the mapping for this file: add the values of its folders, and the decimal sign of its numbers."""
         fitted = mapping.with_folders(schema, folder_values(self.path))
         if self.csv is None:
             return fitted
@@ -76,9 +76,9 @@ class TableFile:
         return [name for name in columns if name in names or names.issuperset(self._sources(name))]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
-        """Yield the columns in order, `rows` at a time if given, and only rows that a filter takes.
+        """Yield the columns in order, at most `rows` rows at a time, only with rows that a filter accepts.
 
-        `where` makes the filter for the types of the columns. Raises: OSError, InputError, ArrowException.
+        `where` makes the filter from the types of the columns. Raises: OSError, InputError, ArrowException.
         """
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
             sources = [source for name in columns for source in self._sources(name)]
@@ -179,7 +179,7 @@ def joined(columns: Iterator[pa.Array]) -> pa.Array:
 def open_table(
     path: Path, folder: Path, kind: str, form: FileForm, groups: tuple[int, int | None] = (0, None)
 ) -> TableFile:
-    """Look at the names of a file of Parquet or CSV; of Parquet, read the row groups of a range alone.
+    """Read the column names of a Parquet or CSV file. `groups` is the range of row groups of Parquet to read later.
 
     Raises: OSError, InputError, ArrowException.
     """
@@ -187,25 +187,26 @@ def open_table(
         csv = open_csv(path, form, confining_root(folder))
         return TableFile(path, folder, csv.names, csv)
     with opened_parquet(path, confining_root(folder)) as file:
-        about, names = file.metadata, tuple(file.schema_arrow.names)
+        metadata, names = file.metadata, tuple(file.schema_arrow.names)
     if len(set(names)) < len(names):
         raise InputError(f"{path} cannot be read: two of its columns have one name; rename one")
     start, stop = groups
     chosen = None if stop is None else tuple(range(start, stop))
-    rows_before = sum(about.row_group(number).num_rows for number in range(start))
+    rows_before = sum(metadata.row_group(number).num_rows for number in range(start))
     return TableFile(path, folder, names, groups=chosen, rows_before=rows_before)
 
 
 def _csv_batches(
     file: CsvFile, columns: list[str], root: Path | None
 ) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
+    """Yield the records of a CSV file as texts, in batches, each with the bad lines that came before its end."""
     if file.is_empty:
         return
-    bad: list[Poison] = []
+    bad_lines: list[Poison] = []
 
     def set_aside(row: pcsv.InvalidRow) -> str:
         reason = f"the line has {row.actual_columns} fields, and the file has {row.expected_columns} columns"
-        bad.append(Poison(_UNREADABLE, reason, row.text[:_SHOWN_CHARS]))
+        bad_lines.append(Poison(_UNREADABLE, reason, row.text[:_SHOWN_CHARS]))
         return "skip"
 
     form = file.form
@@ -223,9 +224,9 @@ def _csv_batches(
         pcsv.open_csv(source, read, parse, convert) as reader,
     ):
         for batch in reader:
-            count = len(bad)
-            yield batch, tuple(bad[:count])
-            del bad[:count]
-    if bad:
-        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in columns], columns)
-        yield nothing, tuple(bad)
+            count = len(bad_lines)
+            yield batch, tuple(bad_lines[:count])
+            del bad_lines[:count]
+    if bad_lines:
+        no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in columns], columns)
+        yield no_rows, tuple(bad_lines)

@@ -41,9 +41,11 @@ Positions = dict[str, int]
 class Chunk:
     """Records of one lane in order: values (large_binary, JSON by default), or a table.
 
-    `unreadable` is a file of them that was set aside, almost always None. `table` describes how to read the columns of
-    the table, None: they are fields. `bad_lines` are lines that are not rows. `partition` is the number of the lane
-    among the partitions of its topic.
+    A lane is a partition or a folder.
+
+    `unreadable` is a file that was set aside, almost always None. `table` describes how to read the columns of the
+    table; None means that they are fields. `bad_lines` are lines that are not rows. `partition` is the number of the
+    lane among the partitions of its topic.
     """
 
     lane: str
@@ -58,7 +60,7 @@ class Chunk:
 
     @property
     def values(self) -> list[Any]:
-        """The records as values of control records, which no table has. A file that was set aside is one too."""
+        """Return the records as values of control records. A file that was set aside is one value: its reason."""
         values: list[Any] = self.records.to_pylist() if isinstance(self.records, pa.Array) else []
         return values if self.unreadable is None else [*values, self.unreadable.reason.encode()]
 
@@ -79,7 +81,7 @@ class LiveSource(Protocol):
         ...
 
     def behind(self) -> dict[str, bool]:
-        """Return for each lane True if more of it waits in the source, as far as is known without asking."""
+        """Return for each lane True if the source has more records of it, as far as is known without a request."""
         ...
 
     def look(self) -> None:
@@ -140,27 +142,31 @@ def decode_chunks(
     schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json,
     mapping: FieldMapping = PLAIN,
 ) -> DecodedChunks:  # fmt: skip
-    """Decode the result of one poll, values by `decode`: all lanes at once, unless a bad record prevents it.
+    """Decode the records of one poll: all lanes at once, or lane by lane if a record cannot be decoded.
 
-    `mapping` is that of tables, and of `decode`.
+    `decode` decodes values, and `mapping` says where the fields of tables are.
     """
-    texts = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
-    tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
+    value_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
+    table_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})
-    if texts:
-        values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
+    if value_chunks:
+        values = (
+            value_chunks[0].records
+            if len(value_chunks) == 1
+            else pa.concat_arrays([chunk.records for chunk in value_chunks])
+        )
         whole = decode(schema, values)
         if len(whole) == len(values) and not mapping.has_views:
-            counts = [len(chunk) for chunk in texts]
-            decoded.parts.append(in_partition(whole, np.repeat([chunk.partition for chunk in texts], counts)))
+            counts = [len(chunk) for chunk in value_chunks]
+            decoded.parts.append(in_partition(whole, np.repeat([chunk.partition for chunk in value_chunks], counts)))
             ends = [0, *accumulate(counts)]
-            _note(decoded, texts, [whole.time_ms[start:end] for start, end in pairwise(ends)])
+            _note(decoded, value_chunks, [whole.time_ms[start:end] for start, end in pairwise(ends)])
         else:
             # Rows do not tell their lanes any more.
-            parts = [in_partition(decode(schema, chunk.records), chunk.partition) for chunk in texts]
+            parts = [in_partition(decode(schema, chunk.records), chunk.partition) for chunk in value_chunks]
             decoded.parts.extend(parts)
-            _note(decoded, texts, [part.time_ms for part in parts])
-    for chunk in tables:
+            _note(decoded, value_chunks, [part.time_ms for part in parts])
+    for chunk in table_chunks:
         part = _decode_rows(schema, chunk, mapping)
         decoded.parts.append(part)
         _note(decoded, [chunk], [part.time_ms])

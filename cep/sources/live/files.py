@@ -67,6 +67,7 @@ class FilesSource:
         self.ended = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        """Return the next records of the current file, or of the next file once it appears within `wait_s`."""
         deadline_s = time.monotonic() + wait_s
         while not self.ended:
             if self._current is None:
@@ -144,10 +145,10 @@ def _written_ms(path: Path) -> int | None:
 def read_file(
     path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
 ) -> Iterator[tuple[Chunk, int]]:
-    """Yield the records of a file from a position on, each chunk with the position after it.
+    """Yield the records of a file from a position on, as chunks, each with the position after it.
 
-    `folder` is the path below which the file was found. Unreadable parts are chunks of their own. Raises: SourceError
-    for a fault of the system.
+    `folder` is the path below which the file was found. An unreadable rest of the file is a chunk of its own. Raises:
+    SourceError for a fault of the system, such as missing rights.
     """
     end = start
     try:
@@ -175,6 +176,7 @@ def control_values(path: Path) -> list[bytes]:
 def _chunks(
     path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
 ) -> Iterator[tuple[Chunk, int]]:
+    """Yield the chunks of a file by its format: JSON lines, or rows of Parquet or CSV."""
     kind = FORMATS.get(suffix_of(path))
     if not path.stat().st_size:
         return  # as Spark passes over it
@@ -197,6 +199,7 @@ def _rows(table: TableFile, start: int, records_max: int, mapping: FieldMapping)
 
 
 def _lines(path: Path, root: Path | None, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
+    """Yield the lines of a JSON file in blocks, each with the position after it."""
     block_bytes = records_max * _BYTES_A_RECORD
     if packing_of(path) is not None:
         yield from _objects(path, root, start, block_bytes)

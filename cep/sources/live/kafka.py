@@ -76,6 +76,7 @@ class TopicSource:
         self._consumer = self._client()
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        """Return the new records of all partitions, one chunk per partition."""
         if not self._next:
             self.seek({})
         elif time.monotonic() - self._looked_s > _LOOK_S:
@@ -123,7 +124,10 @@ class TopicSource:
         self._ids = {topic: topic_id for topic, topic_id in ids.items() if topic == self._topic}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Begin after these positions. Raises: SourceError if the topic cannot be read, was replaced or has a gap."""
+        """Continue after these positions.
+
+        Raises: SourceError if the topic cannot be read, was replaced or has a gap.
+        """
         ids = topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
         if not ids:  # brokers without ids, or away: once they are back they are asked again
             latest_offsets(self._settings, [self._topic])
@@ -173,7 +177,7 @@ class TopicSource:
         return self._ending is not None and bool(self._next) and len(self._reached) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
-        """Return True for a partition until its end has been seen, and again when the client knows of more."""
+        """Return True for each partition with more records: its end was not reached, or the client knows of more."""
         behind: dict[str, bool] = {}
         for partition, offset in self._next.items():
             is_behind = not self._read_end[partition]
@@ -216,7 +220,7 @@ class TopicSource:
         self._ids |= ids
 
     def _look(self) -> dict[int, int] | None:
-        """Begin with new partitions of the topic. Return the ends of all, None if brokers do not answer.
+        """Add new partitions of the topic. Return the end of every partition, or None if the brokers do not answer.
 
         Raises: SourceError if the topic was replaced.
         """
@@ -240,7 +244,7 @@ class TopicSource:
         return ends
 
     def _go_on(self, ends: Mapping[int, int]) -> None:
-        """Read with another client if this one has left records alone since an earlier look."""
+        """Replace the client if it is stuck: it has not returned records that were waiting at an earlier query."""
         now_s = time.monotonic()
         if now_s - self._waiting_s < _STUCK_S:
             return
@@ -255,7 +259,10 @@ class TopicSource:
             self._consumer.assign(self._places(partitions))
 
     def _heed(self, error: KafkaError, message: Message) -> None:
-        """Handle a message that is not a record. Raises: SourceError unless the fault is temporary."""
+        """Handle an error or the end of a partition that the client returns in place of a record.
+
+        Raises: SourceError unless the fault is temporary.
+        """
         partition = message.partition() or 0
         if error.code() == END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)

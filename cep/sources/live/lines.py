@@ -29,6 +29,7 @@ class LinesSource:
         self.ended = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        """Return the lines that arrive at the descriptor, such as standard input, within `wait_s`."""
         deadline_s = time.monotonic() + wait_s
         self._is_more = False
         while not self.ended:

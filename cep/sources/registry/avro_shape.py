@@ -53,7 +53,7 @@ class _Types:
                 self.name_all(inner)
 
     def visit(self, schema: object) -> None:
-        """Look at a type and at all inside, each once."""
+        """Visit a type and all types inside it, each once, and note whether types are nested in themselves."""
         if isinstance(schema, str):
             for named in self._of_name(schema):
                 self.visit(named)
@@ -71,7 +71,7 @@ class _Types:
         self._done.add(id(schema))
 
     def _is_empty(self, schema: object) -> bool:
-        """Return True if a value of the type may take no bytes."""
+        """Return True if a value of the type may take zero bytes. An array of such values can be huge in few bytes."""
         if isinstance(schema, str):
             return schema == "null" or any(map(self._is_empty, self._of_name(schema)))
         if not isinstance(schema, dict):

@@ -18,8 +18,9 @@ FORMATS = ("json", "avro", "protobuf")
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """The form of the values, and where the fields are in them. `registry` are settings of its client (`url` …), never
-    printed.
+    """The format of record values (JSON, Avro, Protobuf), and where the fields are in them.
+
+    `registry` are settings of the schema registry's client (`url` …), never printed.
     """
 
     name: str = "json"

@@ -67,10 +67,10 @@ _TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, wh
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
-    """Decode records of one topic into typed columns, and set aside the undecodable ones.
+    """Decode records of one topic into typed columns, and set aside the records that cannot be decoded.
 
-    Values: binary; null is set aside. Raises: SourceAwayError if the registry does not answer, SourceError if it has
-    refused this job every schema, UsageError for an unreadable schema file.
+    Shapes: values are binary; null is set aside. Raises: SourceAwayError if the registry does not answer, SourceError
+    if it has refused this job every schema, UsageError for an unreadable schema file.
     """
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
@@ -99,7 +99,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
 
 
 def _without_frames(values: pa.Array) -> pa.Array:
-    """Return JSON without the schema's id in front of it; no JSON begins with a zero."""
+    """Remove the frame with the schema's id from JSON values. A value is framed if it begins with a zero byte."""
     data = values.cast(pa.large_binary())
     is_long = pc.greater_equal(pc.binary_length(data), _FRAME_BYTES)
     is_framed = pc.fill_null(pc.and_(is_long, pc.starts_with(data, pattern=b"\0")), fill_value=False)
@@ -107,11 +107,11 @@ def _without_frames(values: pa.Array) -> pa.Array:
     if not len(framed):
         return values
     # By hand: Arrow's binary_slice fails for a value that ends at the place.
-    _, places, content = framed.buffers()
-    offsets = np.frombuffer(places, np.int64)[framed.offset : framed.offset + len(framed) + 1]
-    stays = np.ones(content.size, bool)
-    stays[offsets[:-1, None] + np.arange(_FRAME_BYTES)] = False
-    rest = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]][stays[offsets[0] : offsets[-1]]]
+    _, offset_bytes, content = framed.buffers()
+    offsets = np.frombuffer(offset_bytes, np.int64)[framed.offset : framed.offset + len(framed) + 1]
+    is_content = np.ones(content.size, bool)
+    is_content[offsets[:-1, None] + np.arange(_FRAME_BYTES)] = False
+    rest = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]][is_content[offsets[0] : offsets[-1]]]
     shorter = offsets - offsets[0] - _FRAME_BYTES * np.arange(len(offsets))
     cut = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(framed), [None, pa.py_buffer(shorter), pa.py_buffer(rest)]
@@ -122,7 +122,9 @@ def _without_frames(values: pa.Array) -> pa.Array:
 def _columns(
     schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], values: Sequence[bytes], first_row: int = 0
 ) -> list[EventRows]:
-    """Decode the rows in one piece; if a field has values of several kinds, in halves of halves.
+    """Decode rows to columns in one piece.
+
+    If a field has values of several kinds, decode each half of the rows by itself.
 
     Rows are counted from `first_row`.
     """
@@ -133,7 +135,7 @@ def _columns(
     if len(rows) == 1:
         strays = {name: {0: shown} for name, (value,) in fields.items() if (shown := _stray(value))}
         fields |= {name: [None] for name in strays}
-    present = [name for name, given in fields.items() if any(value is not None for value in given)]
+    present = [name for name, values_of_field in fields.items() if any(value is not None for value in values_of_field)]
     try:
         arrays = [pa.array(fields[name]) for name in present]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -144,8 +146,8 @@ def _columns(
         ]
     table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
     show = partial(_shown_row, schema, mapping, rows)
-    part, at = decode_rows(schema, table, show, mapping.without_names(), strays)
-    return [(part, first_row + at)]
+    part, part_rows = decode_rows(schema, table, show, mapping.without_names(), strays)
+    return [(part, first_row + part_rows)]
 
 
 def _stray(value: object) -> str:
@@ -190,7 +192,7 @@ def _waits(registry: tuple[tuple[str, str], ...]) -> dict[str, int]:
 
 
 def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
-    """Return a function with the reason to skip a record: an unknown schema, or unlimited cost; otherwise ""."""
+    """Return a function that gives the reason to skip a record, "" for none: an unknown schema, or too high a cost."""
     if not form.registry:
         shape = _shape_of_file(str(form.schema_file))
         return lambda value: _too_costly(shape, value)
@@ -219,10 +221,12 @@ def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
 
 
 def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
-    """Map the first bytes of records whose schema is not to be had to the reason; put the others' into `shapes`.
+    """Request the schemas of records.
 
-    Raises: SourceAwayError if the registry does not answer; SourceError if it has refused every schema so far for want
-    of rights.
+    Return the reason for each schema that is unavailable, by the record's first bytes.
+
+    Other schemas are added to `shapes`. Raises: SourceAwayError if the registry does not answer; SourceError if it has
+    refused every schema so far for missing rights.
     """
     unknown: dict[bytes, str] = {}
     failing, denied = 0, list[str]()
@@ -260,7 +264,7 @@ class _Refused:
 
 
 def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
-    """Request a schema from the registry, which the client caches. Raises: SourceAwayError without any answer.
+    """Request a schema from the registry; the client caches it. Raises: SourceAwayError without any answer.
 
     An invented id may get any error, or no answer. So after a failure another request is sent to the registry. If it
     answers that twice, the id is at fault; if not, the registry is unavailable, and the request is repeated as often as
@@ -287,11 +291,11 @@ def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Re
 
 
 def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
-    """Ask for a schema once."""
+    """Request a schema once, and convert each failure to the reason of a refusal."""
     import httpx2  # noqa: PLC0415
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
-    client, what = client_of(form.registry), f"does not give schema {number}"
+    client, failure = client_of(form.registry), f"does not give schema {number}"
     try:
         schema = client.get_schema(number)
         if form.name != "avro":
@@ -300,11 +304,11 @@ def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
     except SchemaRegistryError as error:
         if error.http_status_code == _MISSING:
             return _Refused(f"has no schema {number}")
-        return _Refused(f"{what}: {_short(error)}", _is_failure(error), error.http_status_code in _DENIED)
+        return _Refused(f"{failure}: {_short(error)}", _is_failure(error), error.http_status_code in _DENIED)
     except httpx2.HTTPError as error:
-        return _Refused(f"{what}: {_short(error)}", is_failure=True)
+        return _Refused(f"{failure}: {_short(error)}", is_failure=True)
     except Exception as error:  # noqa: BLE001 the client has no common error for an answer that is not as agreed
-        return _Refused(f"{what}: its answer is no schema ({type(error).__name__})", is_failure=True)
+        return _Refused(f"{failure}: its answer is no schema ({type(error).__name__})", is_failure=True)
 
 
 def _is_failure(error: SchemaRegistryError) -> bool:
@@ -340,10 +344,10 @@ def _referred(client: SchemaRegistryClient, schema: Any) -> list[object]:
     waiting, referred = list(schema.references or ()), []
     references: set[tuple[str, int]] = set()
     while waiting and len(references) < SCHEMA_REFERENCES_MAX:
-        named = waiting.pop()
-        if (named.subject, named.version) not in references:
-            references.add((named.subject, named.version))
-            other = client.get_version(named.subject, named.version, deleted=True).schema
+        reference = waiting.pop()
+        if (reference.subject, reference.version) not in references:
+            references.add((reference.subject, reference.version))
+            other = client.get_version(reference.subject, reference.version, deleted=True).schema
             referred.append(_parsed(other.schema_str))
             waiting += other.references or ()
     return referred
@@ -375,6 +379,7 @@ def _unanswered(form: RecordFormat, reason: str) -> str:
 
 @functools.cache
 def _reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
+    """Return a function that decodes one value of Avro or Protobuf to a dictionary of fields."""
     if form.name == "protobuf":
         return _protobuf_reader(form)
     text = None if form.schema_file is None else _file(form.schema_file).decode()
@@ -401,6 +406,7 @@ def _record(value: object) -> dict[str, Any]:
 
 
 def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
+    """Return a function that decodes one value of Protobuf to a dictionary of fields."""
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer  # noqa: PLC0415
 
     assert form.schema_file is not None, "checked with the settings"
@@ -419,24 +425,25 @@ def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContex
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """Return the fields of a message by name, each value of its own kind.
+    """Return the fields of a Protobuf message by name, each value of its own kind.
 
-    In Protobuf's JSON a number of 64 bits is a text, and so is NaN, which other forms of records do not have so.
+    Protobuf's own JSON is not used: there a number of 64 bits is a text, and so is NaN.
     """
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
             continue
-        value, one = getattr(message, field.name), partial(_plain_value, field)
+        value, convert = getattr(message, field.name), partial(_plain_value, field)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            one = partial(_plain_value, field.message_type.fields_by_name["value"])
-            fields[field.name] = {str(key): one(inner) for key, inner in value.items()}
+            convert = partial(_plain_value, field.message_type.fields_by_name["value"])
+            fields[field.name] = {str(key): convert(inner) for key, inner in value.items()}
         else:
-            fields[field.name] = [one(inner) for inner in value] if field.is_repeated else one(value)
+            fields[field.name] = [convert(inner) for inner in value] if field.is_repeated else convert(value)
     return fields
 
 
 def _plain_value(field: FieldDescriptor, value: Any) -> Any:
+    """Convert the value of a Protobuf field to a Python value: a message to a dictionary, an enum to its symbol."""
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
 
     if field.message_type is not None:
