@@ -53,7 +53,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake. `span` is None when it is about an argument of a rule and not about a file."""
+    """One mistake in a file or in the arguments of a rule. For an argument, `span` is None."""
 
     code: str
     message: str

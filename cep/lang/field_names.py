@@ -51,7 +51,7 @@ _MONEY_WORDS = {
 
 
 def role_of(name: str) -> Role:
-    """Return the role that the name of a field suggests."""
+    """Guess the role of a field, such as money or a personal value, from the words in its name."""
     words = [word.lower() for word in _WORD.findall(name)]
     whole, parts = " ".join(words), set(words)
     if whole in _LABEL_NAMES or (parts & _LABEL_WORDS and not parts & _KNOWN_WORDS):

@@ -42,9 +42,9 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function. `takes` has the types of its arguments, of which the first `least` are required (None: all).
+    """A function of the language. `takes` are the types of its arguments, of which the first `least` are required.
 
-    `takes` is empty and `gives` None where both depend on how the function is used.
+    `least` None: all are required. `takes` is empty and `gives` None where both depend on how the function is used.
     """
 
     family: Family

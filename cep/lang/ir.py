@@ -171,11 +171,10 @@ HistoryFn = Literal[
 
 @valueclass(frozen=True, slots=True)
 class HistoryWindow:
-    """The past events that count: with `ms` the events in (t − ms, t], otherwise those since t's calendar unit began in
-    `zone`.
+    """The window of a history: with `ms` the past events in (t − ms, t], otherwise the events of t's calendar unit.
 
-    t is the time of the event under test. `previous` leaves that event out. At time t, only events up to it in the
-    order (time, id) count.
+    t is the time of the event under test; the calendar unit, such as a day, is in `zone`. `previous` leaves that event
+    out. At time t, only events up to it in the order (time, id) count.
     """
 
     ms: int | Param | None
@@ -186,13 +185,14 @@ class HistoryWindow:
 
 @valueclass(frozen=True, slots=True)
 class History:
-    """A function of the key's past events of one type, relative to the event under test.
+    """A function of past events of the key, such as `count(payment over 1 h)`, at the time of the event under test.
 
     `argument` and `where` refer to each past event by CurrentField. `by`: only events with the same values of these
     fields as the event under test; none if one of them is null there. `window` None is the whole past: `last` and
     `exists` then leave out the event under test. `last` has the field as its argument. `first_seen` has no event type
     (""): it reads all types that have the field. It is the time since the key first had the present value of `by`, 0 if
     that is now. Without events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
+
     Types: count, distinct INT; sum, min, max, last the type of the argument; avg, stddev, median, percentile FLOAT (the
     nearest rank); exists BOOL; first_seen DURATION. `percent` belongs to percentile, 1 to 100. `approx_distinct` and
     `approx_percentile` are approximate, with whole panes at the far edge (histories/numbers/sketches.py). `avg_rest` is
@@ -344,9 +344,12 @@ class Measure:
 
 @valueclass(frozen=True, slots=True)
 class PatternIR:
-    """A pattern, checked. `key` are the fields that partition the stream. `event_types` is the stream that
-    contiguity looks at: the types the pattern names (all of the schema with `over all`). `produces` is the event type
-    that its matches become, with the measures as fields."""
+    """A checked pattern.
+
+    `key` are the fields that partition the stream. `event_types` is the stream that contiguity looks at: the types that
+    the pattern names (all of the schema with `over all`). `produces` is the event type that its matches become, with
+    the measures as fields.
+    """
 
     name: str
     params: tuple[ParamDecl, ...]

@@ -61,7 +61,7 @@ class ExpectedCount:
 
 @dataclass(frozen=True, slots=True)
 class PatternTest:
-    """A test, checked. `pattern` is bound to the test's arguments; `todo` is the reason of a known gap, or None.
+    """A checked test. `pattern` is bound to the test's arguments; `todo` is the reason of a known gap, or None.
 
     The matches must be exactly the `expected` ones, unless `counts` give their number: then the `expected` ones must be
     among them. Time-outs are compared if one is expected. `nothing`: the pattern has no match and no time-out.

@@ -45,7 +45,7 @@ Resolver = Callable[[str, str], tuple[str, str] | str]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The meaning of a set of files.
+    """The result of a check of files: their declarations and diagnostics.
 
     `patterns` and `tests` have those without errors, `refused_tests` the other tests, `sources` every text read.
     `by_default` has the patterns with their defaults in place, where every parameter has one.
@@ -79,7 +79,7 @@ class Checked:
 def load_text(
     text: str, name: str = TEXT, resolver: Resolver | None = None, protected: Mapping[str, str] | None = None
 ) -> Checked:
-    """Check one text. Without a resolver it may not import anything.
+    """Check one text. Without a resolver it cannot import files.
 
     `protected` are fields that the text has to take as tokens, each as `pan` or `sensitive`, however it declares them.
     """
@@ -113,7 +113,7 @@ def _protected_field(declared: FieldSyntax, protected: Mapping[str, str]) -> Fie
 
 
 def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked:
-    """Check files together, as one set of names, with their imports.
+    """Check files and their imports as one set of names.
 
     The files that they name must be below the root. The default root is their repository, or the common folder of all
     of them.
@@ -164,7 +164,10 @@ def bundle_source(path: str | Path, root: Path | None = None) -> str:
 
 
 def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
-    """Return a bundle and check it, each text parsed once. Raises: UsageError as `bundle_source`."""
+    """Join a file and its imports to one text (a bundle), and check it. Each text is parsed once.
+
+    Raises: UsageError as `bundle_source`.
+    """
     with paused():
         name, files = _read_bundle(Path(path), root)
         loader = _Loader(_no_imports)
@@ -195,7 +198,7 @@ def _read_bundle(path: Path, root: Path | None) -> tuple[str, _Loader]:
 
 
 class _Files:
-    """The files of one load, and below which folder each of them may name others."""
+    """The files of one load, and for each the folder that contains all files that it may name."""
 
     def __init__(
         self, paths: Sequence[Path], root: Path | None = None, overlay: Mapping[str, str] | None = None
@@ -298,6 +301,7 @@ class _Loader:
         return False
 
     def _import(self, importing: str, declaration: ImportSyntax) -> None:
+        """Load an imported file, or report why that is not possible: too many files, an unreadable one, or a circle."""
         if len(self.sources) >= IMPORTS_MAX or len(self.open) > IMPORTS_MAX // 2:
             self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
             return
@@ -317,7 +321,7 @@ class _Loader:
         self.add(name, text, declaration.span)
 
     def checked(self) -> Checked:
-        """Resolve and check all that was read."""
+        """Resolve and check all files that were read."""
         passed = check_files(self.files, self.collector)
         return Checked(
             schema=passed.resolved.schema,
@@ -340,8 +344,10 @@ class _Loader:
         return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
 
     def bundled(self, name: str, names: set[str]) -> str:
-        """Return the text of a file with its imports in their place, without those in `names` and without tests: a rule
-        stays the same rule when a test is added. Adds to `names`."""
+        """Return the text of a file with its imports in their place, without files in `names` and without tests.
+
+        A rule stays the same rule when a test is added. The files are added to `names`.
+        """
         names.add(name)
         text = self.sources[name]
         cuts: list[tuple[Span, str | None]] = [(test.whole, None) for test in self.tests[name]]
@@ -369,9 +375,10 @@ class _Loader:
                 yield declaration
 
     def joins_plainly(self, name: str) -> bool:
-        """Return True if a bundled text has the tokens of its files, each with its own doc comment.
+        """Return True if the bundled text has the same tokens and doc comments as the separate files.
 
-        Not if something follows an import or a test on its line, or a doc comment stands before it or ends a file.
+        That is not so if text follows an import or a test on its line, or a doc comment stands before it or ends a
+        file.
         """
         for source_name, text in self.sources.items():
             cuts = [

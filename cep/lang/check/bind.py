@@ -81,6 +81,7 @@ def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR
 
 
 def _slot_or_report(param: ParamDecl, arguments: Mapping[str, object], collector: Collector) -> Slot | None:
+    """Return the value of a parameter from its argument or default, None after a report of a mistake."""
     if param.name not in arguments:
         if param.default is None:
             collector.add("CEP502", f"the parameter `{param.name}` has no default and is not given")
@@ -124,6 +125,7 @@ def shown_slot(slot: float | None, param: ParamDecl) -> str:
 
 
 def _slot(value: object, param: ParamDecl) -> Slot | None:
+    """Convert an argument to the value of its parameter's type; None if it does not fit."""
     kind = param.type.kind
     if kind is Kind.LIST:
         return _list(value)
@@ -155,6 +157,7 @@ def _float(value: object) -> float | None:
 
 
 def _decimal(value: object, scale: int) -> int | None:
+    """Convert an argument to an integer of 10^-scale units; None if it is no number, or would lose digits."""
     if not isinstance(value, str | int | float | Decimal):
         return None
     if isinstance(value, int) and abs(value) > INT64_MAX:
@@ -202,6 +205,7 @@ class _Binder:
         self.collector = collector
 
     def pattern(self, pattern: PatternIR) -> PatternIR:
+        """Replace the parameters in all parts of a pattern."""
         structure = self.node(pattern.structure)
         assert isinstance(structure, SequenceNode)
         timeout = pattern.timeout_measures

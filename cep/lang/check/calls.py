@@ -94,6 +94,7 @@ def _abs(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
 
 
 def _float_call(checker: Checker, node: CallSyntax, function: Function, scope: Scope) -> Expr | None:
+    """Check a call of a function of floats, such as `sqrt(x)`. Return None after a report."""
     if not has_arguments(checker, node, *function.arguments):
         return None
     arguments: list[Expr] = []
@@ -114,7 +115,7 @@ def _float_call(checker: Checker, node: CallSyntax, function: Function, scope: S
 
 
 def _extreme(checker: Checker, fn: str, node: CallSyntax, scope: Scope) -> Expr | None:
-    """Check the least or greatest of values of one type. It is null if one of them is."""
+    """Check `min` or `max` of several values of one type. The result is null if one of them is."""
     if len(node.arguments) < 2:
         checker.collector.add("CEP307", f"`{node.name}` takes two arguments or more", node.span)
         return None
@@ -144,6 +145,7 @@ def _extreme(checker: Checker, fn: str, node: CallSyntax, scope: Scope) -> Expr 
 
 
 def _aggregate(checker: Checker, fn: AggregateFn, node: CallSyntax, scope: Scope) -> Expr | None:
+    """Check an aggregate over the events of a variable, such as `sum(b.amount)`. Return None after a report."""
     if scope.aggregate is not None:
         message = f"`{fn}` cannot stand inside `{scope.aggregate.fn}`"
         checker.collector.add("CEP310", message, node.span, labels=scope.labels())
@@ -185,6 +187,7 @@ def _of_variable(checker: Checker, fn: AggregateFn, name: NameRef, scope: Scope)
 def _typed(
     checker: Checker, fn: AggregateFn, variable: str, value: Expr, node: CallSyntax, scope: Scope
 ) -> Expr | None:
+    """Check that an aggregate accepts the type of its argument, and return it with its own type."""
     kind = value.type
     fits = {"count": True, "distinct": True, "min": is_ordered(kind), "max": is_ordered(kind)}
     if not fits.get(fn, kind.is_number):

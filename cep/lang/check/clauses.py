@@ -72,7 +72,7 @@ def check_measures(draft: Draft) -> None:
 
 
 def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, may_end: Names) -> tuple[Measure, ...]:
-    """Check values. The last event of the match is one of the variables `may_end`."""
+    """Check the values that a pattern emits. The last event of the match is one of the variables `may_end`."""
     measures: list[Measure] = []
     spans: dict[str, Span] = {}
     last = [draft.event_types[name] for name in may_end if name in draft.event_types]
@@ -89,10 +89,10 @@ def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, 
             value = as_symbol(value, field)
         if value is not None:
             measures.append(Measure(measure.name, value))
-    every = (*draft.pattern.measures, *(draft.pattern.timeout_measures or ()))
-    if written and len(every) > MEASURES_MAX:
-        message = f"this pattern emits {len(every)} values, more than {MEASURES_MAX}"
-        draft.collector.add("CEP423", message, every[MEASURES_MAX].span, "emit what the alert's reader needs")
+    all_measures = (*draft.pattern.measures, *(draft.pattern.timeout_measures or ()))
+    if written and len(all_measures) > MEASURES_MAX:
+        message = f"this pattern emits {len(all_measures)} values, more than {MEASURES_MAX}"
+        draft.collector.add("CEP423", message, all_measures[MEASURES_MAX].span, "emit what the alert's reader needs")
     return tuple(measures)
 
 

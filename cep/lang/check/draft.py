@@ -64,7 +64,10 @@ class Draft:
         return {param.name: param.type for param in self.params}
 
     def variables_in_scope(self, before: Before, under_test: str | None = None) -> dict[str, VariableInScope]:
-        """Return the variables as an expression sees them that follows `before`, for an event of `under_test`."""
+        """Return the variables that an expression may use, each with whether it is bound by then.
+
+        The expression follows the variables of `before`, and is tested on an event of `under_test`.
+        """
         in_scope: dict[str, VariableInScope] = {}
         negated = self.order.negated
         for variable in self.variables:
@@ -88,7 +91,7 @@ class Draft:
         variables: Mapping[str, VariableInScope],
         last: Mapping[str, Type] | None = None,
     ) -> Scope:
-        """Return the names that an expression of the pattern may use; without `fields` it has no event under test."""
+        """Collect the names that an expression of the pattern may use. Without `fields` it has no event under test."""
         return Scope(
             self.definitions,
             fields,

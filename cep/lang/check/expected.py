@@ -66,6 +66,7 @@ class ExpectationChecker:
         return label
 
     def _values(self, expect: ExpectSyntax) -> tuple[ExpectedValue, ...]:
+        """Check the values that a test expects of a match or a time-out."""
         is_timeout = expect.kind == "timeout"
         measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
         if is_timeout and self.pattern.timeout_measures is None:
@@ -90,7 +91,7 @@ class ExpectationChecker:
         return tuple(values)
 
     def _contradictions(self) -> None:
-        """Nothing and something on one key, or two numbers for one key."""
+        """Report the first two expectations that exclude each other: nothing and something, or two numbers."""
         for later, expect in enumerate(self.test.expects):
             for earlier in self.test.expects[:later]:
                 kinds = {expect.kind, earlier.kind}

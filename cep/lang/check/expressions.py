@@ -60,7 +60,10 @@ class ExpressionChecker:
         return value
 
     def check(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
-        """Return the typed expression, None after a report. `expected` gives a bare enum symbol its enum."""
+        """Check an expression and return it with its type, or None after a report.
+
+        `expected` is the type that gives a bare enum symbol its enum.
+        """
         self._nodes += 1
         if self._nodes > EXPRESSION_NODES_MAX:
             if self._nodes == EXPRESSION_NODES_MAX + 1:
@@ -78,6 +81,7 @@ class ExpressionChecker:
             self._depth -= 1
 
     def _dispatch(self, node: ExprSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+        """Check an expression by the kind of its syntax."""
         match node:
             case Literal():
                 return self._literal(node)
@@ -116,6 +120,7 @@ class ExpressionChecker:
     # ------------------------------------------------------------------------------------------------- names
 
     def _name(self, node: NameRef, scope: Scope, expected: Type | None) -> Expr | None:
+        """Find the meaning of a bare name: argument, parameter, field, definition or enum symbol."""
         if node.name in scope.arguments:
             argument, its_scope = scope.argument(node.name)
             return self.check(argument, its_scope, expected)
@@ -145,6 +150,7 @@ class ExpressionChecker:
         return None
 
     def _unknown(self, node: NameRef, scope: Scope) -> None:
+        """Report a name without a meaning, with help for a variable, a list, a symbol or a misspelt name."""
         name, labels = node.name, scope.labels()
         if scope.lacks_fields() and name not in scope.variables:
             return
@@ -251,7 +257,10 @@ class ExpressionChecker:
         return variable
 
     def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
-        """Return the list of this name, None after a report; the name of one that may change, or is a parameter."""
+        """Return the list of this name, or None after a report.
+
+        For a list that may change, or a parameter, the result is its name.
+        """
         param_type = scope.params.get(node.name)
         if param_type is not None and param_type.kind is Kind.LIST:
             return Param(node.name, param_type)

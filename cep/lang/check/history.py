@@ -103,6 +103,7 @@ def of_call(checker: Checker, node: CallSyntax, scope: Scope, field: Member | No
 
 
 def _stands_well(checker: Checker, node: HistorySyntax, scope: Scope) -> bool:
+    """Return True if a history may stand here: beside an event under test, and not in another history or aggregate."""
     message, help_line = "", ""
     if scope.aggregate is not None:
         message = f"`{node.name}` over past events cannot stand inside `{scope.aggregate.fn}`"
@@ -120,6 +121,7 @@ def _stands_well(checker: Checker, node: HistorySyntax, scope: Scope) -> bool:
 
 
 def _window(checker: Checker, node: HistoryWindowSyntax, scope: Scope) -> HistoryWindow | None:
+    """Check how far back a history looks: a duration, a calendar unit or a parameter. Return None after a report."""
     bound = node.bound
     zone = "UTC" if node.zone is None else str(node.zone.value)
     if node.zone is not None and constant_problem("date", zone) is not None:
@@ -164,7 +166,10 @@ def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | No
 def _argument(
     checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope, field: Member | None
 ) -> tuple[EventType, Expr | None] | None:
-    """Return the event type and the value of each event."""
+    """Check the argument of a history.
+
+    Return the type of its past events, and the value of each event; None after a report.
+    """
     argument = node.argument
     if isinstance(argument, NameRef):
         event_type = _event_type(checker, argument, scope)
@@ -221,6 +226,7 @@ def _has_key(checker: Checker, node: object, event_type: EventType, scope: Scope
 def _field_of(
     checker: Checker, event_type: EventType, field: Member, scope: Scope
 ) -> tuple[EventType, Expr | None] | None:
+    """Return the event type and the field that a history of one event reads, None after a report."""
     declared = event_type.field(field.field)
     if declared is None and event_type.name in scope.definitions.partial:
         return None
@@ -252,6 +258,7 @@ def _inside(scope: Scope, event_type: EventType) -> Scope:
 
 
 def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope: Scope) -> bool:
+    """Return True if all fields after `by` exist in the past events and in the event under test; report the others."""
     for name in node.by:
         for fields, owner in (
             ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
@@ -267,6 +274,7 @@ def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope
 
 
 def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
+    """Check the percentage of a percentile, and that other functions have none. Return None after a report."""
     count = 1 if fn in _OF_PERCENT else 0
     if len(node.extra) != count:
         more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if count else "one argument"
@@ -291,6 +299,7 @@ def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope)
 
 
 def _result(checker: Checker, node: HistorySyntax, fn: HistoryFn, argument: Expr | None, scope: Scope) -> Type | None:
+    """Return the type of a history's value, None after a report of an argument that the function does not accept."""
     if fn in _COUNTS:
         return INT
     if fn == "exists":

@@ -16,9 +16,9 @@ Feeds = tuple[tuple[str, ...], str | None]
 
 
 def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
-    """Return the number of patterns between each pattern and the source. A pattern is matched after all its inputs.
+    """Return the level of each pattern: 0 if it only reads source events, else one more than that of its inputs.
 
-    The maximum is PRODUCE_DEPTH_MAX, which a pattern in a circle gets.
+    A pattern is matched after all its inputs. The maximum is PRODUCE_DEPTH_MAX, which a pattern in a circle gets.
     """
     levels = dict.fromkeys(feeds, 0)
     for _ in range(PRODUCE_DEPTH_MAX + 1):
@@ -26,9 +26,11 @@ def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
         for name, (_, produced) in feeds.items():
             if produced is not None:
                 level_by_type[produced] = max(level_by_type.get(produced, 0), levels[name] + 1)
-        after = {name: max((level_by_type.get(t, 0) for t in read), default=0) for name, (read, _) in feeds.items()}
-        after = {name: min(level, PRODUCE_DEPTH_MAX) for name, level in after.items()}
-        if after == levels:
+        new_levels = {
+            name: max((level_by_type.get(t, 0) for t in read), default=0) for name, (read, _) in feeds.items()
+        }
+        new_levels = {name: min(level, PRODUCE_DEPTH_MAX) for name, level in new_levels.items()}
+        if new_levels == levels:
             break
-        levels = after
+        levels = new_levels
     return levels

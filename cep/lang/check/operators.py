@@ -72,7 +72,7 @@ def chain(checker: Checker, node: ChainSyntax, scope: Scope) -> Expr | None:
 
 
 def unary(checker: Checker, node: UnarySyntax, scope: Scope) -> Expr | None:
-    """Check `not` and the sign."""
+    """Check `not x` and `-x`. Return None after a report."""
     if node.op == "not":
         argument = condition(checker, node.argument, scope, "what follows `not`")
         return None if argument is None else Unary("not", argument, argument.type)
@@ -114,30 +114,37 @@ def sides(checker: Checker, left: ExprSyntax, right: ExprSyntax, scope: Scope) -
 
 
 def unify(
-    checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope, *, exact: bool
+    checker: Checker, first_value: Expr, second_value: Expr, spans: tuple[Span, Span], scope: Scope, *, exact: bool
 ) -> tuple[Expr, Expr] | None:
-    """Bring two values to one type. `exact`: a literal must not be finer than the value it is compared with."""
-    for const, other, span in ((left, right, spans[0]), (right, left, spans[1])):
+    """Convert two values to one type. Return None after a report of types that do not fit.
+
+    With `exact`, a literal must not have more digits than the value that it is compared with.
+    """
+    for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
         if isinstance(const, Const) and is_raw(const, other.type):
             raw(checker, other.type, span, scope)
             return None
-    left, right = as_symbol(left, right.type), as_symbol(right, left.type)
-    if same(left.type, right.type):
-        pair = (cast(left, right.type), cast(right, left.type)) if left.type.is_text else (left, right)
+    first_value, second_value = as_symbol(first_value, second_value.type), as_symbol(second_value, first_value.type)
+    if same(first_value.type, second_value.type):
+        pair = (
+            (cast(first_value, second_value.type), cast(second_value, first_value.type))
+            if first_value.type.is_text
+            else (first_value, second_value)
+        )
         assert pair[0] is not None
         assert pair[1] is not None
         return pair[0], pair[1]
-    if not (left.type.is_number and right.type.is_number):
-        mismatch(checker, left, right, spans, scope)
+    if not (first_value.type.is_number and second_value.type.is_number):
+        mismatch(checker, first_value, second_value, spans, scope)
         return None
-    target = common_number(left.type, right.type)
-    for const, other, span in ((left, right, spans[0]), (right, left, spans[1])):
+    target = common_number(first_value.type, second_value.type)
+    for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
         if isinstance(const, Const) and not isinstance(other, Const) and cast(const, other.type) is not None:
             target = other.type
         elif exact and isinstance(const, Const) and _is_finer(const, other):
             finer(checker, const, other.type, span, scope)
             return None
-    first, second = cast(left, target), cast(right, target)
+    first, second = cast(first_value, target), cast(second_value, target)
     if first is None or second is None:
         checker.collector.add("CEP309", f"this number does not fit into {target}", spans[0].to(spans[1]))
         return None
@@ -274,7 +281,7 @@ def list_items(
 
 
 def choose(checker: Checker, node: IfSyntax, scope: Scope, expected: Type | None) -> Expr | None:
-    """Check `if c then a else b`. Null in one branch takes the type of the other."""
+    """Check `if c then a else b`. A branch that is null takes the type of the other branch."""
     test = condition(checker, node.condition, scope, "the condition of `if`")
     then = checker.check(node.then, scope, expected)
     otherwise = checker.check(node.otherwise, scope, expected or (then.type if then is not None else None))
@@ -334,6 +341,7 @@ def _time_result(op: BinaryOp, left: Kind, right: Kind) -> Type | None:
 def _number_arithmetic(
     checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope
 ) -> Expr | None:
+    """Check `+ - * / %` of two numbers. The quotient of `/` is a float, and null if the divisor is 0."""
     left, right = pair
     nullable = left.type.nullable or right.type.nullable
     if op == "/":
@@ -354,7 +362,7 @@ def _number_arithmetic(
 
 
 def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> Expr | None:
-    """Multiply. A product of decimals has the digits of both; an integer is a decimal with none."""
+    """Check a product of decimals: its scale is the sum of both scales. An integer counts as a decimal of scale 0."""
     factors: list[Expr] = []
     for value in (left, right):
         whole = Type(Kind.DECIMAL, value.type.nullable)

@@ -26,7 +26,7 @@ Names = frozenset[str]
 
 @valueclass(frozen=True, slots=True)
 class Before:
-    """The variables that may and that must have an event."""
+    """The variables that may have an event, and those that must have one, when a place of the pattern is reached."""
 
     may: Names = frozenset()
     must: Names = frozenset()
@@ -74,15 +74,16 @@ def is_loop(repeat: RepeatSyntax | None) -> bool:
 
 
 def _body(body: SequenceSyntax | ChoiceSyntax, before: Before, order: Order) -> Before:
+    """Walk through the elements of a group and note the variables before each. Return the variables after the group."""
     if isinstance(body, SequenceSyntax):
         for step in body.steps:
             after = _element(step.element, before, order, negated=step.negated)
             before = before if step.negated else after
         return before
     if body.op == "&":
-        everyone = before.joined(Before(frozenset(n for item in body.items for n in names_of(item))))
-        ends = [_element(item, everyone, order) for item in body.items]
-        return Before(everyone.may, frozenset(n for end in ends for n in end.must))
+        with_all_items = before.joined(Before(frozenset(n for item in body.items for n in names_of(item))))
+        ends = [_element(item, with_all_items, order) for item in body.items]
+        return Before(with_all_items.may, frozenset(n for end in ends for n in end.must))
     ends = [_element(item, before, order) for item in body.items]
     result = ends[0]
     for end in ends[1:]:
@@ -91,6 +92,7 @@ def _body(body: SequenceSyntax | ChoiceSyntax, before: Before, order: Order) -> 
 
 
 def _element(element: ElementSyntax, before: Before, order: Order, *, negated: bool = False) -> Before:
+    """Note the variables before one element. Return the variables after it."""
     suffix = element.suffix
     if isinstance(element, VariableSyntax):
         order.places.append((element, negated))

@@ -55,6 +55,7 @@ def check_params(draft: Draft) -> None:
 
 
 def _type(param: ParamSyntax, collector: Collector) -> Type | None:
+    """Return the type of a parameter, None after a report. A decimal without scale gets the scale of its bounds."""
     if param.type.of is not None:
         return resolve_list_type(param.type.of, collector)
     value_type = resolve_type(param.type, collector)
@@ -79,7 +80,7 @@ def _written_scale(node: ExprSyntax) -> int:
 
 
 def _declare_list(param: ParamSyntax, value_type: Type, lists: Mapping[str, Type], collector: Collector) -> ParamDecl:
-    """Declare a list, whose default is the name of one that may change."""
+    """Check a parameter whose value is a list. Its default must be the name of a list that may change."""
     default = param.default
     if param.low is not None:
         collector.add("CEP505", f"values of type {value_type} have no bounds", param.low.span)
@@ -97,6 +98,7 @@ def _declare_list(param: ParamSyntax, value_type: Type, lists: Mapping[str, Type
 
 
 def _declare(param: ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
+    """Check the default and the bounds of a parameter."""
     default = _slot(param.default, value_type, collector)
     low = _slot(param.low, value_type, collector)
     high = _slot(param.high, value_type, collector)
@@ -115,7 +117,7 @@ def _declare(param: ParamSyntax, value_type: Type, collector: Collector) -> Para
 
 
 def _slot(node: ExprSyntax | None, value_type: Type, collector: Collector) -> Slot | None:
-    """Return the slot content of a default or a bound, None after a report or if there is none."""
+    """Return the value of a default or a bound, None after a report or if there is none."""
     if node is None:
         return None
     if isinstance(node, NameRef):

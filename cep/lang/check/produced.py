@@ -50,6 +50,7 @@ def check_produced(draft: Draft) -> None:
 def _check_value(
     name: str, measure: Measure, event_type: EventType, place: NameRef, label: tuple[Label, ...], collector: Collector
 ) -> None:
+    """Check that an emitted value fits the field of the produced event with the same name."""
     field = event_type.field(name)
     names = [f.name for f in event_type.fields if not _comes_from_match(f)]
     if field is None:

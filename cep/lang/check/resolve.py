@@ -36,10 +36,10 @@ _ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 
 @dataclass(slots=True)
 class Resolved:
-    """The names of a file set. `events` has every event type, including those in `faulty`; the schema leaves out faulty
-    ones.
+    """The declarations of a file set, by name.
 
-    `partial` are faulty types with an unreadable field: further missing fields are not reported.
+    `events` has every event type, including those in `faulty`; the schema leaves out faulty ones. `partial` are faulty
+    types with an unreadable field: further missing fields are not reported.
     """
 
     events: dict[str, EventType] = field(default_factory=dict)
@@ -135,6 +135,7 @@ def _define(resolved: Resolved, define: DefineSyntax, collector: Collector) -> N
 
 
 def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
+    """Check the declaration of an event type and add it to `resolved`, even if it is faulty."""
     errors = collector.error_count
     field_names: dict[str, FieldSyntax] = {}
     fields: list[Field] = []
@@ -177,7 +178,7 @@ def _clash(declared: FieldSyntax, value_type: Type, first: dict[str, tuple[Type,
 
 
 def _identity(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
-    """Check that an event has one id, and a time that is called `event_time`."""
+    """Check that an event type has one id field and a time field `event_time`, neither of them nullable."""
     spans = {declared.name: declared.span for declared in reversed(event.fields)}
     ids = [f for f in fields if f.type.kind is Kind.ID]
     if not ids:

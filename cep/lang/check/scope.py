@@ -99,7 +99,7 @@ class Scope:
 
 
 class Checker(Protocol):
-    """The whole checker of expressions, as its parts see it."""
+    """The methods of ExpressionChecker that the checks of calls, operators and histories use."""
 
     collector: Collector
 

@@ -85,7 +85,7 @@ class _StructureChecker:
         self.has_window = False
 
     def check(self, structure: SequenceSyntax) -> SequenceNode:
-        """Return the nodes of the whole structure; `within_ms` and `within_events` are set on the way."""
+        """Check the whole structure and return its nodes. Sets `within_ms` and `within_events`."""
         self._whole_windows(structure.windows)
         around = Around(window=self.within_ms is not None, last=True, completes=True)
         steps = self._steps(structure, around, Link.FOLLOWED_BY)
@@ -158,6 +158,7 @@ class _StructureChecker:
         return self._param(bound.name, bound.span, Kind.INT)
 
     def _param(self, name: str, span: Span, kind: Kind) -> Param | None:
+        """Return the parameter of this name, None after a report if it does not exist or has another type."""
         param_type = self.params.get(name)
         if param_type is None:
             help_line = did_you_mean(name, (n for n, t in self.params.items() if t.kind is kind), "parameters")
@@ -173,6 +174,7 @@ class _StructureChecker:
     # ----------------------------------------------------------------------------------------------- elements
 
     def _steps(self, body: SequenceSyntax, around: Around, first_link: Link) -> tuple[Step, ...]:
+        """Check the steps of a sequence from the last to the first, because a step needs to know what may follow it."""
         steps: list[Step] = []
         last, completes = around.last, around.completes
         for index in reversed(range(len(body.steps))):
@@ -196,6 +198,7 @@ class _StructureChecker:
         return Step(link, node, step.negated, gap_min, gap_max)
 
     def _absence(self, step: StepSyntax, link: Link, around: Around, *, is_first: bool) -> None:
+        """Report an absence (`!b`) where it cannot stand, or where no later event or window could confirm it."""
         element = step.element
         if is_first:
             help_line = "put an event before it: `a -> !b`"
@@ -219,6 +222,7 @@ class _StructureChecker:
         return self._group(element, around)
 
     def _group(self, group: GroupSyntax, around: Around) -> Node:
+        """Check a group in parentheses, its repetition and its windows. Return its node."""
         self._loop_rules(group)
         body = group.body
         repeat = group.suffix.repeat
@@ -254,6 +258,7 @@ class _StructureChecker:
         return AlternativeNode(nodes) if body.op == "|" else AnyOrderNode(nodes)
 
     def _quantifier(self, suffix: SuffixSyntax) -> Quantifier:
+        """Check a repetition and the words after it. Return its counts and conditions."""
         minimum: int | Param | None = 1
         maximum: int | Param | None = 1
         repeat = suffix.repeat
@@ -279,7 +284,7 @@ class _StructureChecker:
         )
 
     def _loop_rules(self, element: ElementSyntax) -> None:
-        """Check the conditions of the words after a repetition."""
+        """Report `greedy`, `strict`, `until` or a gap that is used without a repetition that it can belong to."""
         suffix, add = element.suffix, self.collector.add
         loops = is_loop(suffix.repeat)
         if suffix.greedy_span is not None:

@@ -17,9 +17,10 @@ from cep.lang.syntax import ExprSyntax, Literal, NameRef, UnarySyntax
 
 
 def slot_of(node: ExprSyntax, value_type: Type, noun: str, collector: Collector) -> Const | None:
-    """Return the written constant of this type; None after a report. `noun` names the place in the report.
+    """Return the constant that a test writes for a value of this type, None after a report.
 
-    A TIME is written as the time since the start of the test, like the times of events.
+    `noun` names the place in the report. A TIME is written as the time since the start of the test, like the times of
+    events.
     """
     if isinstance(node, NameRef):
         if value_type.kind is Kind.LIST:

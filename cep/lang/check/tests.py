@@ -38,7 +38,7 @@ from cep.lang.syntax import (
 def check_tests(
     resolved: Resolved, patterns: Mapping[str, PatternIR], collector: Collector
 ) -> tuple[tuple[PatternTest, ...], tuple[RefusedTest, ...]]:
-    """Check every test of the file set; (those without mistakes, the others)."""
+    """Check every test of the file set. Return the tests without mistakes, and the other tests."""
     sound: list[PatternTest] = []
     refused: list[RefusedTest] = []
     first: dict[tuple[str, str], Span] = {}
@@ -112,6 +112,7 @@ class _TestChecker:
     # ------------------------------------------------------------------------------------------- parameters
 
     def _arguments(self, pattern: PatternIR) -> dict[str, object]:
+        """Check the arguments that a test gives to its pattern. Return the valid ones by name."""
         declared = {p.name: p for p in pattern.params}
         values: dict[str, object] = {}
         spans: dict[str, Span] = {}
@@ -141,6 +142,7 @@ class _TestChecker:
     # ------------------------------------------------------------------------------------------------- keys
 
     def _key(self, key: ScriptedKeySyntax, pattern: PatternIR) -> None:
+        """Note the field values of a key at the place where a test first names it."""
         label = label_text(key.label)
         if label in self.keys.values:
             if key.fields:
@@ -174,6 +176,7 @@ class _TestChecker:
         return key_values
 
     def _from_label(self, key: ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> Const | None:
+        """Derive the value of a key field from the label of the key, None after a report if that is not possible."""
         label = label_text(key.label)
         if value_type.is_text:
             return Const(label if parts == 1 else f"{label}.{name}", value_type)
@@ -191,7 +194,10 @@ class _TestChecker:
     # ----------------------------------------------------------------------------------------------- events
 
     def _events(self, pattern: PatternIR) -> tuple[ScriptedEvent, ...]:
-        """Return all events, repetitions written out, in the order of (time, text). Ids that are made up follow it."""
+        """Return all events of a test, repetitions written out, by time and then in the order of the text.
+
+        Events without a written id get one.
+        """
         written = [(event, label_text(key.label)) for key in self.test.keys for event in key.events]
         count = sum(event.count for event, _ in written)
         if count > TEST_EVENTS_MAX:
@@ -219,6 +225,7 @@ class _TestChecker:
             latest[label] = event
 
     def _event(self, event: ScriptedEventSyntax, label: str, pattern: PatternIR) -> list[ScriptedEvent]:
+        """Check one written event. Return its repetitions."""
         name = event.event_type
         event_type = self.resolved.events.get(name.name)
         if event_type is None or name.name in self.resolved.faulty:
@@ -236,12 +243,15 @@ class _TestChecker:
             self.collector.add("CEP608", "an event is repeated at least once", event.span, "write `x2 every 20s`")
         id_value = values.get(event_type.id_field)
         fields = tuple((f.name, values[f.name]) for f in event_type.fields if f.name != TIME_FIELD)
-        every = 0 if event.every is None else event.every.ms
+        repeat_ms = 0 if event.every is None else event.every.ms
         event_id = "" if id_value is None else str(id_value)
         if event_id:
             self._unique_id(event_id, event)
-        times = range(max(event.count, 1))
-        return [ScriptedEvent(label, name.name, event.time.ms + i * every, event_id, fields, event.span) for i in times]
+        repetitions = range(max(event.count, 1))
+        return [
+            ScriptedEvent(label, name.name, event.time.ms + i * repeat_ms, event_id, fields, event.span)
+            for i in repetitions
+        ]
 
     def _unique_id(self, event_id: str, event: ScriptedEventSyntax) -> None:
         if event.count > 1:
@@ -256,6 +266,7 @@ class _TestChecker:
     def _fields(
         self, event: ScriptedEventSyntax, event_type: EventType, pattern: PatternIR, label: str
     ) -> dict[str, Slot]:
+        """Return the value of each field of an event: written, from the key, or neutral."""
         values = {f.name: None if f.type.kind is Kind.ID else neutral(f.type) for f in event_type.fields}
         values |= self.keys.values.get(label, {})
         span_by_name: dict[str, Span] = {}
@@ -269,6 +280,7 @@ class _TestChecker:
     def _field(
         self, assigned: AssignSyntax, event_type: EventType, pattern: PatternIR, values: dict[str, Slot]
     ) -> None:
+        """Check one written field of an event, and put its value into `values`."""
         declared = event_type.field(assigned.name)
         if declared is None:
             names = [f.name for f in event_type.fields]

@@ -28,7 +28,7 @@ _GIVE_TEXT = tuple(name for name, f in FUNCTIONS.items() if f.family is Family.T
 
 
 def call(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
-    """Check a call of a function of text or time, or of a rounding one. Return None after a report."""
+    """Check a call of a function of text or of time, or of `round`, `floor`, `ceil`. Return None after a report."""
     if not has_arguments(checker, node, *FUNCTIONS[node.name].arguments):
         return None
     if node.name in ROUNDING:
@@ -53,7 +53,10 @@ def has_arguments(checker: Checker, node: CallSyntax, least: int, most: int) -> 
 
 
 def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr | None:
-    """Check `value in name`, where the list may change: null before its first version. Return None after a report."""
+    """Check `value in name` for a list that may change while the job runs. Return None after a report.
+
+    The result is null before the first version of the list.
+    """
     kind = list_kind(named.type)
     if kind in ("string", "prefix", "cidr"):
         if not _is_event_text(checker, f"in {named.type}", value, argument, scope):
@@ -95,6 +98,7 @@ def text_test(
 
 
 def _is_event_text(checker: Checker, name: str, value: Expr, argument: ExprSyntax, scope: Scope) -> bool:
+    """Return True if a value is text of the event under test; otherwise report it."""
     if not value.type.is_text:
         message = f"`{name}` needs text, this is {value.type}"
         checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
@@ -113,7 +117,7 @@ def _is_event_text(checker: Checker, name: str, value: Expr, argument: ExprSynta
 
 
 def _constant_fits(checker: Checker, name: str, value: Const, span: Span, scope: Scope) -> bool:
-    """Check a constant that must have a certain form, like a network or a regular expression."""
+    """Return True if a constant has the form that the function needs, like a network; otherwise report it."""
     problem = constant_problem(name, value.value)
     if problem is None:
         return True
@@ -170,6 +174,10 @@ def _network(text: str) -> str | None:
 
 
 def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr | None:
+    """Check a call of `hour`, `weekday` or `date`: a time field of the event and a time zone.
+
+    Return None after a report.
+    """
     moment, zone = values
     if moment.type.kind is not Kind.TIME:
         message = f"`{node.name}` needs a time, this is {moment.type}"

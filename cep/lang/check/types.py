@@ -72,7 +72,7 @@ def resolve_field_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
 
 
 def resolve_list_type(item_type: TypeSyntax, collector: Collector) -> Type | None:
-    """Return the type of a list whose entries are written so, None after a report."""
+    """Return the list type whose entries have this type, None after a report."""
     if item_type.name in LIST_KINDS and item_type.scale is None and not item_type.symbols and not item_type.nullable:
         return list_type(item_type.name)
     if (
@@ -150,7 +150,7 @@ def shortened(const: Const) -> Const:
 
 
 def convert_const(const: Const, target: Type) -> Const | None:
-    """Return the constant as one of the target type, None if that would lose something or not fit."""
+    """Convert a constant to the target type; None if that would lose digits, or if it does not fit."""
     value, source = const.value, const.type
     if value is None:
         return Const(None, target.as_nullable())
@@ -174,7 +174,7 @@ def convert_const(const: Const, target: Type) -> Const | None:
 
 
 def cast(value: Expr, target: Type) -> Expr | None:
-    """Return the value as the target type (nullable if it was), None if the conversion would lose information."""
+    """Convert a value to the target type, nullable if it was; None if the conversion would lose information."""
     if isinstance(value, Const):
         return convert_const(value, target)
     if same(value.type, target):

@@ -15,7 +15,7 @@ from cep.lang.syntax import WhereSyntax
 
 
 def check_places(draft: Draft) -> None:
-    """Find the variables in the structure, and the variables bound before each."""
+    """Collect the variables of the structure, and for each the variables that are bound before it."""
     structure = draft.pattern.structure
     assert structure is not None, "the runner of the passes looks first"
     draft.order = order_of(structure)
@@ -52,6 +52,7 @@ def check_event_types(draft: Draft) -> None:
 
 
 def _event_type(draft: Draft, where: WhereSyntax) -> EventType | None:
+    """Return the event type of a variable, None after a report."""
     name, events = where.event_type.name, draft.resolved.events
     event_type = events.get(name)
     if event_type is None:
@@ -91,7 +92,7 @@ def _stream(draft: Draft) -> list[EventType]:
 
 
 def check_key(draft: Draft) -> None:
-    """Look for the key fields in every event type of the stream."""
+    """Check that the key fields exist in every event type of the stream."""
     span_by_name: dict[str, Span] = {}
     for key in draft.pattern.key:
         if key.name in span_by_name:

@@ -36,7 +36,10 @@ class Word:
 
 
 def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
-    """Return the possible words at the offset, likely ones first. Ignore the partial word before it."""
+    """Return the words that an editor can offer at the offset, likely ones first.
+
+    A partial word before it is ignored.
+    """
     tokens = [t for t in lex(text, name, Collector()).tokens if t.span.end <= offset and t.kind is not TokenKind.END]
     if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
         tokens.pop()
@@ -82,6 +85,7 @@ class _Around:
 
 
 def _around(checked: Checked, tokens: list[Token]) -> _Around:
+    """Find the declaration that contains the last token, and the event types of its variables so far."""
     position = len(tokens) - 1
     while position >= 0 and not (tokens[position].first_on_line and tokens[position].text in DECLARATIONS):
         position -= 1
@@ -130,6 +134,7 @@ def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
 
 
 def _everything(checked: Checked, around: _Around) -> Iterator[Word]:
+    """Yield all words that fit into an expression: fields, parameters, variables, definitions, functions, keywords."""
     names: set[str] = set()
     used = set(around.types.values())
     for event in checked.resolved.events.values():
@@ -172,7 +177,7 @@ def keyword_meaning(word: str) -> str:
 
 
 def meaning(checked: Checked, named: Named) -> str:
-    """Return the meaning of a name, as Markdown; empty if it has none."""
+    """Describe a name as Markdown, for the hover text of an editor; "" if it has no meaning."""
     resolved = checked.resolved
     code, words = "", ""
     if named.kind == "field":
@@ -209,7 +214,7 @@ def meaning(checked: Checked, named: Named) -> str:
 
 
 def _of_pattern(checked: Checked, named: Named, pattern: PatternSyntax) -> tuple[str, str]:
-    """Parameters, variables and emitted values."""
+    """Describe a parameter, a variable or an emitted value of a pattern: (code, words)."""
     if named.kind == "parameter":
         for param in pattern.params:
             if param.name == named.name:

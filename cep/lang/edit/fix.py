@@ -11,7 +11,10 @@ from cep.lang.diagnostics import Diagnostic
 
 
 def fixed(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of the files that change. Of two fixes that overlap the first one is applied: run it again."""
+    """Apply the fixes of diagnostics. Return the texts of the files that change.
+
+    Of two fixes that overlap only the first one is applied, so run it again.
+    """
     texts: dict[str, str] = {}
     by_file: dict[str, dict[tuple[int, int], str]] = {}
     for diagnostic in diagnostics:

@@ -74,6 +74,7 @@ class _Finder:
         self.symbols = {s for e in events for f in e.fields for s in f.type.symbols}
 
     def declaration(self, node: object) -> Iterator[Place]:
+        """Yield the place of each name in a declaration."""
         if isinstance(node, EventSyntax):
             yield Place(node.span, Named("event", node.name), declares=True)
             for field in node.fields:
@@ -95,6 +96,7 @@ class _Finder:
             yield from self._test(node)
 
     def _pattern(self, node: PatternSyntax) -> Iterator[Place]:
+        """Yield the place of each name in a pattern."""
         yield Place(node.span, Named("pattern", node.name), declares=True)
         local = {p.name: Named("parameter", p.name, node.name) for p in node.params}
         for param in node.params:
@@ -155,6 +157,7 @@ class _Finder:
                     yield Place(node.span, named)
 
     def _bare(self, name: str, local: Mapping[str, Named]) -> Named | None:
+        """Return the meaning of a bare name: a local name first, then a field, definition, symbol, event or list."""
         if name in local:
             return local[name]
         for kind, names in (

@@ -26,7 +26,7 @@ _PLAIN = "\x1b[0m"
 
 
 class Lines:
-    """Offsets of one text to lines and columns, both from 1."""
+    """Converts offsets of a text to lines and columns, both counted from 1."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,7 +50,7 @@ def lines_of(text: str) -> Lines:
 
 
 def render_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], color: bool = False) -> str:
-    """Return all diagnostics as text; empty if there are none.
+    """Format all diagnostics as text with excerpts of the source; "" if there are none.
 
     error[CEP203]: `transaction` has no field `amont`
       --> cards.cep:12:30
@@ -76,7 +76,7 @@ def _masked(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> Ma
 
 
 def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return one diagnostic as JSON values. Lines and columns count from 1, the end is exclusive."""
+    """Convert a diagnostic to JSON values. Lines and columns count from 1, the end is exclusive."""
     return {
         "code": diagnostic.code,
         "severity": diagnostic.severity.value,
@@ -107,6 +107,7 @@ def _paint(text: str, role: str, *, color: bool) -> str:
 
 
 def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> str:
+    """Format one diagnostic: its head, an excerpt for each mark, and the help."""
     severity = diagnostic.severity
     head = _paint(f"{severity.value}[{diagnostic.code}]", severity.value, color=color)
     parts = [f"{head}: {_printable(diagnostic.message)}"]
@@ -126,7 +127,7 @@ def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> 
 
 
 def _excerpt(span: Span, note: str, role: str, texts: Mapping[str, Lines], margin: int, *, color: bool) -> list[str]:
-    """Yield the place, the line and the carets under it; of a span over several lines, the first one."""
+    """Format the line of a span with its place above and carets below; of several lines, the first one."""
     lines = texts.get(span.file)
     if lines is None:
         return [f"{' ' * margin}--> {span.file}"]

@@ -26,7 +26,7 @@ _TIGHT = ("import", "list", "define")  # may stand on neighbouring lines
 
 
 def format_text(text: str, name: str = "<text>") -> tuple[str | None, list[Diagnostic]]:
-    """Return the formatted text, or None and the mistakes of syntax in the way. Formatting twice changes nothing.
+    """Format a text. Return the new text, or None and the syntax errors. Formatting twice changes nothing.
 
     Cost: linear in the text.
     """
@@ -58,6 +58,7 @@ def _comments(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
 
 
 def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line]:
+    """Format all declarations, with the blank lines and comments between them."""
     starts = [*_starts(pieces, declarations), len(pieces) - 1]
     lines: list[Line] = []
     before = ""
@@ -134,7 +135,7 @@ def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -
 
 
 def _event(group: list[Piece]) -> list[Line]:
-    """Write one field a line, in columns: names, types, comments."""
+    """Format an event type: one field per line, in columns of names, types and comments."""
     lines = flow(group[:3], Layout(0))
     rows = _rows(without(group[3:-1], (";",)))
     names = max((len(row[0].text) for row in rows), default=0)
@@ -155,10 +156,10 @@ def _no_colon(row: list[Piece]) -> list[Piece]:
 
 
 def _rows(group: list[Piece]) -> list[list[Piece]]:
-    """Return the tokens of each field: its name, then the type with its parentheses."""
+    """Divide the tokens of an event type into fields: the name, then the type with its parentheses."""
     rows: list[list[Piece]] = []
     depth = 0
-    complete = True  # the row has its type
+    has_type = True  # the row has its type
     for position, piece in enumerate(group):
         if depth == 0 and piece.text == ",":
             # The comma between two fields is left out, its comment is not.
@@ -170,19 +171,19 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
         is_name = piece.token.kind is TokenKind.NAME
         if (
             depth == 0
-            and complete
+            and has_type
             and piece.text == "sensitive"
             and _ends_field(piece, group[position + 1 : position + 2])
         ):
             rows[-1].append(piece)
             continue
-        if depth == 0 and is_name and complete:
+        if depth == 0 and is_name and has_type:
             rows.append([])
-            complete = False
+            has_type = False
         elif depth == 0 and is_name:
-            complete = True
+            has_type = True
         elif depth == 0 and piece.token.kind is TokenKind.DURATION:
-            complete = True  # `retain 30d`, in one token
+            has_type = True  # `retain 30d`, in one token
         rows[-1].append(piece)
         depth += (piece.text == "(") - (piece.text == ")")
     return rows
@@ -199,6 +200,7 @@ def _ends_field(word: Piece, following: list[Piece]) -> bool:
 
 
 def _pattern(group: list[Piece]) -> list[Line]:
+    """Format a pattern: its head, then each clause on lines of its own."""
     by = _index(group, 0, "by")
     brace = _index(group, by, "{")
     lines = flow(group[:by], Layout(0, aligned="", keep_breaks=False))
@@ -218,6 +220,7 @@ def _index(group: list[Piece], start: int, text: str) -> int:
 
 
 def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
+    """Find the clauses in the body of a pattern. Return the (begin, end) of each."""
     starts: list[int] = []
     depth = 0
     for position, piece in enumerate(body):
@@ -235,6 +238,7 @@ def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
 
 
 def _clause(group: list[Piece]) -> list[Line]:
+    """Format one clause: its word at the left, its content in a column."""
     word = group[0].text
     length = 3 if word == "on" else 1
     head, body = group[:length], group[length:]
@@ -258,6 +262,7 @@ def _clause(group: list[Piece]) -> list[Line]:
 
 # The columns of `where`: variable, event type, condition.
 def _where(word: Piece, body: list[Piece]) -> list[Line]:
+    """Format a `where` clause: one variable per line, in columns of names, types and conditions."""
     entries = _entries(body)
     names = max(len(entry[0].text) for entry in entries)
     types = max(len(entry[2].text) for entry in entries)
@@ -280,7 +285,7 @@ def _where(word: Piece, body: list[Piece]) -> list[Line]:
 
 
 def _entries(body: list[Piece]) -> list[list[Piece]]:
-    """Write `name : type condition`, without a trailing comma."""
+    """Divide the body of `where` into entries `name : type condition`, without the commas between them."""
     starts: list[int] = []
     depth = 0
     for position, piece in enumerate(body):

@@ -91,7 +91,7 @@ class Line:
 
 
 def pieces(lexed: Lexed, text: str) -> list[Piece]:
-    """Return the tokens of a file with the comments and blank lines around them; the last one is END."""
+    """Attach comments and blank lines to the tokens next to them. Return all tokens; the last one is END."""
     pieces: list[Piece] = []
     comments = list(lexed.comments)
     position = 0
@@ -135,7 +135,7 @@ def _blank(lead: list[str], between: str) -> None:
 
 
 def without(group: Sequence[Piece], texts: tuple[str, ...]) -> list[Piece]:
-    """Return the pieces without these separators; their comments go to the neighbours."""
+    """Remove separators such as commas from the pieces. Their comments go to the neighbours."""
     remaining: list[Piece] = []
     carried: list[str] = []
     for piece in group:
@@ -178,9 +178,10 @@ def joined(group: Sequence[Piece], style: Style = Style.EXPRESSION) -> str:
 
 
 def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
+    """Find for each token the space before it, the depth of brackets, and how strongly it binds to the token before."""
     spots: list[_Spot] = []
     open_brackets: list[str] = []
-    between = 0  # `between` still waits for its `and`
+    open_betweens = 0  # each `between` still waits for its `and`
     has_structure = style is Style.STRUCTURE
     for position, piece in enumerate(group):
         left = group[position - 1] if position else None
@@ -197,10 +198,10 @@ def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
         else:
             space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
         rank = _rank(group, position, in_structure=in_structure)
-        if rank is not None and piece.text == "and" and between:
+        if rank is not None and piece.text == "and" and open_betweens:
             rank = (3, "")
-            between -= 1
-        between += piece.text == "between"
+            open_betweens -= 1
+        open_betweens += piece.text == "between"
         spots.append(_Spot(space, len(open_brackets), rank if left is not None else None))
         if piece.is_symbol and piece.text in _OPEN:
             is_until = left is not None and left.text == "until" and has_structure
@@ -244,7 +245,7 @@ def _is_operand(piece: Piece | None) -> bool:
 
 
 def _rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple[int, str] | None:
-    """Return how strongly the token here binds, None if no line may begin here."""
+    """Return how strongly the token binds to the one before it, None if no line may begin with it."""
     if position == 0:
         return None
     left, piece = group[position - 1], group[position]
@@ -280,7 +281,7 @@ class Layout:
 
 
 def flow(group: Sequence[Piece], layout: Layout) -> list[Line]:
-    """Return the pieces as lines. `taken` is part of the first one, whose tokens begin at `column`."""
+    """Break pieces into lines that fit the width. `taken` is text before the first piece, which begins at `column`."""
     if not group:
         return [Line(layout.column - len(layout.taken), layout.taken.rstrip())] if layout.taken else []
     spots = _spots(group, layout.style)
@@ -315,9 +316,9 @@ def _text(group: Sequence[Piece], spots: Sequence[_Spot], first: int, last: int)
 def _fitting(
     group: Sequence[Piece], spots: Sequence[_Spot], begin: int, end: int, layout: Layout
 ) -> list[tuple[int, int]]:
-    """Cut [begin, end) so that every part fits, as far as that is possible: at the weakest operators first.
+    """Divide [begin, end) into parts that fit on a line where possible. Break at the weakest operators first.
 
-    Cost: linear for each strength of operator, of which nesting bounds the number.
+    Cost: linear for each strength of operator, and nesting limits the number of strengths.
     """
     widths = [0]
     for position in range(begin, end):

@@ -18,7 +18,7 @@ _TIME_LEAST = 3  # `20s` under ` 0s`
 
 
 def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
-    """Return the lines of one test. `group` are its tokens from `test` to the closing brace."""
+    """Format one test. `group` are its tokens from `test` to the closing brace."""
     offsets = {piece.token.span.start: position for position, piece in enumerate(group)}
     brace = next(i for i, p in enumerate(group) if p.text == "{" and p.is_symbol)
     lines = flow(group[: brace + 1], Layout(0, aligned="", keep_breaks=False))
@@ -48,7 +48,7 @@ def _lead(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
 
 
 def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int) -> list[Line]:
-    """Format a label and its events."""
+    """Format the label of a key and its events, one event per line."""
     head = without(group[begin : events[0] if events else end], (";", ","))
     rows = [_Row(without(group[a:b], (",", ";"))) for a, b in pairwise([*events, end])] if events else []
     label = joined(head)
@@ -116,7 +116,7 @@ def _align(rows: list[_Row]) -> None:
 
 
 def _wrapped(row: _Row, text: str, column: int, prefix: str, times: int) -> list[Line]:
-    """Write an event on one line, or fill its fields into several."""
+    """Write an event on one line, or on several if it is too long."""
     first = Line(column - len(prefix), f"{prefix}{text}", row.trail)
     if column + len(text) <= WIDTH:
         return [first]

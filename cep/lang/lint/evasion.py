@@ -30,7 +30,7 @@ STRICT, PRIMED = "CEP708", "CEP709"
 
 
 def find(checked: Checked) -> Iterator[Diagnostic]:
-    """Find steps that a cheap event parts, and values that a cheap event makes known."""
+    """Find patterns that a cheap event of an attacker evades: between strict steps, or before a "first" value."""
     cheap = {e.name for e in checked.schema.event_types if any(f.type.kind is Kind.DECIMAL for f in e.fields)}
     for pattern in checked.patterns.values():
         syntax = checked.resolved.patterns[pattern.name].structure

@@ -41,7 +41,7 @@ def _blocked_steps(pattern: PatternIR) -> Iterator[tuple[str, str]]:
 
 
 def _steps(node: Node) -> Iterator[tuple[Step, Step]]:
-    """Yield each pair of steps that follow each other in a sequence without a window of its own."""
+    """Yield each pair of adjacent steps of a sequence, unless the sequence has a window of its own."""
     match node:
         case SequenceNode():
             nodes = [step.node for step in node.steps]

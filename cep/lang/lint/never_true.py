@@ -21,7 +21,7 @@ Value = int | float | bool | str
 
 
 def find(checked: Checked) -> Iterator[Diagnostic]:
-    """Find conditions that cannot be true, and such sides of an `or`."""
+    """Find conditions that cannot be true, and sides of an `or` that cannot."""
     for pattern in checked.patterns.values():
         for name, where in conditions(pattern):
             if never(where):
@@ -85,7 +85,7 @@ class _Range:
         self.allowed = values if self.allowed is None else self.allowed & values
 
     def compared(self, op: str, value: Value) -> None:
-        """Narrow the range: the expression stands in this relation to the value."""
+        """Narrow the range of an expression, because `expression op value` must hold."""
         self.null(is_null=False)
         if op == "==":
             self.only({value})
@@ -102,7 +102,7 @@ class _Range:
 
 
 def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
-    """Narrow the ranges by a conjunct; return False if it is false by itself."""
+    """Narrow the ranges of expressions by one part of an `and`. Return False if the part can never be true."""
     if isinstance(part, Const):
         return part.value is True
     positive = True
@@ -121,6 +121,10 @@ def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
 
 
 def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
+    """Narrow the range of one side of a comparison with a constant.
+
+    Return False if the comparison can never be true.
+    """
     op, left, right = part.op, part.left, part.right
     if isinstance(left, Const):
         left, right = right, left

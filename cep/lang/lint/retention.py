@@ -32,7 +32,8 @@ def find(checked: Checked) -> Iterator[Diagnostic]:
                     yield Diagnostic(CODE, message, place, (), help_line, Severity.WARNING)
 
 
-def _spans(pattern: PatternIR, every: tuple[str, ...]) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+def _spans(pattern: PatternIR, all_types: tuple[str, ...]) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Yield (subject, length in ms, event types) of each window of a pattern."""
     within = _amount(pattern, pattern.within_ms)
     if within is not None:
         yield "the window", within, pattern.event_types
@@ -43,7 +44,7 @@ def _spans(pattern: PatternIR, every: tuple[str, ...]) -> Iterator[tuple[str, in
         if history.window.calendar is not None:
             span = CALENDAR_MS_MAX[history.window.calendar]
         if span is not None:
-            yield f"`{show_expr(history)}`", span, (history.event_type,) if history.event_type else every
+            yield f"`{show_expr(history)}`", span, (history.event_type,) if history.event_type else all_types
 
 
 def _amount(pattern: PatternIR, amount: int | Param | None) -> int | None:

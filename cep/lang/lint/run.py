@@ -61,9 +61,9 @@ class _Allow:
 
 
 def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Diagnostic] = ()) -> list[Diagnostic]:
-    """Warnings in these files (all by default), in the order of their places. `more` are findings from elsewhere.
+    """Return the warnings in these files (all by default), in the order of their places. `more` are other findings.
 
-    Errors are not repeated here; patterns with errors are not looked at.
+    Errors are not repeated here; patterns with errors are not looked at. A warning with an `allow` comment is left out.
     """
     names = set(checked.sources if files is None else files)
     findings = [d for d in checked.diagnostics if not d.is_error]
@@ -89,6 +89,7 @@ def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Di
 
 
 def _allows(name: str, text: str) -> Iterator[_Allow]:
+    """Yield the `# allow(CEP…): reason` comments of a text, each with the line that it applies to."""
     lexed = lex(text, name, Collector())
     lines = lines_of(text)
     starts = sorted({token.line for token in lexed.tokens})
@@ -106,6 +107,7 @@ def _allows(name: str, text: str) -> Iterator[_Allow]:
 
 
 def _about_allows(allows: list[_Allow]) -> Iterator[Diagnostic]:
+    """Report comments that allow an unknown code, or nothing, or have no reason."""
     for allow in allows:
         help_line = f"write `# allow({allow.code or 'CEP701'}): why it is fine here`"
         fix = None

@@ -41,7 +41,7 @@ def _hidden_options(pattern: PatternIR) -> Iterator[tuple[str, str]]:
 
 
 def _plain_steps(option: Node) -> list[tuple[Link, str]]:
-    """Return the link and the variable of each step; nothing if a step is more than one event, or has a time."""
+    """Return (link, variable) of each step of an option, [] unless each step is a single event without a time."""
     match option:
         case VarNode():
             steps: tuple[Step, ...] = (Step(Link.FOLLOWED_BY, option),)

@@ -14,7 +14,7 @@ CODE = "CEP704"
 
 
 def find(checked: Checked) -> Iterator[Diagnostic]:
-    """Find patterns that are not tested both ways. A test that is a known gap counts."""
+    """Find patterns that lack a test with a match or a test without one. A test that is a known gap counts."""
     positive: set[str] = set()
     negative: set[str] = set()
     for test in checked.resolved.tests:

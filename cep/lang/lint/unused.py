@@ -31,7 +31,7 @@ def _unused(kind: str, name: str, span: Span, help_line: str) -> Diagnostic:
 
 
 def _declarations(checked: Checked) -> Iterator[Diagnostic]:
-    """Find unused lists and definitions. One that only another unused one uses counts as used until the next run."""
+    """Find lists and definitions that are not used. One that only another unused one uses is found in the next run."""
     used: set[str] = set()
     for file in checked.files:
         for declaration in file.declarations:
@@ -55,7 +55,7 @@ def _parameters(pattern: PatternIR, syntax: PatternSyntax) -> Iterator[Diagnosti
 
 
 def _variables(pattern: PatternIR, syntax: PatternSyntax) -> Iterator[Diagnostic]:
-    """Find variables that nothing mentions. Without a condition such a variable binds any event: a mistake, mostly."""
+    """Find variables without a condition that nothing refers to. Such a variable binds any event: usually a mistake."""
     used = {node.variable for node in nodes(pattern) if isinstance(node, VarField | Aggregate)}
     conditioned = {v.name for v in pattern.variables if v.where is not None}
     entries = {where.variable: where.span for where in syntax.wheres}

@@ -58,6 +58,7 @@ def parse_expression(cursor: Cursor) -> ExprSyntax:
 
 
 def _climb(cursor: Cursor, minimum: int) -> ExprSyntax:
+    """Parse an expression whose operators bind at least as strongly as `minimum` (precedence climbing)."""
     with cursor.nested():
         left = _operand(cursor)
         compared = False
@@ -111,6 +112,7 @@ def _binary(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) ->
 
 
 def _comparison(cursor: Cursor, operator: str, left: ExprSyntax) -> ExprSyntax:
+    """Parse the rest of a comparison: `is null`, `in`, `between`, or an operator."""
     negated = cursor.accept("not") is not None
     if operator == "is":
         cursor.take()
@@ -152,6 +154,7 @@ def parse_list(cursor: Cursor) -> tuple[ExprSyntax, ...]:
 
 
 def _operand(cursor: Cursor) -> ExprSyntax:
+    """Parse an operand with its signs before it and its fields (`.name`) after it."""
     token = cursor.token
     if token.text == "not" and token.kind is TokenKind.NAME:
         cursor.take()
@@ -175,6 +178,7 @@ def _operand(cursor: Cursor) -> ExprSyntax:
 
 
 def _primary(cursor: Cursor) -> ExprSyntax:
+    """Parse a value without operators: parentheses, a literal, `if`, a call or a name."""
     token = cursor.token
     if token.kind is TokenKind.SYMBOL and token.text == "(":
         cursor.take()

@@ -79,6 +79,7 @@ class _Parser:
         return ImportSyntax(str(path.value), start.to(path.span))
 
     def _list(self) -> ListSyntax:
+        """Parse the declaration of a list: `list name = […]`, `list name: type`, or `… from "file"`."""
         cursor = self.cursor
         doc = cursor.take().doc
         name = cursor.name("the name of the list")
@@ -104,6 +105,7 @@ class _Parser:
         return DefineSyntax(name.text, name.span, params, parse_expression(cursor), doc)
 
     def _event(self) -> EventSyntax:
+        """Parse the declaration of an event type. After a mistake in a field, continue with the next line."""
         cursor = self.cursor
         doc = cursor.take().doc
         name = cursor.name("the name of the event type")
@@ -150,6 +152,7 @@ class _Parser:
         return self.cursor.at("retain") and number
 
     def _retain(self, before: DurationLiteral | None) -> DurationLiteral | None:
+        """Parse `retain 30d`. Return the first valid duration; report a second one."""
         cursor = self.cursor
         word = cursor.take()
         amount = parse_number(cursor)

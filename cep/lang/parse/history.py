@@ -31,7 +31,10 @@ def at_history(cursor: Cursor) -> bool:
 def parse_history(
     cursor: Cursor, name: Token, argument: ExprSyntax, parse: Parse, parse_number: ParseNumber
 ) -> HistorySyntax:
-    """Parse the rest of the call, after its first argument, with the given parsers of expressions."""
+    """Parse a history such as `count(payment over 1 h by merchant where …)`, after its first argument.
+
+    `parse` and `parse_number` are the parsers of expressions and numbers.
+    """
     window = _window(cursor, parse_number) if cursor.at("over") else None
     by: tuple[NameRef, ...] = ()
     if cursor.accept("by"):
@@ -45,6 +48,7 @@ def parse_history(
 
 
 def _window(cursor: Cursor, parse_number: ParseNumber) -> HistoryWindowSyntax:
+    """Parse `over 1 h`, `over previous 1 h`, or `over day in "Europe/Paris"`."""
     start = cursor.expect("over").span
     previous = cursor.accept("previous") is not None
     bound: Bound

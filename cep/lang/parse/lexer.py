@@ -114,6 +114,7 @@ class _Lexer:
         self.doc: list[str] = []
 
     def run(self) -> Lexed:
+        """Divide the text into tokens and comments."""
         self._refuse_hidden()
         end = 0
         for text in _PIECES.findall(self.text):
@@ -136,7 +137,7 @@ class _Lexer:
         return Lexed(tuple(self.tokens), tuple(self.comments))
 
     def _refuse_hidden(self) -> None:
-        """Report each hidden character. A comment may hold characters that only shape their neighbours."""
+        """Report characters that cannot be seen. In a comment, characters that only shape their neighbours are fine."""
         end = 0
         for piece in _PIECES.findall(self.text) if HIDDEN.search(self.text) else ():
             start, end = end, end + len(piece)
@@ -151,7 +152,7 @@ class _Lexer:
                     self.collector.add("CEP101", message, span, "remove the character", fix=Fix(span, ""))
 
     def take(self, text: str, span: Span) -> None:
-        """Take a piece that is not space or the end of a line."""
+        """Convert a piece of text to a token or a comment. The piece is not a space or a line end."""
         first = text[0]
         if first in _PLAIN:
             self._push(_PLAIN[first], text, span, text)
@@ -200,6 +201,7 @@ class _Lexer:
         return re.sub(r"\\(.)", replace, text[1:-1])
 
     def _number(self, written: str, span: Span) -> None:
+        """Add the token of a number or a duration. Report one that is too long, too large or malformed."""
         match = _NUMBER.fullmatch(written)
         assert match is not None, "it begins with a digit"
         text, suffix = match[1].replace("_", ""), match[2]
@@ -244,9 +246,10 @@ class _Lexer:
 
 
 def spell(text: str) -> list[str]:
-    """Split a text into the same tokens as `lex`, each spelled in one way, in a third of the time. Reports nothing.
+    """Divide a text into the same tokens as `lex`, each in one normal spelling. Report nothing.
 
-    A number, a duration or a text begins with its kind, so that a text differs from a name. The last one is "".
+    It takes a third of the time of `lex`. A number, a duration or a text begins with its kind, so that a text differs
+    from a name. The last token is "".
     """
     lexer, nowhere = _Lexer(text, "", Collector()), Span("", 0, 0)
     words: list[str] = []

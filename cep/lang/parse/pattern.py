@@ -40,7 +40,7 @@ _SKIPS = {
 
 @dataclass(slots=True)
 class _Clauses:
-    """The clauses of a pattern that have been read so far."""
+    """The clauses of a pattern that have been parsed so far."""
 
     seen: dict[str, Span] = field(default_factory=dict)
     structure: SequenceSyntax | None = None
@@ -86,7 +86,7 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
 
 
 def parse_type(cursor: Cursor) -> TypeSyntax:
-    """Parse `decimal(2)?`, `enum(a, b)`, `string`, `list of prefix`."""
+    """Parse a type, such as `decimal(2)?`, `enum(a, b)`, `string` or `list of prefix`."""
     name = cursor.name("a type")
     if name.text == "list" and cursor.accept("of"):
         item_type = parse_type(cursor)
@@ -143,6 +143,7 @@ class _Head:
 
 
 def _head(cursor: Cursor, head: _Head) -> None:
+    """Parse the parameters and the key of a pattern, up to its opening brace."""
     if cursor.accept("("):
         while not cursor.at(")"):
             _param(cursor, head)
@@ -171,7 +172,7 @@ def _skip_to_body(cursor: Cursor) -> None:
 
 
 def _param(cursor: Cursor, head: _Head) -> None:
-    """Parse one parameter. After a mistake following its type it has no default and no bounds."""
+    """Parse one parameter. After a mistake that follows its type, it has no default and no bounds."""
     name = cursor.name("the name of a parameter")
     cursor.expect(":", "and the type of the parameter")
     type_syntax = parse_type(cursor)
@@ -230,6 +231,7 @@ def _key(cursor: Cursor) -> tuple[NameRef, ...]:
 
 
 def _body(cursor: Cursor) -> _Clauses:
+    """Parse the clauses of a pattern. After a mistake, continue with the next clause."""
     clauses = _Clauses()
     while not cursor.at("}") and not cursor.at_end():
         try:
@@ -264,6 +266,7 @@ def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
 
 
 def _clause(cursor: Cursor, clauses: _Clauses) -> None:
+    """Parse one clause by its first word. Report one that is given twice."""
     start = cursor.token.span
     if cursor.accept(";"):
         return
@@ -303,6 +306,7 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
 
 
 def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
+    """Parse the entries of a `where`. After a mistake, continue with the next entry or clause."""
     while True:
         start = cursor.index
         try:
@@ -317,6 +321,7 @@ def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
 
 
 def _where(cursor: Cursor) -> WhereSyntax:
+    """Parse an entry of a `where`: a variable, its event type and its condition."""
     variable = cursor.name("a variable and its condition")
     cursor.expect(":", "after the variable")
     event_type = cursor.name("an event type")
@@ -342,6 +347,7 @@ def _measures(cursor: Cursor, measures: list[MeasureSyntax]) -> None:
 
 
 def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
+    """Parse where matching resumes after a match, such as `skip to first x in order`."""
     first = cursor.take()
     kind = _SKIPS.get((first.text, "" if first.text == "none" else cursor.token.text))
     if kind is None:

@@ -44,6 +44,7 @@ def parse_structure(cursor: Cursor) -> SequenceSyntax:
 
 
 def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
+    """Parse the steps of a sequence, or a choice, and the windows after it."""
     with cursor.nested():
         start = cursor.token.span
         first = _step(cursor, Link.FOLLOWED_BY, start)
@@ -60,6 +61,7 @@ def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
 
 
 def _choice(cursor: Cursor, first: StepSyntax) -> ChoiceSyntax:
+    """Parse the rest of `a | b` or `a & b` after its first element."""
     op = cursor.token.text
     steps = [first]
     while cursor.at(op):
@@ -165,6 +167,7 @@ def _bound(cursor: Cursor) -> Bound:
 
 
 def _suffix(cursor: Cursor) -> SuffixSyntax:
+    """Parse a repetition and the words after it: a gap, `greedy`, `strict`, `any`, `until`."""
     repeat = _repeat(cursor)
     suffix = NO_SUFFIX if repeat is None else SuffixSyntax(repeat)
     if repeat is not None and cursor.at("?"):
@@ -195,6 +198,7 @@ def _suffix(cursor: Cursor) -> SuffixSyntax:
 
 
 def _repeat(cursor: Cursor) -> RepeatSyntax | None:
+    """Parse `?`, `*`, `+` or `{2,5}`. Return None if none of them comes next."""
     token = cursor.token
     if cursor.accept("?"):
         return RepeatSyntax(Literal(0, token.span), Literal(1, token.span), token.span)

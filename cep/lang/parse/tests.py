@@ -71,6 +71,7 @@ def parse_test(cursor: Cursor) -> PatternTestSyntax:
 
 
 def _body(cursor: Cursor) -> _Body:
+    """Parse the entries of a test. After a mistake, continue with the next entry."""
     body = _Body()
     while not cursor.at("}") and not cursor.at_end():
         start = cursor.index
@@ -86,6 +87,7 @@ def _body(cursor: Cursor) -> _Body:
 
 
 def _entry(cursor: Cursor, body: _Body) -> None:
+    """Parse one entry of a test: a key with its events, `expect …` or `todo`."""
     start = cursor.token.span
     if cursor.accept(";"):
         return
@@ -154,6 +156,7 @@ def _at_time(cursor: Cursor) -> bool:
 
 
 def _event(cursor: Cursor) -> ScriptedEventSyntax:
+    """Parse an event of a test: a time, a type, fields, and repetitions such as `x5 every 20s`."""
     time = _time(cursor)
     if cursor.at_declaration():
         cursor.fail(f"expected an event type after the time, found {cursor.shown()}")
@@ -184,7 +187,7 @@ def _is_stray(cursor: Cursor) -> bool:
 
 
 def _time(cursor: Cursor) -> DurationLiteral:
-    """Parse `5m`, `0 s`, `1 h 30 min`: numbers with units, added while the units get smaller."""
+    """Parse a time such as `5m`, `0 s` or `1 h 30 min`: numbers with units, each unit smaller than the one before."""
     start = cursor.token.span
     total, unit_ms = 0, 0
     while True:
@@ -224,6 +227,7 @@ def _part(cursor: Cursor) -> int:
 
 
 def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
+    """Parse what a test expects: `match`, `matches`, `timeout` or `none`, with its key, time and values."""
     if not cursor.at(*_KINDS):
         help_line = did_you_mean(cursor.token.text, _KINDS, "write one of")
         cursor.fail(f"expected `match`, `matches`, `timeout` or `none`, found {cursor.shown()}", help_line)
