@@ -42,8 +42,8 @@ class GatheredPredicates:
 
     Shapes: place int64 as in Places; dense int64[D] are the numbers of the evaluated predicates, dense_code int64[n, 5]
     their code and results int64[D] the instruction of each result; groups int64[G] and their sizes int64[G]; entries
-    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`. Numbers are
-    still those of the process.
+    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`. The numbers are
+    the ones of the process.
     """
 
     count: int
@@ -62,7 +62,7 @@ class GatheredVector:
     """The code of a program that runs over columns: rows (instruction, op, a, b, c) int64[n, 5], each instruction once.
 
     `place` is the index of each instruction, as in Places. `derived` are the instructions of the derived columns.
-    Numbers are still those of the process.
+    The numbers are the ones of the process.
     """
 
     code: Int64

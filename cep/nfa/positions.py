@@ -520,11 +520,11 @@ class _Builder:
                     continue
                 (low, high), guarded_from = wait.counted, 0 if guard.moment != "next" else leaves_at[wait.loop]
                 if guarded_from is None or low < guarded_from:
-                    counted_without = (low, high if guarded_from is None else guarded_from)
-                    waits.append(replace(wait, counted=counted_without))
+                    unguarded_counts = (low, high if guarded_from is None else guarded_from)
+                    waits.append(replace(wait, counted=unguarded_counts))
                 if guarded_from is not None and (high is None or max(low, guarded_from) < high):
-                    counted_with = (max(low, guarded_from), high)
-                    waits.append(replace(wait, guards=(*wait.guards, guard), counted=counted_with))
+                    guarded_counts = (max(low, guarded_from), high)
+                    waits.append(replace(wait, guards=(*wait.guards, guard), counted=guarded_counts))
             position.waits = waits
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:

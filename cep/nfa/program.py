@@ -34,7 +34,7 @@ class RuleProgram:
 
     `row` is the rule's row for kernels (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
     the values of a time-out the columns of `timeout_measures`, which follow. `repeats`: a match may be found in more
-    than one way. `cuts` name its histories that may lack values of a sub-key, `folds` those that may be folded;
+    than one way. `cuts` name its histories that may lack values of a sub-key, `folds` its histories that may be folded;
     `windows` are the windows of its histories.
     """
 

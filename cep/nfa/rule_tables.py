@@ -331,7 +331,7 @@ class RuleTables:
     ) -> tuple[int, Row, Row]:
         """Compile conditions to a predicate, code and a fast form.
 
-        The predicate's bitmap covers those of the event alone.
+        The predicate's bitmap covers the conditions of the event alone.
 
         Conditions that also read events of the run become code, or a single one its fast form if it has one.
         """

@@ -2,7 +2,7 @@
 
 No event of a prefix (prefixes.py) completes a match. So the effects of such events on a rule's runs can be deferred
 until an event of another of its conditions arrives. Until then the events are stored once for all rules with the same
-prefix; then the rule processes the deferred events in order (match/plain.py, engine/starts.py). Their cost is that of a
+prefix; then the rule processes the deferred events in order (match/plain.py, engine/starts.py). They cost as much as a
 single rule, however many rules begin with them.
 
     small -> login -> x -> large   ┐ three rules begin with small -> login; they have no longer prefix in common,
