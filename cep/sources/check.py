@@ -166,10 +166,10 @@ def _check_times(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema
             )
         if mapping.time.zone:
             continue
-        time_without_zone = next((v for v in values if _has_no_zone(v, mapping)), None)
-        if time_without_zone is not None:
+        zoneless_time = next((v for v in values if _has_no_zone(v, mapping)), None)
+        if zoneless_time is not None:
             raise UsageError(
-                f"{path}: `{name}` is {time_without_zone}, a time without a zone; say which one with --time-zone UTC, "
+                f"{path}: `{name}` is {zoneless_time}, a time without a zone; say which one with --time-zone UTC, "
                 "or another such as Europe/Berlin"
             )
 

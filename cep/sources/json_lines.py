@@ -99,18 +99,18 @@ def json_values(block: bytes) -> pa.Array:
     )
     # A record begins with a brace. Few lines do not, and the blank ones among them are left out.
     lengths = np.diff(offsets)
-    without_brace = (
+    is_braceless = (
         (lengths == 0) | (content[np.minimum(offsets[:-1], max(len(content) - 1, 0))] != _BRACE)
         if len(content)
         else None
     )
-    if without_brace is None:
+    if is_braceless is None:
         return values.slice(0, 0)
-    rows_without_brace = np.flatnonzero(without_brace)
-    texts = values.take(pa.array(rows_without_brace)).view(pa.large_string())
+    braceless_rows = np.flatnonzero(is_braceless)
+    texts = values.take(pa.array(braceless_rows)).view(pa.large_string())
     is_blank = np.asarray(pc.equal(pc.binary_length(pc.ascii_trim_whitespace(texts)), 0))
     if not is_blank.any():
         return values
     has_text = np.ones(len(values), bool)
-    has_text[rows_without_brace[is_blank]] = False
+    has_text[braceless_rows[is_blank]] = False
     return values.filter(pa.array(has_text))
