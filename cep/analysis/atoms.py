@@ -81,42 +81,47 @@ class Atom:
 
 
 def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], key: str) -> list[Atom]:
-    """Return the conditions on these rows, N of them. `is_fraud` bool[N]."""
+    """List the simple conditions that a suggested pattern may use, such as `amount >= 500`, with their rows.
+
+    Shapes: rows int64[N]; is_fraud bool[N].
+    """
     atoms: list[Atom] = []
     for code, event_type in enumerate(events.schema.event_types):
-        of_type = events.event_type[rows] == code
-        if event_type.derived or of_type.sum() < FEW:
+        is_of_type = events.event_type[rows] == code
+        if event_type.derived or is_of_type.sum() < FEW:
             continue
-        atoms.append(Atom(event_type.name, "", "", "", "", of_type))
+        atoms.append(Atom(event_type.name, "", "", "", "", is_of_type))
         for field in event_type.fields:
             if field.name != key and field.name in events.columns and not field.type.protected:
-                atoms += _of_field(events, rows, (event_type, of_type, is_fraud), field)
+                atoms += _of_field(events, rows, (event_type, is_of_type, is_fraud), field)
     return atoms
 
 
 def time_atoms(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], zone: str) -> Iterator[Atom]:
-    """Yield conditions on the hour and the weekday by the clock of a zone. `is_fraud` bool[N].
+    """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`.
 
-    Of each length it is the stretch that has the most frauds beyond its share of the other events; it may include
-    midnight.
+    For each length, it is the stretch of hours or days that has the most frauds beyond its share of the other events;
+    it may include midnight. Shapes: is_fraud bool[N].
     """
     for code, event_type in enumerate(events.schema.event_types):
-        of_type = events.event_type[rows] == code
-        if event_type.derived or of_type.sum() < FEW or not (of_type & is_fraud).any():
+        is_of_type = events.event_type[rows] == code
+        if event_type.derived or is_of_type.sum() < FEW or not (is_of_type & is_fraud).any():
             continue
         for name, (lengths, count, first) in _CLOCKS.items():
             values = of_times(name, zone, events.time_ms[rows]) - first
-            frauds = np.bincount(values[of_type & is_fraud], minlength=count).astype(np.float64)
-            others = np.bincount(values[of_type & ~is_fraud], minlength=count).astype(np.float64)
-            more = frauds / frauds.sum() - others / max(others.sum(), 1.0)
+            frauds = np.bincount(values[is_of_type & is_fraud], minlength=count).astype(np.float64)
+            others = np.bincount(values[is_of_type & ~is_fraud], minlength=count).astype(np.float64)
+            excess_share = frauds / frauds.sum() - others / max(others.sum(), 1.0)
             for length in lengths:
-                sums = np.array([more[np.arange(start, start + length) % count].sum() for start in range(count)])
+                sums = np.array(
+                    [excess_share[np.arange(start, start + length) % count].sum() for start in range(count)]
+                )
                 start = int(np.argmax(sums))
                 if sums[start] >= _MORE_FREQUENT:
-                    stretch = [(start + step) % count + first for step in range(length)]
-                    holds = of_type & np.isin(values + first, stretch)
+                    chosen_hours = [(start + step) % count + first for step in range(length)]
+                    holds = is_of_type & np.isin(values + first, chosen_hours)
                     call_text = f'{name}(event_time, "{zone}")'
-                    yield Atom(event_type.name, name, "in", str(stretch), "int", holds, call_text)
+                    yield Atom(event_type.name, name, "in", str(chosen_hours), "int", holds, call_text)
 
 
 def _of_field(
@@ -125,16 +130,17 @@ def _of_field(
     type_and_masks: tuple[EventType, NDArray[np.bool_], NDArray[np.bool_]],
     field: Field,
 ) -> Iterator[Atom]:
-    event_type, of_type, is_fraud = type_and_masks
+    """Yield the conditions on one field: limits of a number, or each frequent value of a text."""
+    event_type, is_of_type, is_fraud = type_and_masks
     kind = str(field.type.as_nullable(False))
     if field.type.is_number:
-        values, has_value = numbers(events, rows, of_type, field)
+        values, has_value = numbers(events, rows, is_of_type, field)
         for limit, written in quantiles(values, (has_value, is_fraud), (_QUANTILES, _FRAUD_QUANTILES), field):
             yield Atom(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
             yield Atom(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
     elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
         for written, holds in few_values(events, rows, field, _VALUES_MAX):
-            yield Atom(event_type.name, field.name, "==", written, kind, of_type & holds)
+            yield Atom(event_type.name, field.name, "==", written, kind, is_of_type & holds)
 
 
 def numbers(
@@ -150,16 +156,16 @@ def quantiles(
     values: NDArray[np.float64], masks: tuple[NDArray[np.bool_], NDArray[np.bool_]],
     shares: tuple[Sequence[float], Sequence[float]], field: Field,
 ) -> Iterator[tuple[float, str]]:  # fmt: skip
-    """Yield values at shares of the events that have one, and at shares of the frauds among them, in their order.
+    """Yield limits for a number: its values at some shares of all events, and at some shares of the frauds, ascending.
 
-    `masks` say which events have one, and which are frauds. Each value comes with how a pattern writes it.
+    `masks` mark the events with a value, and the frauds. Each limit comes with the text that a pattern writes for it.
     """
     has_value, is_fraud = masks
-    chosen: set[float] = set()
-    for some, mask_shares in zip((has_value, has_value & is_fraud), shares, strict=True):
-        if some.any():
-            chosen |= set(np.quantile(values[some], mask_shares, method="nearest").tolist())
-    for value in sorted(chosen):
+    limits: set[float] = set()
+    for chosen_rows, mask_shares in zip((has_value, has_value & is_fraud), shares, strict=True):
+        if chosen_rows.any():
+            limits |= set(np.quantile(values[chosen_rows], mask_shares, method="nearest").tolist())
+    for value in sorted(limits):
         yield value, show_value(value if field.type.is_float else int(value), field.type)
 
 

@@ -42,22 +42,22 @@ class Axis:
 
 
 def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mapping[str, str]) -> tuple[Axis, ...]:
-    """Return the parameters to try: the ones in `tries`, or every threshold. `pattern` has its parameters open.
+    """Return the parameters to tune with the values to try: the ones in `tries`, or every threshold.
 
-    Raises: UsageError for an unknown parameter, or invalid values.
+    `pattern` has its parameters open. Raises: UsageError for an unknown parameter, or invalid values.
     """
     declared = {param.name: param for param in pattern.params}
-    strange = [name for name in tries if name not in declared]
-    if strange:
-        raise UsageError(f"--try {strange[0]}: the pattern's parameters are {', '.join(declared) or 'none'}")
-    senses = {name: _sense(pattern, name) for name in declared}
-    names = tries or [name for name in declared if not _reason_against(declared[name], present, senses[name])]
+    unknown_names = [name for name in tries if name not in declared]
+    if unknown_names:
+        raise UsageError(f"--try {unknown_names[0]}: the pattern's parameters are {', '.join(declared) or 'none'}")
+    directions = {name: _sense(pattern, name) for name in declared}
+    names = tries or [name for name in declared if not _reason_against(declared[name], present, directions[name])]
     if not names:
         raise UsageError(f"{pattern.name} has no threshold that is a parameter; name what to try with --try")
     axes = []
     for name in names:
         values = _given(declared[name], tries[name]) if name in tries else _around(declared[name], present[name])
-        axes.append(_axis(name, values, senses[name]))
+        axes.append(_axis(name, values, directions[name]))
     return tuple(axes)
 
 
@@ -85,15 +85,15 @@ def _reason_against(param: ParamDecl, values: Mapping[str, ParamValue], sense: i
 
 
 def numeric_axes(pattern: PatternIR, present: Mapping[str, ParamValue]) -> tuple[Axis, ...]:
-    """Return every parameter that is a number or a length of time above 0: its present value and values around it."""
+    """Return each positive parameter that is a number or a duration, with its present value and values around it."""
     axes = []
     for param in pattern.params:
         value = present.get(param.name)
         is_time = param.type.kind is Kind.DURATION
         if value is None or not (param.type.is_number or is_time) or number_of(value) <= 0:
             continue
-        around = _times_around(param, number_of(value)) if is_time else _around(param, value)
-        values: dict[float, ParamValue] = {number_of(each): each for each in around if number_of(each) > 0}
+        values_around = _times_around(param, number_of(value)) if is_time else _around(param, value)
+        values: dict[float, ParamValue] = {number_of(each): each for each in values_around if number_of(each) > 0}
         values[number_of(value)] = value  # as the rule's file writes it
         axes.append(_axis(param.name, [values[number] for number in sorted(values)], _sense(pattern, param.name)))
     return tuple(axes)
@@ -121,7 +121,7 @@ def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> 
 
 
 def _binds_freely(pattern: PatternIR) -> bool:
-    """Return True if the events of one match never decide whether there is another one."""
+    """Return True if no match of the pattern can prevent or replace another match."""
     if pattern.timeout_measures is not None or pattern.within_events is not None:
         return False
     positions = build(pattern.structure).positions
@@ -164,7 +164,7 @@ def _sense_of(part: Expr, name: str) -> int:
 
 
 def _grows(expr: Expr, name: str) -> int:
-    """Return 1 if the expression grows with the parameter, -1 if it shrinks, 0 if neither is certain.
+    """Return 1 if an expression grows with a parameter, -1 if it shrinks, 0 if neither is certain.
 
     Factors are assumed to be positive. The replays check this.
     """
@@ -225,10 +225,10 @@ def _around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:
 
 
 def _given(param: ParamDecl, text: str) -> list[ParamValue]:
-    """Read `1,2,5`, `100..500` or `100..500/9`. Raises: UsageError."""
-    span = _RANGE.fullmatch(text.strip())
-    if span is not None:
-        low, high, count = float(span[1]), float(span[2]), int(span[3] or _STEPS)
+    """Parse the values of `--try`: `1,2,5`, `100..500` or `100..500/9`. Raises: UsageError."""
+    value_range = _RANGE.fullmatch(text.strip())
+    if value_range is not None:
+        low, high, count = float(value_range[1]), float(value_range[2]), int(value_range[3] or _STEPS)
         if count < 2 or high <= low:
             raise UsageError(f"--try {param.name}={text}: write a range like 100..500, or 100..500/9 for nine values")
         return _rounded(param, [low + (high - low) * step / (count - 1) for step in range(count)])
@@ -244,7 +244,7 @@ def _given(param: ParamDecl, text: str) -> list[ParamValue]:
 
 
 def _rounded(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]:
-    """Return the values as the parameter can have them, each once, in their order of size."""
+    """Round values to numbers that the parameter accepts, each once, ascending."""
     kind, scale = param.type.kind, param.type.scale
     unit = 10**scale if kind is Kind.DECIMAL else 1
     low, high = (None if edge is None else edge / unit for edge in (param.minimum, param.maximum))

@@ -50,32 +50,32 @@ class Ratio:
 
 
 def ratio(part: int, whole: int) -> Ratio:
-    """Return the share with its interval (Wilson 1927)."""
+    """Return a share with its 95 % interval (Wilson 1927)."""
     if not whole:
         return Ratio(part, whole, None, None, None)
-    value, square = part / whole, _Z * _Z
-    middle = value + square / (2 * whole)
-    spread = _Z * sqrt(value * (1 - value) / whole + square / (4 * whole * whole))
-    width = 1 + square / whole
+    share, z_squared = part / whole, _Z * _Z
+    middle = share + z_squared / (2 * whole)
+    spread = _Z * sqrt(share * (1 - share) / whole + z_squared / (4 * whole * whole))
+    width = 1 + z_squared / whole
     return Ratio(
         part,
         whole,
-        value,
-        max(0.0, min(value, (middle - spread) / width)),
-        min(1.0, max(value, (middle + spread) / width)),
+        share,
+        max(0.0, min(share, (middle - spread) / width)),
+        min(1.0, max(share, (middle + spread) / width)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The findings of one rule, or of all together. Times are medians in seconds, None if no fraud was found.
+    """The results of one rule in a backtest, or of all rules together.
 
+    `right`, `wrong` and `immature` count alerts. Times are medians in seconds, None if no fraud was found.
     `seconds_to_alert`: from the first event of a fraud to its first alert. `seconds_ahead`: from there to the last
     event of the fraud. `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each
-    divided among the rules that find it (Shapley's value).
-
-    A case has the alerts of a key with at most a day between them; it is right if one alert is. `money_after_alert` is
-    the part of `money_found` that comes with the first alert's event or later.
+    divided among the rules that find it (Shapley's value). A case has the alerts of a key with at most a day between
+    them; it is right if one alert is. `money_after_alert` is the part of `money_found` that comes with the first
+    alert's event or later.
     """
 
     rule: str
@@ -135,17 +135,17 @@ class Judged:
         return hits
 
     def of_rules(self, names: Sequence[str]) -> Judged:
-        """Return the alerts of these rules alone."""
+        """Return only the alerts of these rules, renumbered."""
         numbers = np.array([self.names.index(name) for name in names], np.int64)
         mask = np.isin(self.rule, numbers)
-        stays = mask[self.bound_alert]
-        place = np.full(len(self.names), -1, np.int64)
-        place[numbers] = np.arange(len(numbers))
+        pair_mask = mask[self.bound_alert]
+        new_number = np.full(len(self.names), -1, np.int64)
+        new_number[numbers] = np.arange(len(numbers))
         return Judged(
-            tuple(names), self.row[mask], place[self.rule[mask]], self.key.filter(pa.array(mask)),
+            tuple(names), self.row[mask], new_number[self.rule[mask]], self.key.filter(pa.array(mask)),
             self.key_number[mask], self.detected_ms[mask], self.score[mask], self.is_right[mask],
             self.is_immature[mask],
-            (np.cumsum(mask) - 1)[self.bound_alert[stays]], self.bound_row[stays], self.first_alert_ms[numbers],
+            (np.cumsum(mask) - 1)[self.bound_alert[pair_mask]], self.bound_row[pair_mask], self.first_alert_ms[numbers],
         )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def alert_times_ms(history: History, marks: Marks) -> NDArray[np.int64]:
 class Detections:
     """The alerts A of a history before they are judged, in arrays as in `Judged`.
 
-    `reason` has for each alert why it is not sent, "" for one that is sent (rulebook/suppression.py).
+    `reason` is the reason why an alert is not sent, "" for an alert that is sent (rulebook/suppression.py).
     """
 
     names: tuple[str, ...]
@@ -207,7 +207,10 @@ class Detections:
 
 
 def detections(history: History) -> Detections:
-    """Return the alerts of a history, each with the reason why it is not sent. Cost: columns, and suppression's own."""
+    """Collect the alerts of a replayed history, each with the reason why it is not sent, if there is one.
+
+    Cost: columns, and the cost of suppression.
+    """
     book, alerts = history.deployment.rulebook, history.replayed.alerts
     domains = {rule.rule_id: rule.pattern.key for rule in book.deployed() if rule.pattern.produces is None}
     names = tuple(sorted(domains))  # other rules have no alerts
@@ -234,7 +237,10 @@ def detections(history: History) -> Detections:
 def judge(
     history: History, marks: Marks, all_alerts: Detections | None = None, *, is_sent_only: bool = False
 ) -> Judged:  # fmt: skip
-    """Say of each alert up to the date whether it is right. Cost: columns, no Python object an alert."""
+    """Decide for each alert up to the date whether it is right: it has an event of a fraud. No Python object per alert.
+
+    `is_sent_only`: leave out alerts that are not sent.
+    """
     all_alerts = detections(history) if all_alerts is None else all_alerts
     at_ms = alert_times_ms(history, marks)
     mask = at_ms <= marks.as_of_ms
@@ -257,16 +263,24 @@ def judge(
 
 
 def backtest(history: History, marks: Marks, all_alerts: Detections, judged: Judged, matched: Judged) -> Backtest:
-    """Return the figures of each rule and of all together: of the alerts sent (`judged`), and of all (`matched`)."""
-    everything = np.arange(len(judged.names))
+    """Compute the figures of each rule and of all rules together.
+
+    `judged` are the alerts that are sent, `matched` all alerts.
+    """
+    all_rules = np.arange(len(judged.names))
     period = days_count(history.events, marks)
-    bad, count = (marks.records_count(some) for some in (marks.fraud >= 0, _seen(history.events, marks)))
+    bad, count = (
+        marks.records_count(judged_alerts) for judged_alerts in (marks.fraud >= 0, _seen(history.events, marks))
+    )
     scale = (period, bad / max(1, count))
 
-    def figures_of(some: Judged) -> Matches:
+    def figures_of(judged_alerts: Judged) -> Matches:
         return Matches(
-            _figures(history, marks, some, (everything, ALL), scale),
-            tuple(_figures(history, marks, some, (np.array([rule]), some.names[rule]), scale) for rule in everything),
+            _figures(history, marks, judged_alerts, (all_rules, ALL), scale),
+            tuple(
+                _figures(history, marks, judged_alerts, (np.array([rule]), judged_alerts.names[rule]), scale)
+                for rule in all_rules
+            ),
         )
 
     sent = figures_of(judged)
@@ -281,6 +295,7 @@ def backtest(history: History, marks: Marks, all_alerts: Detections, judged: Jud
 
 
 def _about(history: History, marks: Marks, period: int, all_alerts: Detections) -> dict[str, Any]:
+    """Describe the backtest: its period, its labels, its rules and its base rate."""
     events = history.events
     has_arrived = _seen(events, marks)
     bad, count = marks.records_count(marks.fraud >= 0), marks.records_count(has_arrived)
@@ -436,15 +451,15 @@ def _overlap(judged: Judged) -> tuple[dict[str, Any], ...]:
 
 
 def _by_day(judged: Judged) -> tuple[dict[str, Any], ...]:
-    """Return by day and rule the alerts that are right, wrong and immature; only days with alerts."""
+    """Count the right, wrong and immature alerts by day and rule; only days with alerts."""
     kind = np.where(judged.is_right, 0, np.where(judged.is_immature, 2, 1))
     table = np.stack([judged.detected_ms // DAY_MS, judged.rule, kind], axis=1)
     groups, counts = np.unique(table, axis=0, return_counts=True)
     days: dict[tuple[int, int], dict[str, Any]] = {}
-    for (day, rule, which), count in zip(groups.tolist(), counts.tolist(), strict=True):
+    for (day, rule, kind_number), count in zip(groups.tolist(), counts.tolist(), strict=True):
         row = days.setdefault(
             (day, rule),
             {"day": utc_text(day * DAY_MS)[:10], "rule": judged.names[rule], "right": 0, "wrong": 0, "immature": 0},
         )
-        row[("right", "wrong", "immature")[which]] = count
+        row[("right", "wrong", "immature")[kind_number]] = count
     return tuple(days[day_and_rule] for day_and_rule in sorted(days))

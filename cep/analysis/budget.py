@@ -32,11 +32,14 @@ def places_of_day(judged: Judged) -> NDArray[np.int64]:
 
 
 def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0) -> tuple[dict[str, Any], ...]:
-    """Return for each budget the alerts taken, their precision, the frauds found, and the money less the reviews."""
-    place = places_of_day(judged)
+    """Compute the figures for a team that reviews at most so many alerts a day, for several such budgets.
+
+    The money is the money of the frauds found, less the cost of the reviews.
+    """
+    rank_of_day = places_of_day(judged)
     rows: list[dict[str, Any]] = []
     for budget in BUDGETS:
-        is_within = place < budget
+        is_within = rank_of_day < budget
         bound = judged.bound_row[is_within[judged.bound_alert]]
         frauds = np.unique(marks.fraud[bound][marks.fraud[bound] >= 0])
         alerts, right = int(is_within.sum()), int(judged.is_right[is_within].sum())
@@ -58,20 +61,24 @@ def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0)
 def by_week(
     judged: Judged, marks: Marks, events: Events, amount: str | None, span: int = 1
 ) -> tuple[dict[str, Any], ...]:
-    """Return for each week events, frauds, quantiles of the money of events, and by rule the alerts and right ones.
+    """Count events, frauds, alerts and right alerts by week, with quantiles of the money of events.
 
-    With `span` each row is of so many weeks, named by the first. Cost: one pass over events, one over alerts.
+    With `span` each row covers that many weeks and is named by the first. Cost: one pass over events, one over alerts.
     """
     arrived_rows = np.flatnonzero(events.time_ms <= marks.as_of_ms)
     origin = int(events.time_ms[arrived_rows].min(initial=marks.as_of_ms))
     numbers, week = np.unique(week_numbers(events.time_ms[arrived_rows], span, origin), return_inverse=True)
     counts = np.bincount(week, minlength=len(numbers))
-    bad = np.bincount(week[marks.fraud[arrived_rows] >= 0], minlength=len(numbers))
+    fraud_counts = np.bincount(week[marks.fraud[arrived_rows] >= 0], minlength=len(numbers))
     money = None if amount is None else _money(events.numbers(amount)[arrived_rows], week, len(numbers))
     alerts, right, mature = _alerts_by_week(judged, numbers, week_numbers(judged.detected_ms, span, origin))
     rows: list[dict[str, Any]] = []
     for index, number in enumerate(numbers.tolist()):
-        row: dict[str, Any] = {"week": week_text(number), "events": int(counts[index]), "fraud_events": int(bad[index])}
+        row: dict[str, Any] = {
+            "week": week_text(number),
+            "events": int(counts[index]),
+            "fraud_events": int(fraud_counts[index]),
+        }
         if money is not None:
             row["amount"] = money[index]
         row["rules"] = [

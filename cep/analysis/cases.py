@@ -40,7 +40,7 @@ _SEVERAL = "more than one condition"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a rule's furthest run on a fraud: the last step, and the failed condition of the next one.
+    """How far a rule came on a fraud: the last step of its furthest run, and the failed condition of the next step.
 
     `step` is a variable, MATCH or NOTHING. `stopped` is a condition with its variable; `story` shows it with values.
     """
@@ -55,10 +55,10 @@ class Ending:
 
 @dataclass(slots=True)
 class Funnel:
-    """The way of the walked frauds through the pattern of a rule: counts by step, and by the condition that stopped
-    them.
+    """How far frauds came in the pattern of a rule: counts by step, and by the condition that stopped them.
 
-    `steps` are in the order of the pattern, from NOTHING to MATCH. `skipped` frauds would have taken too many steps.
+    `steps` are in the order of the pattern, from NOTHING to MATCH. `walked` frauds were traced; `skipped` frauds would
+    have taken too many steps.
     """
 
     rule: str
@@ -77,14 +77,14 @@ def sampled(count: int, most: int) -> list[int]:
 def key_batches(
     pieces_of: Callable[[Schema], Pieces], schema: Schema, keys: Mapping[KeyDomain, Iterable[str]]
 ) -> dict[KeyDomain, EventBatch]:
-    """Read all events of the keys, by key domain. Cost: the history is decoded once more."""
-    key_arrays = {domain: pa.array(sorted(set(of_domain)), pa.large_string()) for domain, of_domain in keys.items()}
+    """Read all events of some keys, by key domain. Cost: the history is decoded once more."""
+    key_arrays = {domain: pa.array(sorted(set(domain_keys)), pa.large_string()) for domain, domain_keys in keys.items()}
     parts: dict[KeyDomain, list[EventBatch]] = {domain: [empty_batch(schema)] for domain in key_arrays}
     for piece in pieces_of(schema).pieces:
         decoded = piece.decode()
-        for domain, of_domain in key_arrays.items():
+        for domain, domain_keys in key_arrays.items():
             batch, _ = route(decoded, domain, schema.columns())
-            rows = rows_among(batch.key, of_domain) >= 0
+            rows = rows_among(batch.key, domain_keys) >= 0
             if rows.any():
                 parts[domain].append(batch.take(rows))
     return {domain: concat_batches(batches) for domain, batches in parts.items()}
@@ -113,25 +113,28 @@ def first_events(measured: Measured) -> np.ndarray:
 def walk_frauds(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], progress: Show = ignore_progress
 ) -> tuple[list[Funnel], list[Ending]]:
-    """Walk a sample of the frauds through every rule. Return a funnel for each rule, and each fraud's end in each."""
+    """Trace a sample of the frauds through every rule.
+
+    Return a funnel per rule, and the ending of each fraud in each rule.
+    """
     deployment = measured.history.deployment
     rules = sorted(deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
     frauds = sampled(measured.marks.frauds_count, REPORT_FRAUDS_WALKED_MAX)
     first = first_events(measured)[frauds]
     keys = {rule.pattern.key: keys_of_events(measured, first, rule.pattern.key) for rule in rules}
-    keys_by_domain = {domain: [key for key in of_domain if key is not None] for domain, of_domain in keys.items()}
+    keys_by_domain = {domain: [key for key in domain_keys if key is not None] for domain, domain_keys in keys.items()}
     batches = key_batches(pieces_of, deployment.schema, keys_by_domain)
     funnels, endings = [], []
     for number, rule in enumerate(rules):
         progress("walking frauds", number, len(rules))
         domain = rule.pattern.key
         chosen, batch, large_count = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
-        of_keys: dict[str, list[int]] = {}
+        frauds_by_key: dict[str, list[int]] = {}
         for index in chosen:
             key = keys[domain][index]
             if key is not None:
-                of_keys.setdefault(key, []).append(frauds[index])
-        funnel, ends = _walk(measured, rule, batch, of_keys)
+                frauds_by_key.setdefault(key, []).append(frauds[index])
+        funnel, ends = _walk(measured, rule, batch, frauds_by_key)
         funnel.skipped += large_count
         funnels.append(funnel)
         endings += ends
@@ -141,27 +144,29 @@ def walk_frauds(
 def _affordable(
     keys: Sequence[str | None], batch: EventBatch, events_max: int
 ) -> tuple[list[int], EventBatch, int]:  # fmt: skip
-    """Choose frauds, by their place in `keys`, whose keys have few enough events together, evenly over all.
+    """Choose as many frauds as possible, evenly, so that the events of their keys stay below a limit.
 
-    Return them with the events of their keys, and the number of frauds whose key alone has too many events.
+    Returns: the chosen indexes of `keys`, the events of their keys, and the number of frauds whose key alone exceeds
+    the limit.
     """
     counts = {each["values"]: each["counts"] for each in pc.value_counts(batch.key).to_pylist()}
-    small = [index for index, key in enumerate(keys) if counts.get(key, 0) <= events_max]
-    number = len(small)
+    small_indexes = [index for index, key in enumerate(keys) if counts.get(key, 0) <= events_max]
+    wanted_count = len(small_indexes)
     while True:
-        chosen = [small[index] for index in sampled(len(small), number)]
+        chosen = [small_indexes[index] for index in sampled(len(small_indexes), wanted_count)]
         chosen_keys = {key for index in chosen if (key := keys[index]) is not None}
         events = sum(counts.get(key, 0) for key in chosen_keys)
         if events <= events_max:
             break
-        number = max(1, min(number - 1, number * events_max // events))
+        wanted_count = max(1, min(wanted_count - 1, wanted_count * events_max // events))
     rows = np.asarray(pc.is_in(batch.key, value_set=pa.array(sorted(chosen_keys), batch.key.type)))
-    return chosen, batch if rows.all() else batch.take(rows), len(keys) - len(small)
+    return chosen, batch if rows.all() else batch.take(rows), len(keys) - len(small_indexes)
 
 
 def _walk(
-    measured: Measured, rule: DeployedRule, batch: EventBatch, of_keys: Mapping[str, list[int]]
+    measured: Measured, rule: DeployedRule, batch: EventBatch, frauds_by_key: Mapping[str, list[int]]
 ) -> tuple[Funnel, list[Ending]]:
+    """Trace the sampled frauds through one rule, key by key."""
     deployment, pattern = measured.history.deployment, rule.pattern
     names = dict.fromkeys((NOTHING, *(variable.name for variable in pattern.variables), MATCH))
     funnel, endings = Funnel(rule.rule_id, dict.fromkeys(names, 0)), list[Ending]()
@@ -171,7 +176,7 @@ def _walk(
     lists = deployment.rulebook.lists.timelines()
     by_key = traced_events(deployment.schema, pattern, batch, None, lists)
     fraud_of = _fraud_of_ids(measured)
-    for key, frauds in sorted(of_keys.items()):
+    for key, frauds in sorted(frauds_by_key.items()):
         try:
             trace = trace_key(
                 pattern, by_key.get(key, ()), Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms),
@@ -198,7 +203,7 @@ def _fraud_of_ids(measured: Measured) -> dict[str, int]:
 
 
 def _ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
-    """Return the end of the furthest run that took one of these events."""
+    """Return how far the furthest run came that took one of these events."""
     runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]
     positions = trace.automaton.positions
     if not runs:

@@ -42,7 +42,7 @@ _CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its title, its description, and Vega-Lite's marks and encodings of its rows."""
+    """A chart: its title, its description, its rows, and the marks and encodings of Vega-Lite that draw them."""
 
     title: str
     text: str
@@ -51,7 +51,7 @@ class Chart:
     height: int = HEIGHT
 
     def spec(self) -> dict[str, Any]:
-        """Return Vega-Lite's whole specification, which notebooks can show as it is."""
+        """Return the complete Vega-Lite specification, which notebooks can show as it is."""
         return {
             "$schema": f"https://vega.github.io/schema/vega-lite/v{_LANGUAGE[0]}.json",
             "title": self.title,

@@ -106,7 +106,10 @@ def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) ->
 
 
 def _producer(event_type: EventType, passed: EventType, level: int, names: tuple[str, str, str]) -> str:
-    """Return the pattern that makes an event of a level from the level below it, or from both sides of a transfer."""
+    """Write the pattern that produces an event when money is passed on, so that a circle of transfers can be found.
+
+    Level 1 reads both sides of a transfer; a higher level reads the events of the level below.
+    """
     key, payer, payee = names
     before, origin = (f"{event_type.name}_{payee}", payer) if level == 1 else (f"{event_type.name}_passed", key)
     amounts = [field.name for field in passed.fields[4:]]
@@ -131,7 +134,10 @@ def _producer(event_type: EventType, passed: EventType, level: int, names: tuple
 def _passed_events(
     events: Events, deployment: Deployment, pieces_of: Callable[[Schema], Pieces]
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Replay the producers. Return, by the number of transfers behind an event, the rows of the first and the last."""
+    """Replay the patterns that produce events.
+
+    Return the rows of the first and last transfer by the number of transfers.
+    """
     history = replay_history(deployment, pieces_of, (), _CORES, Terminal(quiet=True))
     if history.made is None:
         return {}

@@ -45,9 +45,10 @@ def in_unit(param: str, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of one parameter, the smallest value first. With values in `left_out` the rule cannot be deployed.
+    """The figures of a rule for each value of one parameter, the smallest value first.
 
-    `unit` is the unit of a duration, "" for any other parameter.
+    With a value in `left_out` the rule cannot be deployed. `unit` is the unit of a duration, "" for any other
+    parameter.
     """
 
     rule: str
@@ -95,14 +96,15 @@ def pairs(bench: Bench, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
 
 
 def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
+    """Replay all combinations of the values of two parameters."""
     names = (one.param, other.param)
-    both = list(product(_some_values(one), _some_values(other)))
+    value_pairs = list(product(_some_values(one), _some_values(other)))
     settings: list[Setting] = [{name: _as_given(bench, name, value) for name, value in zip(names, values, strict=True)}
-                               for values in both]  # fmt: skip
+                               for values in value_pairs]  # fmt: skip
     side = len(_some_values(other))
     corners = [settings[index] for index in (0, side - 1, -side, -1)]
     (scores,) = replayed_scores(bench, settings, settings_at_once(bench, corners))
-    points = [_point(0.0, scores, index, bench, 1) for index in range(len(both))]
+    points = [_point(0.0, scores, index, bench, 1) for index in range(len(value_pairs))]
     front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
     return Pair(
         bench.record.id,
@@ -111,7 +113,7 @@ def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
         (one.present, other.present),
         tuple(
             Cell(values, point.alerts, point.precision, point.fraud_recall, point.money_found, is_on_front)
-            for values, point, is_on_front in zip(both, points, front, strict=True)
+            for values, point, is_on_front in zip(value_pairs, points, front, strict=True)
         ),
     )
 
@@ -141,7 +143,7 @@ def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
 
 
 def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
-    """Replay every value of every parameter. `bench` has the whole time as its only part, of so many `days`.
+    """Replay the rule with every value of every parameter. `bench` has the whole time as its only part, of `days` days.
 
     Raises: UsageError if there are too many values, or too many alerts with one of them.
     """
@@ -154,17 +156,19 @@ def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
             f"{rule} has {len(axes)} parameters with {len(settings)} values in all, and the most is "
             f"{TUNE_REPLAYED_MAX}; compare some of them with: cep rules tune {rule} --try PARAM=VALUES"
         )
-    aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
+    refused_numbers = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
     result = []
     for axis in axes:
-        of_axis = [number for number, setting in enumerate(settings) if axis.name in setting]
-        replayed = [settings[number] for number in of_axis if number not in aside]
+        axis_numbers = [number for number, setting in enumerate(settings) if axis.name in setting]
+        replayed = [settings[number] for number in axis_numbers if number not in refused_numbers]
         unit, size = unit_of(bench.record.params[axis.name])
         (scores,) = replayed_scores(bench, replayed, settings_at_once(bench, [*replayed[:1], *replayed[-1:]]))
         points = [_point(number_of(setting[axis.name]) / size, scores, index, bench, days)
                   for index, setting in enumerate(replayed)]  # fmt: skip
         points.sort(key=lambda point: point.value)
-        left_out = sorted(number_of(settings[number][axis.name]) / size for number in of_axis if number in aside)
+        left_out = sorted(
+            number_of(settings[number][axis.name]) / size for number in axis_numbers if number in refused_numbers
+        )
         present = number_of(bench.record.params[axis.name]) / size
         result.append(Curve(rule, axis.name, unit, present, tuple(points), tuple(left_out)))
     return tuple(result)

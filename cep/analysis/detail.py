@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The most of each thing that a page shows.
+    """How much a page shows at most.
 
     `bars` of a chart by day: of a longer history each is a week, a month or a year. `points` of a line by week: of a
-    longer history each is of several weeks. `rules` and `fields` are drawn. `rows` and `columns` are of a table.
+    longer history each covers several weeks. `rules` and `fields` are drawn. `rows` and `columns` are of a table.
     `thresholds` are parameters that are shown. `examples` are alerts and misses. `chars` are of a cell or a caption.
     """
 

@@ -29,7 +29,7 @@ _VALUES = 5  # of a text: the most frequent ones of the whole time
 
 @dataclass(frozen=True, slots=True)
 class FieldDrift:
-    """A field with its weeks. `values` are the values with shares, empty for a number.
+    """The values of a field week by week. `values` are the texts with shares, empty for a number.
 
     A week has `events` of the types that have the field, `missing` ones without a value, and `quantiles` (see
     QUANTILES) or `shares` and `distinct`: None if no event has a value. Shares are of events with a value.
@@ -61,28 +61,31 @@ def _read(pattern: PatternIR) -> set[str]:
 
 
 def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 1) -> tuple[FieldDrift, ...]:
-    """Return the fields with their weeks, or with periods of `span` weeks. `events` have the columns of the fields."""
+    """Return for each field that rules read how its values change by week, or by `span` weeks.
+
+    `events` have the columns of the fields.
+    """
     readers, schema = fields_read(deployment), deployment.schema
     event_type, time_ms, columns = events.event_type, events.time_ms, events.columns
     types = schema.columns()
     drifts = []
     for name, rules in readers.items():
-        having = [
+        types_with_field = [
             (number, each.name) for number, each in enumerate(schema.event_types)
             if not each.derived and any(field.name == name for field in each.fields)
         ]  # fmt: skip
-        chosen = np.flatnonzero(np.isin(event_type, [number for number, _ in having]) & (time_ms <= as_of_ms))
+        chosen = np.flatnonzero(np.isin(event_type, [number for number, _ in types_with_field]) & (time_ms <= as_of_ms))
         weeks = week_numbers(time_ms[chosen], span)
         values, rows = _spread(columns[name].take(pa.array(chosen)), types[name], weeks)
         if rows:
-            drifts.append(FieldDrift(name, tuple(each for _, each in having), rules, values, rows))
+            drifts.append(FieldDrift(name, tuple(each for _, each in types_with_field), rules, values, rows))
     return tuple(drifts)
 
 
 def _spread(
     column: pa.Array, type_: Type, weeks: NDArray[np.int64]
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the values with shares, and the weeks; no weeks for a kind other than number and text."""
+    """Return the texts with shares, and a row for each week; no rows for a type other than numbers and texts."""
     if type_.is_number:
         return (), tuple(_quantiles(column, type_, weeks))
     if type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL):

@@ -37,7 +37,10 @@ class Interval:
 def objective_values(
     objective: Objective, sums: tuple[NDArray[np.float64], ...], frauds: NDArray[np.float64], review_cost: float
 ) -> NDArray[np.float64]:
-    """Return the figure that is to be large. `sums`: alerts, mature alerts, right alerts, found frauds, their money."""
+    """Compute the figure that a tuning maximises: money, recall, or F1.
+
+    `sums`: alerts, mature alerts, right alerts, found frauds, their money.
+    """
     alerts, mature, right, found_frauds, money = sums
     if objective == "money":
         return money - review_cost * alerts
@@ -52,14 +55,17 @@ def objective_values(
 def compare(
     judged: Judged, part: Part, objective: Objective, review_cost: float
 ) -> tuple[Interval, Interval, Interval]:
-    """Return the figures of settings 0 and 1 of `judged`, and the figure of 1 minus that of 0."""
-    units, counts = np.unique(_units(judged, part), axis=0, return_counts=True)
-    draws = [_values(counts[None, :].astype(np.float64), units, objective, review_cost)]
+    """Compare two settings by resampling: the figure of each, and their difference, with 95 % intervals.
+
+    `judged` has the alerts of setting 0 and of setting 1.
+    """
+    unit_rows, counts = np.unique(_units(judged, part), axis=0, return_counts=True)
+    draws = [_values(counts[None, :].astype(np.float64), unit_rows, objective, review_cost)]
     random = np.random.default_rng(_SEED)
-    step = max(1, _AT_ONCE // max(1, len(units)))
+    step = max(1, _AT_ONCE // max(1, len(unit_rows)))
     for drawn_count in range(0, _DRAWS, step):
         weights = random.poisson(counts, (min(step, _DRAWS - drawn_count), len(counts))).astype(np.float64)
-        draws.append(_values(weights, units, objective, review_cost))
+        draws.append(_values(weights, unit_rows, objective, review_cost))
     values = np.concatenate(draws, axis=0)
     columns = (values[:, 0], values[:, 1], values[:, 1] - values[:, 0])
     first, second, difference = (
@@ -81,27 +87,30 @@ def _values(
 
 
 def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
-    """Return a row for each unit: whether it is a fraud, then for each setting alerts, mature and right ones, whether
-    the fraud is found, and its money. Shape: float64[U, 11]."""
+    """Build a row for each unit that is resampled as a whole, a fraud or a key: float64[U, 11].
+
+    Columns: whether it is a fraud; then for each setting alerts, mature alerts, right alerts, whether the fraud is
+    found, and its money.
+    """
     marks, frauds = part.marks, np.flatnonzero(part.frauds)
-    number = np.full(marks.frauds_count, -1)
-    number[frauds] = np.arange(len(frauds))
+    fraud_number = np.full(marks.frauds_count, -1)
+    fraud_number[frauds] = np.arange(len(frauds))
     counts_here = part.has(judged.detected_ms)
     fraud = marks.fraud[judged.bound_row]
     hits = np.flatnonzero((fraud >= 0) & counts_here[judged.bound_alert])
     hits = hits[part.frauds[fraud[hits]]]
     _, key = np.unique(judged.key_number, return_inverse=True)
-    unit = len(frauds) + key  # of an alert: its key, unless it is right
+    unit_of_alert = len(frauds) + key  # of an alert: its key, unless it is right
     right_hits = hits[judged.is_right[judged.bound_alert[hits]]]
-    unit[judged.bound_alert[right_hits][::-1]] = number[fraud[right_hits]][::-1]
+    unit_of_alert[judged.bound_alert[right_hits][::-1]] = fraud_number[fraud[right_hits]][::-1]
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
     rows[: len(frauds), 0] = 1
     for setting in (0, 1):
-        mine = counts_here & (judged.rule == setting)
-        columns = (mine, mine & ~judged.is_immature, mine & judged.is_right)
+        is_counted = counts_here & (judged.rule == setting)
+        columns = (is_counted, is_counted & ~judged.is_immature, is_counted & judged.is_right)
         for n, chosen in enumerate(columns):
-            rows[:, 1 + 5 * setting + n] = np.bincount(unit[chosen], minlength=len(rows))
-        found_frauds = np.unique(number[fraud[hits[judged.rule[judged.bound_alert[hits]] == setting]]])
+            rows[:, 1 + 5 * setting + n] = np.bincount(unit_of_alert[chosen], minlength=len(rows))
+        found_frauds = np.unique(fraud_number[fraud[hits[judged.rule[judged.bound_alert[hits]] == setting]]])
         rows[found_frauds, 1 + 5 * setting + 3] = 1
         rows[found_frauds, 1 + 5 * setting + 4] = marks.amount[frauds[found_frauds]]
     return rows[rows.any(axis=1)]

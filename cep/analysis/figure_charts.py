@@ -102,7 +102,7 @@ def _share(share: Ratio) -> str:
 
 
 def budget_curve(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Draw precision and recall against the alerts that a team can look at in a day."""
+    """Draw precision and recall against the number of alerts that a team reviews in a day."""
     points = [
         {"budget": row["alerts_a_day"], "figure": name, "value": row[key].value}
         for row in rows
@@ -130,7 +130,7 @@ def budget_curve(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def threshold_curves(curves: Sequence[Curve]) -> list[Chart]:
-    """Draw precision and recall of a rule against the values of each parameter, and which value is the present one."""
+    """Draw precision and recall of a rule against the values of each parameter, with a line at the present value."""
     charts = []
     names = ("precision", "recall of frauds")
     for curve in curves:
@@ -158,17 +158,17 @@ def threshold_curves(curves: Sequence[Curve]) -> list[Chart]:
                 "color": colors("figure", names),
             },
         }
-        now = {
+        present_line = {
             "mark": {"type": "rule", "strokeDash": [4, 3]},
             "encoding": {"x": {"datum": curve.present, "type": "quantitative"}},
         }
         if rows:
-            charts.append(Chart(f"{curve.rule} by {curve.param}", text, rows, {"layer": [lines, now]}))
+            charts.append(Chart(f"{curve.rule} by {curve.param}", text, rows, {"layer": [lines, present_line]}))
     return charts
 
 
 def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
-    """Draw for two parameters the F1 of each setting, which settings are on the front, and the present one."""
+    """Draw the F1 of each pair of values of two parameters, and mark the best trade-offs and the present pair."""
     charts = []
     for pair in pairs:
         rows = [
@@ -176,10 +176,10 @@ def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
              "present": cell.values == pair.present}
             for cell in pair.cells
         ]  # fmt: skip
-        front = sum(cell.is_on_front for cell in pair.cells)
+        best_count = sum(cell.is_on_front for cell in pair.cells)
         best = max(pair.cells, key=_f1)
         text = (
-            f"F1 of {pair.rule} by {pair.params[0]} and {pair.params[1]}: {len(rows)} settings, {front} on the front. "
+            f"F1 of {pair.rule} by {pair.params[0]} and {pair.params[1]}: {len(rows)} settings, {best_count} on the front. "
             f"The best is {_f1(best):.2f} at {best.values[0]:.12g} and {best.values[1]:.12g}."
         )
         first, second = map(in_unit, pair.params, pair.units)
@@ -198,7 +198,7 @@ def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
 
 
 def near_lines(lines: Sequence[Line]) -> list[Chart]:
-    """Draw for each threshold how many alerts have a deciding value between two values, by verdict, and the line."""
+    """Draw how many alerts are near each threshold, by verdict, with a line at the threshold."""
     charts = []
     for line in lines:
         rows = []
@@ -226,12 +226,12 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
                 "color": colors("verdict", _VERDICTS),
             },
         }
-        now = {
+        present_line = {
             "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 2},
             "encoding": {"x": {"datum": line.present, "type": "quantitative"}},
         }
         if any(interval.alerts for interval in line.intervals):
-            charts.append(Chart(f"{line.rule}: near {line.param}", text, rows, {"layer": [bars, now]}))
+            charts.append(Chart(f"{line.rule}: near {line.param}", text, rows, {"layer": [bars, present_line]}))
     return charts
 
 
@@ -246,7 +246,7 @@ def _ends_and_present(curve: Curve) -> list[Point]:
 
 
 def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
-    """Draw for each rule how many frauds came as far as each step, or further."""
+    """Draw for each rule how many frauds reached each step."""
     charts = []
     for funnel in rule_funnels:
         if funnel.rule not in names or not funnel.walked:
@@ -270,9 +270,9 @@ def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]
 
 
 def weeks(by_week: Sequence[Mapping[str, Any]], names: Sequence[str], span: int = 1) -> list[Chart]:
-    """Draw by week the rate of alerts and the precision of each rule, the share of fraud, and the money of events.
+    """Draw by week the alert rate and the precision of each rule, the share of fraud, and the money of events.
 
-    With `span` each row is of so many weeks.
+    With `span` each row covers that many weeks.
     """
     rate = [
         {"day": week["week"], "rule": of_rule["rule"], "value": 1_000 * of_rule["alerts"] / week["events"]}
@@ -288,18 +288,18 @@ def weeks(by_week: Sequence[Mapping[str, Any]], names: Sequence[str], span: int 
         {"day": week["week"], "quantile": name, "value": week["amount"][index]}
         for week in by_week if week.get("amount") for index, name in enumerate(("median", "95 of 100 below"))
     ]  # fmt: skip
-    by = _by(span)
+    week_text = _by(span)
     charts = [
-        _lines(("Alerts by 1 000 events", by), "alerts by 1 000 events", rate, ("rule", names)),
-        _lines(("Precision " + by, ""), "share", precision, ("rule", names)),
-        _lines(("Fraud by 1 000 events", by), "events of frauds by 1 000", fraud, None),
-        _lines(("Money of an event", by), "amount", money, ("quantile", ("median", "95 of 100 below"))),
+        _lines(("Alerts by 1 000 events", week_text), "alerts by 1 000 events", rate, ("rule", names)),
+        _lines(("Precision " + week_text, ""), "share", precision, ("rule", names)),
+        _lines(("Fraud by 1 000 events", week_text), "events of frauds by 1 000", fraud, None),
+        _lines(("Money of an event", week_text), "amount", money, ("quantile", ("median", "95 of 100 below"))),
     ]
     return [chart for chart in charts if chart.rows]
 
 
 def field_weeks(drifts: Sequence[FieldDrift], span: int = 1) -> list[Chart]:
-    """Draw the values of each field by week: quantiles of a number, shares of the most frequent values of a text."""
+    """Draw the values of each field by week: quantiles of a number, or shares of the most frequent texts."""
     charts = []
     for drift in drifts:
         names, key = (drift.values, "shares") if drift.values else (_QUANTILE_NAMES, "quantiles")

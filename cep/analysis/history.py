@@ -38,7 +38,7 @@ _PRODUCED = r"~[0-9a-f]{32}$"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of a history. Shapes: all of length N. `time_ms` is event time; columns are those asked for."""
+    """The events of a history with some of their columns. Shapes: all of length N. `time_ms` is event time."""
 
     schema: Schema
     event_id: pa.Array
@@ -51,19 +51,22 @@ class Events:
         return len(self.time_ms)
 
     def taken(self, rows: NDArray[np.int64]) -> Decoded:
-        """Take the events at these rows."""
+        """Return the events at these rows."""
         row_array = pa.array(rows)
         columns = {name: column.take(row_array) for name, column in self.columns.items()}
         order = None if self.order is None else self.order[rows]
         return Decoded(self.event_id.take(row_array), self.event_type[rows], self.time_ms[rows], columns, (), order)
 
     def batch(self, rows: NDArray[np.int64]) -> EventBatch:
-        """Return what orders the events at these rows; their ids are their keys."""
+        """Return the events at these rows without columns, for sorting; their ids stand in for their keys."""
         decoded = self.taken(rows)
         return EventBatch(decoded.event_id, decoded.event_id, decoded.event_type, decoded.time_ms, {}, decoded.order)
 
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
-        """Return the row of each id, -1 for one that no event has. A produced event is the one that completed it."""
+        """Return the row of each id, -1 for an unknown id.
+
+        A produced event has the row of the event that completed it.
+        """
         source_ids = event_ids.cast(TEXT)
         if any(event_type.derived for event_type in self.schema.event_types):
             source_ids = pc.replace_substring_regex(source_ids, pattern=_PRODUCED, replacement="")
@@ -78,10 +81,10 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The outcome of a replay of the rules in force, and the events that it read.
+    """The result of a replay of the rules in force, and the events that it read.
 
-    `repeats` has, by the number of a piece of the history, the rows of events that the replay left out: repeated events
-    and those with a reused id.
+    `made` are the produced events. `repeats` has, by the number of a piece of the history, the rows of events that the
+    replay left out: repeated events and events with a reused id.
     """
 
     deployment: Deployment
@@ -95,9 +98,9 @@ class History:
         return lambda schema: _thinned(pieces_of(schema), self.repeats)
 
     def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (alert, row of the event) of all bound events; a derived event is replaced by its source events.
+        """Return (alert, row of the event) for all events that alerts bind.
 
-        Shapes: int64[N] each, every pair once.
+        A derived event is replaced by its source events. Shapes: int64[N] each, every pair once.
         """
         lists = alerts["events"].combine_chunks()
         lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
@@ -113,7 +116,7 @@ class History:
 def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
-    """Match the history with the rules of the deployment, and keep `columns` of its events.
+    """Replay the rules of a deployment over a history, and keep `columns` of its events in memory.
 
     Without rules events are routed by the first column. Raises: SourceError.
     """
@@ -130,16 +133,22 @@ def replay_history(
     verdicts, _ = first_rows(job, decoded)
     is_new = verdicts == NEW
     rows = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
-    repeats = {number: np.flatnonzero(~of_piece) for number, of_piece in zip(numbers, rows, strict=False)}
+    repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, rows, strict=False)}
     unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
     chosen = {name: unique.columns[name] for name in columns}
     events = Events(job.schema, unique.event_id, unique.event_type, unique.time_ms, chosen, unique.order)
     produced = pa.concat_tables(match_tables).combine_chunks() if match_tables else None
-    return History(deployment, replayed, events, produced, {n: gone for n, gone in repeats.items() if len(gone)})
+    return History(
+        deployment,
+        replayed,
+        events,
+        produced,
+        {n: repeated_rows for n, repeated_rows in repeats.items() if len(repeated_rows)},
+    )
 
 
 def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
-    """Replace each produced event by the events that its match has bound, until none is left. Cost: a pass a level."""
+    """Replace each produced event by the events that its match has bound, level by level. Cost: a pass per level."""
     match_ids, bound = matches["alert_id"].combine_chunks().cast(TEXT), matches["events"].combine_chunks()
     for _ in range(PRODUCE_DEPTH_MAX + 1):
         is_produced = pc.match_substring_regex(ids, _PRODUCED)
@@ -171,7 +180,7 @@ def _thinned(pieces: Pieces, repeats: Mapping[int, NDArray[np.int64]]) -> Pieces
 
 
 def _watched(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
-    """Return pieces that store their decoded events in `parts`, by number, with the columns that tell repeats."""
+    """Wrap pieces so that they store their decoded events in `parts`, with the columns that identify repeats."""
 
     def watch(number: int, piece: Piece) -> Piece:
         def decode() -> Decoded:
@@ -191,6 +200,7 @@ def _digests(job: Job) -> tuple[str, ...]:
 
 
 def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
+    """Join the stored parts of the history, in their order."""
     types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}
     names = (*columns, *_digests(job))
     return Decoded(

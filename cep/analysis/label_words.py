@@ -54,9 +54,9 @@ def label_words(pairs: Sequence[str], flag: str = "--label-words") -> dict[str, 
 
 
 def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which labels are fraud, and which of these are a kind of fraud: bool[N] each. A null is honest.
+    """Decide which labels mean fraud, and which of these name a kind of fraud: bool[N] each. A null is honest.
 
-    `words` is what the user said about words. Raises: UsageError with the unknown words.
+    `words` are the user's answers about words. Raises: UsageError with the unknown words.
     """
     coded = encoded(labels.cast(TEXT))
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)

@@ -47,12 +47,13 @@ _NO_WORDS: Mapping[str, bool] = {}  # the user has said nothing about words
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels in one form. Shapes: arrays of one length. `field` is the field of `keys`; None for labels of events.
+    """Labels in one form: each says that an event or a key was fraud or honest. Shapes: arrays of one length.
 
-    For labels of events, `keys` are event ids. `episode` is null for a label on its own. `reported_ms` is TIME_MS_MIN
-    if the report time is unknown. `is_column`: they come from a column of the events. `name` is the file or the column,
-    and `fields` are the fields of the events that are read from that column. `views` are the names after which the ids
-    of a record's events end, if each record is several events: a label is of the record.
+    `field` is the field of `keys`; None for labels of events, whose `keys` are event ids. `episode` is null for a label
+    on its own. `reported_ms` is TIME_MS_MIN if the report time is unknown. `is_column`: they come from a column of the
+    events. `name` is the file or the column, and `fields` are the fields of the events that are read from that column.
+    `views` are the names after which the ids of a record's events end, if each record is several events: a label is of
+    the record.
     """
 
     field: str | None
@@ -70,7 +71,7 @@ class Labels:
     views: tuple[str, ...] = ()
 
     def taken(self, row_numbers: np.ndarray) -> Labels:
-        """Take the labels at these rows."""
+        """Return the labels at these rows."""
         rows = pa.array(row_numbers)
         return replace(
             self, keys=self.keys.take(rows), from_ms=self.from_ms[row_numbers], to_ms=self.to_ms[row_numbers],
@@ -84,7 +85,9 @@ class Labels:
 
 
 def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
-    """Read `--labels`: the name of a file, or of a column of the events. `words` is what the user said about words.
+    """Read the labels that `--labels` names: a file, or a column of the events.
+
+    `words` are the user's answers about words.
 
     Raises: UsageError, SourceError.
     """
@@ -112,7 +115,7 @@ def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapp
 def labels_of_column(
     tables: Iterable[pa.Table], column: str, schema: Schema, words: Mapping[str, bool] = _NO_WORDS
 ) -> Labels:
-    """Take the labels from a column of the events, given as tables. Raises: UsageError if one lacks it."""
+    """Collect the labels from a column of the events. Raises: UsageError if one of the tables lacks the column."""
     id_names = _id_names(schema)
     ids, values = [pa.array([], TEXT)], [pa.array([], TEXT)]
     for table in tables:
@@ -199,7 +202,7 @@ def _amounts(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _times(table: pa.Table, column: str, otherwise_ms: int, name: str) -> np.ndarray:
-    """Return times in milliseconds UTC: of timestamps, of texts with an offset, or of a number of milliseconds."""
+    """Convert a column to milliseconds UTC: timestamps, texts with an offset, or whole milliseconds."""
     if column not in table.column_names:
         return np.full(table.num_rows, otherwise_ms, np.int64)
     values = table[column].combine_chunks()
@@ -255,7 +258,7 @@ def _read_lines(path: Path) -> pa.Table:
 
 
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
-    """Read the ids and one more column of the events. Raises: SourceError, UsageError."""
+    """Read only the ids and one column of the events. Raises: SourceError, UsageError."""
     kind = kind_of(path)
     column_names = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), *_root(column), column))
     tables = []

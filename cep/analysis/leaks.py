@@ -34,7 +34,7 @@ _WORDS = (Kind.STRING, Kind.ENUM, Kind.BOOL)
 
 
 def check_unread(deployment: Deployment, labels: Labels) -> None:
-    """Refuse rules that read the label. Raises: UsageError with the rules and the field."""
+    """Refuse rules that read the column of the labels. Raises: UsageError with the rule and the field."""
     hidden = set(labels.fields)
     if not hidden:
         return
@@ -49,7 +49,7 @@ def check_unread(deployment: Deployment, labels: Labels) -> None:
 
 
 def warnings_of(events: Events, marks: Marks, names: Iterable[str], labels: Labels) -> Iterator[str]:
-    """Yield a sentence for each of these fields that separates frauds by itself, and for too many frauds."""
+    """Yield a warning for each field that alone separates frauds from other events, and if most events are fraud."""
     is_fraud = marks.fraud >= 0
     if is_fraud.sum() * 2 > len(events) > 0:
         yield (
@@ -67,7 +67,7 @@ def warnings_of(events: Events, marks: Marks, names: Iterable[str], labels: Labe
 
 
 def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str) -> str:
-    """Return the condition on one field that separates frauds from other events by itself; "" if there is none."""
+    """Return the condition on one field that separates nearly all frauds from other events, "" if none does."""
     type_ = events.schema.columns()[name]
     column = events.columns[name]
     has_value = np.asarray(column.is_valid())
@@ -90,7 +90,7 @@ def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str)
 
 
 def _limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int) -> tuple[str, float] | None:
-    """Return the side and the limit that separate; None for none. Cost: a sort."""
+    """Return the comparison and the limit that separate frauds from other values, None if none does. Cost: a sort."""
     for sign, op in ((-1, ">="), (1, "<=")):
         order = np.argsort(sign * values, kind="stable")
         ordered = values[order]
@@ -104,6 +104,7 @@ def _limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int
 
 
 def _word(column: pa.Array, is_fraud: NDArray[np.bool_], name_and_frauds: tuple[str, int], events: Events) -> str:
+    """Return the condition `field == value` that separates frauds from other events, "" if none does."""
     name, frauds = name_and_frauds
     type_ = events.schema.columns()[name]
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)

@@ -35,7 +35,7 @@ _ALONE = "\x1f"  # precedes the number of a label without an episode: no episode
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The known frauds F of a history of N events, and the maturity of the other events.
+    """The known frauds F of a history of N events, and which other events are old enough to count.
 
     Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True for an event
     that is old enough to count. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `money` float64[N] is the
@@ -149,7 +149,7 @@ def _records(events: Events, labels: Labels) -> NDArray[np.int64]:
 def _pairs(
     events: Events, labels: Labels, field: str | None, record: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (label, event) for each event that a label is of, by label."""
+    """Find the events of each label. Return (label, event) pairs by label, int64[P] both."""
     if field is None and labels.views:
         first_rows = np.unique(record, return_index=True)[1]
         record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)
@@ -182,18 +182,19 @@ def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
 def _pairs_of_keys(
     events: Events, labels: Labels, field: str, keys: pa.Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find the events of labels of keys: events of the key in the label's interval. Return (label, event) pairs."""
     column = encoded(events.columns[field].cast(TEXT))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
     key_codes = rows_among(keys.cast(TEXT), column.dictionary)
     first_ms = int(events.time_ms.min(initial=TIME_MS_MAX)) if len(events) else 0
     span = int(events.time_ms.max(initial=TIME_MS_MIN)) - first_ms + 2 if len(events) else 2
-    place = (code + 1) * span + (events.time_ms - first_ms)  # keys one after the other, each by time
-    order = np.argsort(place, kind="stable")
+    key_and_time = (code + 1) * span + (events.time_ms - first_ms)  # keys one after the other, each by time
+    order = np.argsort(key_and_time, kind="stable")
     from_ms, to_ms = (
         np.clip(time_ms, first_ms, first_ms + span - 1) - first_ms for time_ms in (labels.from_ms, labels.to_ms)
     )
-    low = np.searchsorted(place[order], (key_codes + 1) * span + from_ms)
-    high = np.searchsorted(place[order], (key_codes + 1) * span + to_ms, side="right")
+    low = np.searchsorted(key_and_time[order], (key_codes + 1) * span + from_ms)
+    high = np.searchsorted(key_and_time[order], (key_codes + 1) * span + to_ms, side="right")
     reaches = (key_codes >= 0) & (labels.to_ms >= first_ms)
     counts = np.where(reaches, np.maximum(high - low, 0), 0)
     label_of = np.repeat(np.arange(len(counts)), counts)
@@ -224,28 +225,29 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
 def _episodes_by_key(
     events: Events, event_of: NDArray[np.int64], episodes: Episodes
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the number of each labelled event's fraud, and the place of each fraud's first event.
+    """Group labelled events into frauds: events of a key with short gaps between them.
 
-    An event without a key is a fraud by itself.
+    Returns: the number of each event's fraud, and the index of each fraud's first event. An event without a key is a
+    fraud by itself.
     """
     names = [events.columns[name].take(pa.array(event_of)).cast(TEXT) for name in episodes.domain]
     key = pc.binary_join_element_wise(*names, pa.scalar(_ALONE, TEXT))
     code = np.asarray(encoded(key.fill_null("")).indices).astype(np.int64)
     time_ms = events.time_ms[event_of]
     order = np.lexsort((time_ms, code))
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = (code[order][1:] != code[order][:-1]) | (np.diff(time_ms[order]) > episodes.gap_ms)
-    begins |= np.asarray(pc.is_null(key))[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (code[order][1:] != code[order][:-1]) | (np.diff(time_ms[order]) > episodes.gap_ms)
+    is_first |= np.asarray(pc.is_null(key))[order]
     numbers = np.empty(len(order), np.int32)
-    numbers[order] = np.cumsum(begins) - 1
-    return numbers, order[begins]
+    numbers[order] = np.cumsum(is_first) - 1
+    return numbers, order[is_first]
 
 
 def _amounts(
     events: Events, labels: Labels, amount: str | None, pairs_and_frauds: tuple[np.ndarray, np.ndarray, np.ndarray],
     record: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return the money of each event of a fraud, float64[N]: its own, or its share of the labels' amount.
+    """Compute the money of each event of a fraud, float64[N]: its own amount, or its share of the labels' amount.
 
     A record counts once. Without an amount it is 0.
     """
@@ -266,11 +268,13 @@ def _amounts(
     summed = np.bincount(fraud[rows], weights=money[rows], minlength=count)
     counts = np.bincount(fraud[rows], minlength=count)
     row_frauds = fraud[rows]
-    even, share = (
+    equal_money, share = (
         label_money[row_frauds] / counts[row_frauds],
         money[rows] / np.where(summed[row_frauds] == 0, 1, summed[row_frauds]),
     )
     money[rows] = np.where(
-        has_said[row_frauds], np.where(summed[row_frauds] == 0, even, label_money[row_frauds] * share), money[rows]
+        has_said[row_frauds],
+        np.where(summed[row_frauds] == 0, equal_money, label_money[row_frauds] * share),
+        money[rows],
     )
     return money

@@ -34,12 +34,13 @@ _AMOUNT = "amount"  # the field that is the money of an event unless another one
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`.
+    """The settings of a backtest.
 
-    Events outside of `period` do not count; neither do labels from their column. `label_words` is True for a word that
-    means fraud. With `allow_label` rules may read the column of the labels. Labels of a column that are at most
-    `episode_gap_ms` apart on a key are one fraud; 0: each is a fraud by itself. The key is `episode_key`, or the rules'
-    key if all have the same. `warns`: print warnings about labels and fields that leak them.
+    `amount` is the field of an event's money; the date and the maturity as in `Marks`. Events outside of `period` do
+    not count; neither do labels from their column. `label_words` is True for a word that means fraud. With
+    `allow_label` rules may read the column of the labels. Labels of a column that are at most `episode_gap_ms` apart on
+    a key are one fraud; 0: each is a fraud by itself. The key is `episode_key`, or the rules' key if all have the same.
+    `warns`: print warnings about labels and fields that leak them.
     """
 
     amount: str | None = None
@@ -82,11 +83,12 @@ def measure(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console,
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
-    """Replay the history once and measure the rules' findings. Print warnings about labels and fields that leak them.
+    """Replay a history once, compare the alerts with the labels, and compute the figures.
 
-    `more` are additional columns of the events. `pieces_of` returns only the events of the period.
+    Print warnings about the labels.
 
-    Raises: UsageError, also for a rule that reads the column of the labels; SourceError.
+    `more` are additional columns of the events. `pieces_of` returns only the events of the period. Raises: UsageError,
+    also for a rule that reads the column of the labels; SourceError.
     """
     schema, domains = deployment.schema, deployment.key_domains
     if not terms.allow_label:
@@ -150,9 +152,9 @@ def state_bytes(measured: Measured) -> dict[str, int]:
 
 
 def amount_field(schema: Schema, name: str | None) -> str | None:
-    """Return the field of an event's money: the one named, `amount`, or the only one whose name says money.
+    """Return the field of an event's money: `name`, otherwise `amount`, otherwise the only field whose name says money.
 
-    Raises: UsageError for a name that is no field of numbers.
+    Raises: UsageError if `name` is not a numeric field.
     """
     type_ = schema.columns().get(name or _AMOUNT)
     if name is None and type_ is None:

@@ -122,7 +122,7 @@ class Ground:
         return mask
 
     def before(self, step: Step, same: str = "") -> NDArray[np.int32]:
-        """Return for each event the row of the latest earlier one of its key that meets the step, -1 for none.
+        """Find for each event the latest earlier event of its key that meets the step. Returns its row, -1 for none.
 
         With `same` only earlier events with an equal value of that field count.
         """
@@ -143,9 +143,11 @@ class Ground:
         return chains
 
     def prepended(self, step: Step, later: Step, chains: Chains, window_ms: int) -> Chains:
-        """Return the chains that have the step before they begin, within the window, extended by its row.
+        """Put a step in front of each chain, with the latest event that meets it in the window.
 
-        They begin with `later`, whose links add conditions between the two.
+        Return the chains that have one.
+
+        The chains begin with the step `later`, whose links are conditions between the two steps.
         """
         links = [self.links[~number] for number in later if number < 0]
         earlier = self.before(step, next((link.same for link in links if link.same), ""))
@@ -153,8 +155,8 @@ class Ground:
         latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NOTHING
         longer: Chains = prepended_rows(chains, earlier, latest_absent, self.time_ms, window_ms)
         for values in (self.near[link.near] for link in links if link.near):
-            before, after = values[longer[0]], values[longer[1]]
-            longer = longer[:, (after <= before) & (10 * after >= 9 * before)]
+            earlier_values, later_values = values[longer[0]], values[longer[1]]
+            longer = longer[:, (later_values <= earlier_values) & (10 * later_values >= 9 * earlier_values)]
         return longer
 
     def frauds_of(self, chains: Chains) -> NDArray[np.int64]:
@@ -177,25 +179,25 @@ def mine(
     ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Mined]:  # fmt: skip
-    """Return at most `count` sequences: first sequences that end with a fraud, then sequences with a fraud anywhere.
+    """Search sequences of steps that end with a fraud, then sequences with a fraud at any step: at most `count` in all.
 
-    `report(count, total)` is told how many sequences have been searched.
+    `report(count, total)` is called with the number of sequences that have been searched.
     """
     to_find = ground.open_frauds
-    ways = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
+    by_any_values = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
     mined: dict[tuple[tuple[Step, ...], int], Mined] = {}
-    by_way = -(-count // len(ways))
-    for way, by_any in enumerate(ways):
+    count_per_search = -(-count // len(by_any_values))
+    for search_number, by_any in enumerate(by_any_values):
         ground.by_any, ground.open_frauds = by_any, to_find.copy()
-        for number, each in enumerate(_mined(ground, windows_ms, steps_max, by_way)):
+        for number, each in enumerate(_mined(ground, windows_ms, steps_max, count_per_search)):
             mined.setdefault((each.steps, each.window_ms), each)
-            report(way * by_way + number + 1, len(ways) * by_way)
-        report((way + 1) * by_way, len(ways) * by_way)
+            report(search_number * count_per_search + number + 1, len(by_any_values) * count_per_search)
+        report((search_number + 1) * count_per_search, len(by_any_values) * count_per_search)
     return list(mined.values())
 
 
 def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> Iterator[Mined]:
-    """Yield at most `count` sequences, each for frauds that the sequences before it do not find."""
+    """Yield at most `count` sequences. Each finds frauds that the sequences before it do not find."""
     for _ in range(count):
         if not ground.open_frauds.any():
             return
@@ -216,19 +218,21 @@ def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int
 
 
 def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
-    """Yield the best sequences of each length, the shortest first, over all windows: without conditions on the past,
-    and with them.
+    """Yield the best sequences of each length over all windows, the shortest first, to be refined.
 
-    The best sequence after another condition or link need not be the best before, so several of each are refined.
+    The first search is without conditions on the past, the second one with them. The best sequence after another
+    condition or link need not be the best before, so several of each length are refined.
     """
-    plain = [number for number, atom in enumerate(ground.atoms) if not atom.past_ms]
-    for numbers in (plain, list(range(len(ground.atoms)))):
+    timeless_atoms = [number for number, atom in enumerate(ground.atoms) if not atom.past_ms]
+    for numbers in (timeless_atoms, list(range(len(ground.atoms)))):
         last = _last(ground, numbers)
         by_window = [_by_length(ground, window, steps_max, last) for window in windows_ms]
         for index in range(max(len(each) for each in by_window)):
-            of_length = [each for of_window in by_window if len(of_window) > index for each in of_window[index]]
+            same_length = [
+                each for window_results in by_window if len(window_results) > index for each in window_results[index]
+            ]
             first_steps: dict[Step, Mined] = {}
-            for each in sorted(of_length, key=lambda each: -each.score):
+            for each in sorted(same_length, key=lambda each: -each.score):
                 first_steps.setdefault(each.steps[0], each)
             yield from list(first_steps.values())[:_REFINED]
 
@@ -243,7 +247,7 @@ def _last(ground: Ground, numbers: Sequence[int]) -> list[_Grown]:
 
 
 def _by_length(ground: Ground, window_ms: int, steps_max: int, beam: list[_Grown]) -> list[list[Mined]]:
-    """Return the best sequences of each length of a beam search that begins with these last steps."""
+    """Grow sequences backwards by beam search from these last steps. Return the best sequences of each length."""
     if not beam:
         return []
     best = [[Mined(steps, window_ms, score) for score, steps, _ in beam]]
@@ -252,17 +256,17 @@ def _by_length(ground: Ground, window_ms: int, steps_max: int, beam: list[_Grown
         for _, steps, chains in beam:
             for number, links in _earlier_steps(ground):
                 first = (*steps[0], *links)
-                more = ground.prepended((number,), first, chains, window_ms)
-                value = ground.score(more)
+                longer_chains = ground.prepended((number,), first, chains, window_ms)
+                value = ground.score(longer_chains)
                 if value > 0:
-                    longer.append((value, ((number,), first, *steps[1:]), more))
+                    longer.append((value, ((number,), first, *steps[1:]), longer_chains))
         beam = _widest(longer, _BEAM)
         if not beam:
             break
         best.append([Mined(steps, window_ms, score) for score, steps, _ in beam])
         best[-1] += [
             Mined(steps, window_ms, ground.score(ground.chain(steps, window_ms)))
-            for _, plain, _ in beam for steps in _with_absence(ground, plain)
+            for _, plain_steps, _ in beam for steps in _with_absence(ground, plain_steps)
         ]  # fmt: skip
     return best
 
@@ -312,7 +316,7 @@ def _go_together(atoms: Sequence[Atom], step: Step) -> bool:
 
 
 def _refined(ground: Ground, mined: Mined) -> Mined:
-    """Change one condition of one step at a time, as long as the score grows."""
+    """Improve a sequence: change one condition of one step at a time, as long as the score grows."""
     best = mined
     for _ in range(_ROUNDS_MAX):
         chains = ground.chain(best.steps, best.window_ms)
@@ -328,34 +332,34 @@ def _refined(ground: Ground, mined: Mined) -> Mined:
 
 
 def _simplified(ground: Ground, mined: Mined) -> Mined:
-    """Leave out each condition, link and step without which the sequence is nearly as good."""
-    least = mined.score * _NEARLY_EQUAL
+    """Simplify a sequence: leave out each condition, link and step without which it is nearly as good."""
+    score_min = mined.score * _NEARLY_EQUAL
     while True:
         simpler = max(
             (Mined(steps, mined.window_ms, ground.score(ground.chain(steps, mined.window_ms)))
              for steps in _simpler(ground, mined.steps)),
             key=lambda each: each.score, default=mined,
         )  # fmt: skip
-        if simpler is mined or simpler.score < least:
+        if simpler is mined or simpler.score < score_min:
             return mined
         mined = simpler
 
 
 def _simpler(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Yield the sequences without one step, condition or link. A step without conditions asks for its type alone."""
-    alone = {atom.event_type: number for number, atom in enumerate(ground.atoms) if not atom.field}
+    """Yield the sequences with one step, condition or link less. A step without conditions only asks for its type."""
+    type_atoms = {atom.event_type: number for number, atom in enumerate(ground.atoms) if not atom.field}
     for place, step in enumerate(steps):
         if place + 1 < len(steps):  # a link is a bond to the step before, which another step would become
             following = tuple(number for number in steps[place + 1] if number >= 0)
             yield (*steps[:place], following, *steps[place + 2 :])
-        for out in step:
-            rest = tuple(number for number in step if number != out)
-            if out >= 0 and all(number < 0 for number in rest):
-                type_alone = alone.get(ground.atoms[out].event_type)
-                if type_alone is None or type_alone == out:
+        for removed in step:
+            remaining = tuple(number for number in step if number != removed)
+            if removed >= 0 and all(number < 0 for number in remaining):
+                type_alone = type_atoms.get(ground.atoms[removed].event_type)
+                if type_alone is None or type_alone == removed:
                     continue
-                rest = tuple(sorted((*rest, type_alone)))
-            yield (*steps[:place], rest, *steps[place + 1 :])
+                remaining = tuple(sorted((*remaining, type_alone)))
+            yield (*steps[:place], remaining, *steps[place + 1 :])
 
 
 def _narrowed(ground: Ground, wide_and_chains: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:
@@ -368,7 +372,7 @@ def _narrowed(ground: Ground, wide_and_chains: tuple[Mined, Chains], steps: tupl
 
 
 def _neighbours(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Yield the sequences with one condition or link more, one less, or another condition of the same field."""
+    """Yield the sequences with one condition or link more or less, or with another limit of the same field."""
     atoms = ground.atoms
     for place, step in enumerate(steps):
         conditions = [number for number in step if number >= 0]

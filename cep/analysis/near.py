@@ -36,7 +36,10 @@ _EVENTS_SHOWN = 5  # of a sample
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The alerts of the looser value that the tighter one loses. Inside alerts belong to the rule."""
+    """The alerts that are lost when a threshold moves from the looser to the tighter value.
+
+    `is_inside`: the rule has these alerts with its present value.
+    """
 
     looser: float
     tighter: float
@@ -95,30 +98,34 @@ def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
 
 
 def _line(bench: Bench, axis: Axis) -> Line | None:
+    """Replay the values next to the present value of a parameter. Return the alerts between each two values."""
     present = bench.record.params[axis.name]
-    place = next((place for place, value in enumerate(axis.values) if number_of(value) == number_of(present)), None)
-    if place is None:
+    present_index = next(
+        (present_index for present_index, value in enumerate(axis.values) if number_of(value) == number_of(present)),
+        None,
+    )
+    if present_index is None:
         return None
-    near = axis.values[max(0, place - _STEPS) : place + _STEPS + 1]
-    settings: list[Setting] = [{axis.name: value} for value in near]
-    aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
-    settings = [setting for number, setting in enumerate(settings) if number not in aside]
+    nearby_values = axis.values[max(0, present_index - _STEPS) : present_index + _STEPS + 1]
+    settings: list[Setting] = [{axis.name: value} for value in nearby_values]
+    refused_numbers = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
+    settings = [setting for number, setting in enumerate(settings) if number not in refused_numbers]
     unit, size = unit_of(present)
     values = [number_of(setting[axis.name]) / size for setting in settings]
-    line = values.index(number_of(present) / size)
-    intervals, samples, before = [], list[Sample](), None
+    present_place = values.index(number_of(present) / size)
+    intervals, samples, previous_alerts = [], list[Sample](), None
     step = settings_at_once(bench, [settings[0], settings[-1]])
-    for number, after in enumerate(_seen(bench, settings, step)):
-        if before is not None:
-            lost = np.flatnonzero(~np.isin(before.identity, after.identity))
-            limits = (values[number - 1], values[number], number > line)
-            intervals.append(Interval(*limits, *_verdicts(before, lost)))
-            if number in (line, line + 1):
-                samples += _samples(before, lost, limits)
-        before = after
-    assert before is not None, "the present value is among them"
-    further = len(before.identity)
-    return Line(bench.record.id, axis.name, unit, values[line], tuple(intervals), further, tuple(samples))
+    for number, alerts in enumerate(_seen(bench, settings, step)):
+        if previous_alerts is not None:
+            lost = np.flatnonzero(~np.isin(previous_alerts.identity, alerts.identity))
+            limits = (values[number - 1], values[number], number > present_place)
+            intervals.append(Interval(*limits, *_verdicts(previous_alerts, lost)))
+            if number in (present_place, present_place + 1):
+                samples += _samples(previous_alerts, lost, limits)
+        previous_alerts = alerts
+    assert previous_alerts is not None, "the present value is among them"
+    further = len(previous_alerts.identity)
+    return Line(bench.record.id, axis.name, unit, values[present_place], tuple(intervals), further, tuple(samples))
 
 
 def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:
@@ -149,11 +156,11 @@ def _verdicts(alerts: _Seen, some: NDArray[np.int64]) -> tuple[int, int, int]:
     return int(right.sum()), int((~right & ~immature).sum()), int(immature.sum())
 
 
-def _samples(alerts: _Seen, some: NDArray[np.int64], limits: tuple[float, float, bool]) -> list[Sample]:
-    """Take some right ones and some others, the first in the order of time."""
+def _samples(alerts: _Seen, alert_numbers: NDArray[np.int64], limits: tuple[float, float, bool]) -> list[Sample]:
+    """Show some right alerts and some other alerts near a threshold, the earliest of each."""
     judged, history = alerts.judged, alerts.history
     (rule,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}
-    places = alerts.place[some]
+    places = alerts.place[alert_numbers]
     is_right = judged.is_right[places]
     chosen = [*places[is_right][:_SAMPLES], *places[~is_right][:_SAMPLES]]
     samples = []

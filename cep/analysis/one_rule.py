@@ -30,7 +30,10 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class OneRule:
-    """A rule whose record has the values of all parameters. `pattern` has them open, `bound` has them in place."""
+    """One rule to be tuned.
+
+    `record` has the values of all parameters; `pattern` has them open, `bound` has them in place.
+    """
 
     record: UpsertRecord
     lists: tuple[list[ListRecord], ListStore]
@@ -39,14 +42,14 @@ class OneRule:
     bound: PatternIR
 
     def measure(self, records: Records, labels: str, terms: Terms, errors: Console) -> Measured:
-        """Measure the rule as it is. Raises: UsageError, SourceError."""
+        """Measure the rule with its present parameters. Raises: UsageError, SourceError."""
         read = read_labels(labels, records, self.deployment.schema, terms.label_words)
         return measure(self.deployment, terms.period.reader(records), read, terms, errors)
 
     def bench(
         self, records: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console
     ) -> Bench:
-        """Return the inputs of replays with other settings."""
+        """Collect the inputs for replays of the rule with other parameters."""
         pieces_of = terms.period.reader(records)
         return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
 
@@ -84,7 +87,7 @@ def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListReco
 
 
 def _patterns(record: UpsertRecord, deployment: Deployment) -> tuple[PatternIR, PatternIR]:
-    """Return the pattern with open parameters, and with the rule's parameters. Raises: UsageError."""
+    """Return the rule's pattern with open parameters, and with the rule's values in place. Raises: UsageError."""
     if deployment.set_aside:
         raise UsageError(f"{record.id} cannot be in force: {deployment.set_aside[0].reason}")
     pattern = load_text(record.source, record.id).patterns[record.pattern]

@@ -95,18 +95,19 @@ def table(
     heads: Sequence[str], rows: Iterable[Sequence[Cell]], texts: Iterable[int] = (), classes: Sequence[str] = (),
     detail: Detail = FULL,
 ) -> Blocks:  # fmt: skip
-    """Return a table with at most the rows and columns of `detail`, and a note with the number of the others."""
-    every = list(rows)
+    """Return a table with at most the rows and columns that `detail` allows, and a note about the others."""
+    all_rows = list(rows)
     width = min(len(heads), max(detail.columns, _COLUMNS_MIN))
     shown = [
-        ["–" if cell is None else fitting(cell, detail.chars) for cell in row[:width]] for row in every[: detail.rows]
+        ["–" if cell is None else fitting(cell, detail.chars) for cell in row[:width]]
+        for row in all_rows[: detail.rows]
     ]
     if not shown:
         return paragraph("Nothing.", is_note=True)
     names = [fitting(name, detail.chars) for name in heads[:width]]
     more = [
         f"{count:,} more {name}"
-        for count, name in ((len(every) - len(shown), "rows"), (len(heads) - width, "columns")) if count > 0
+        for count, name in ((len(all_rows) - len(shown), "rows"), (len(heads) - width, "columns")) if count > 0
     ]  # fmt: skip
     note = paragraph(f"Not shown: {' and '.join(more)}.", is_note=True) if more else []
     return [Table(names, shown, frozenset(texts), classes), *note]

@@ -46,52 +46,53 @@ _Numbers = tuple[NDArray[np.float64], NDArray[np.bool_]]  # values of a field, a
 
 
 class Rows(NamedTuple):
-    """The rows of events that are mined, by key, time and id; the first row of each one's key; their times."""
+    """The rows of events that are mined, by key, time and id; the first row of each row's key; their times."""
 
     rows: NDArray[np.int64]
     key_start: NDArray[np.int64]
     time_ms: NDArray[np.int64]
 
     def begin(self, past_ms: int) -> NDArray[np.int64]:
-        """int64[N]: the first row of the key that is less than so long ago."""
+        """Return for each row the first row of its key that is less than `past_ms` older: int64[N]."""
         span = int(self.time_ms.max(initial=0)) - int(self.time_ms.min(initial=0)) + past_ms + 1
         place = self.key_start * span + (self.time_ms - int(self.time_ms.min(initial=0)))
         return np.maximum(np.searchsorted(place, place - past_ms, side="right"), self.key_start)
 
 
 def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
-    """Yield the conditions: counts of event types and of their few values, amounts compared with their average, and
-    sums.
+    """Yield conditions on the past of a key: counts, distinct values, sums, and amounts compared with their average.
 
-    `is_fraud` bool[N]: the limits of sums are also chosen among the sums of frauds.
+    Shapes: is_fraud bool[N]: the limits of sums are also chosen among the sums of frauds.
     """
     types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
-    is_of = {each.name: events.event_type[key_rows.rows] == code for code, each in types}
+    is_of_type = {each.name: events.event_type[key_rows.rows] == code for code, each in types}
     for _, event_type in types:
-        if is_of[event_type.name].sum() >= FEW:
+        if is_of_type[event_type.name].sum() >= FEW:
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
-                    field_numbers = numbers(events, key_rows.rows, is_of[event_type.name], field)
+                    field_numbers = numbers(events, key_rows.rows, is_of_type[event_type.name], field)
                     yield from _beside_average(key_rows, event_type, field, field_numbers)
                     if _is_summable(field, field_numbers):
                         yield from _summed(key_rows, event_type, field, field_numbers, is_fraud)
     for past_ms in _COUNTED_MS:
         begin = key_rows.begin(past_ms)
         for _, counted in types:
-            for where, reads, holds in _countable(events, key_rows, counted, is_of[counted.name]):
+            for where, reads, holds in _countable(events, key_rows, counted, is_of_type[counted.name]):
                 before = np.concatenate([[0], np.cumsum(holds)])
                 count = before[np.arange(len(key_rows.rows))] - before[begin]
                 for _, event_type in types:
-                    yield from _counted(event_type, is_of[event_type.name], (counted, where, reads), past_ms, count)
+                    yield from _counted(
+                        event_type, is_of_type[event_type.name], (counted, where, reads), past_ms, count
+                    )
     for past_ms in _SILENT_MS:
         begin = key_rows.begin(past_ms)
         for _, counted in types:
-            before = np.concatenate([[0], np.cumsum(is_of[counted.name])])
+            before = np.concatenate([[0], np.cumsum(is_of_type[counted.name])])
             is_silent = before[np.arange(len(key_rows.rows))] == before[begin]
             for _, event_type in types:
-                yield _silent(event_type, is_of[event_type.name] & is_silent, counted, past_ms)
+                yield _silent(event_type, is_of_type[event_type.name] & is_silent, counted, past_ms)
     for _, event_type in types:
-        yield from _distinct(events, key_rows, event_type, is_of[event_type.name])
+        yield from _distinct(events, key_rows, event_type, is_of_type[event_type.name])
 
 
 def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType, past_ms: int) -> Atom:
@@ -101,13 +102,13 @@ def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType,
     return Atom(event_type.name, text, "<=", "0", "int", holds, text, "", name, (), past_ms)
 
 
-def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of: NDArray[np.bool_]) -> Iterator[Atom]:
-    """Yield the conditions on the number of different values of fields with many values."""
+def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of_type: NDArray[np.bool_]) -> Iterator[Atom]:
+    """Yield conditions on the number of distinct values, for fields with many values."""
     fields = [
         (field, codes)
         for field in event_type.fields
         if field.type.kind is Kind.STRING and field.name in events.columns and not field.type.protected
-        and (codes := _codes(events, key_rows, is_of, field)).max(initial=-1) >= _DISTINCT_VALUES_MIN
+        and (codes := _codes(events, key_rows, is_of_type, field)).max(initial=-1) >= _DISTINCT_VALUES_MIN
     ]  # fmt: skip
     for field, codes in fields[:_DISTINCT_FIELDS_MAX]:
         for past_ms in _DISTINCT_MS:
@@ -116,10 +117,10 @@ def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of: NDAr
             window = show_duration(past_ms)
             text = f"distinct({event_type.name}.{field.name} over {window})"
             name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
-            for least in _DISTINCT:
-                holds = is_of & (count >= least)
+            for count_min in _DISTINCT:
+                holds = is_of_type & (count >= count_min)
                 yield Atom(
-                    event_type.name, text, ">=", str(least), "int", holds, text, "", name, (field.name,), past_ms
+                    event_type.name, text, ">=", str(count_min), "int", holds, text, "", name, (field.name,), past_ms
                 )
 
 
@@ -151,21 +152,23 @@ def _countable(
 
 
 def _counted(
-    event_type: EventType, is_of: NDArray[np.bool_], counted_events: tuple[EventType, str, str], past_ms: int,
+    event_type: EventType, is_of_type: NDArray[np.bool_], counted_events: tuple[EventType, str, str], past_ms: int,
     count: NDArray[np.int64],
 ) -> Iterator[Atom]:  # fmt: skip
+    """Yield conditions on the number of earlier events: `count(type over previous window where …) >= n`."""
     counted, where, reads = counted_events
     window = show_duration(past_ms)
     text = f"count({counted.name} over previous {window}{f' where {where}' if where else ''})"
     name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")
     for least in _COUNTS:
-        holds = is_of & (count >= least)
+        holds = is_of_type & (count >= least)
         yield Atom(
             event_type.name, text, ">=", str(least), "int", holds, text, "", name, (reads,) if reads else (), past_ms
         )  # fmt: skip
 
 
 def _beside_average(key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers) -> Iterator[Atom]:
+    """Yield conditions that compare an amount with the average of the key's earlier amounts."""
     values, has_value = field_numbers
     sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
     here = np.arange(len(values))
@@ -176,10 +179,10 @@ def _beside_average(key_rows: Rows, event_type: EventType, field: Field, field_n
         window = show_duration(past_ms)
         name = re.sub(r"\W+", "_", f"{field.name}_times_{window}")
         right = f" * avg({event_type.name}.{field.name} over previous {window})"
-        for times in _TIMES:
-            holds = has_value & (count > 0) & (values >= times * average)
+        for factor in _TIMES:
+            holds = has_value & (count > 0) & (values >= factor * average)
             yield Atom(
-                event_type.name, f"{field.name} beside {window}", ">=", str(times), "float", holds, field.name, right,
+                event_type.name, f"{field.name} beside {window}", ">=", str(factor), "float", holds, field.name, right,
                 name, (field.name,), past_ms,
             )  # fmt: skip
 
@@ -187,6 +190,7 @@ def _beside_average(key_rows: Rows, event_type: EventType, field: Field, field_n
 def _summed(
     key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers, is_fraud: NDArray[np.bool_]
 ) -> Iterator[Atom]:
+    """Yield conditions on the sum of a key's amounts in a window."""
     values, has_value = field_numbers
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
@@ -196,8 +200,8 @@ def _summed(
         window = show_duration(past_ms)
         text = f"sum({event_type.name}.{field.name} over {window})"
         name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
-        for least, written in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
-            holds = has_value & (total >= least)
+        for sum_min, written in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
+            holds = has_value & (total >= sum_min)
             yield Atom(
                 event_type.name, text, ">=", written, kind, holds, text, "", name, (field.name,), past_ms
             )  # fmt: skip

@@ -45,7 +45,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The rules that stay, in the order in which they were needed; frauds and alerts before and after.
+    """The result of pruning: the rules that stay, in the order of their use, and frauds and alerts before and after.
 
     `alert_cost` is the cost of an alert, in frauds.
     """
@@ -106,23 +106,30 @@ def prune(
 
 
 def _within(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
-    """Return rules with at most so many alerts together that find many frauds."""
+    """Choose rules that find as many frauds as possible with at most `alerts_max` alerts together.
+
+    The choice is greedy by frauds per alert, compared with the best single rule.
+    """
     missing, alerts_left = np.ones(finds.shape[1], np.bool_), alerts_max
     chosen: list[int] = []
     while True:
-        gains = (finds & missing).sum(axis=1)
+        new_frauds = (finds & missing).sum(axis=1)
         affordable = [
-            rule for rule in range(len(finds)) if rule not in chosen and gains[rule] and alerts[rule] <= alerts_left
+            rule
+            for rule in range(len(finds))
+            if rule not in chosen and new_frauds[rule] and alerts[rule] <= alerts_left
         ]
         if not affordable:
             break
-        best = min(affordable, key=lambda rule: (-gains[rule] / max(1, int(alerts[rule])), int(alerts[rule]), rule))
+        best = min(
+            affordable, key=lambda rule: (-new_frauds[rule] / max(1, int(alerts[rule])), int(alerts[rule]), rule)
+        )
         chosen.append(best)
         missing &= ~finds[best]
         alerts_left -= float(alerts[best])
     singles = [rule for rule in range(len(finds)) if alerts[rule] <= alerts_max]
-    most = max(singles, key=lambda rule: int(finds[rule].sum()), default=None)
-    return [most] if most is not None and finds[most].sum() > (~missing).sum() else chosen
+    best_single = max(singles, key=lambda rule: int(finds[rule].sum()), default=None)
+    return [best_single] if best_single is not None and finds[best_single].sum() > (~missing).sum() else chosen
 
 
 def _greedy(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> list[int]:

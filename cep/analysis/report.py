@@ -48,9 +48,9 @@ def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
     review_cost: float = 0.0, thresholds: Drawn = NOTHING, progress: Show = ignore_progress,
 ) -> Report:  # fmt: skip
-    """Make the report. `pieces_of` reads the events again; `thresholds` belong to rules that may be changed.
+    """Make the report as a web page and as numbers. `pieces_of` reads the events again.
 
-    Raises: UsageError without the extra `charts`.
+    `thresholds` belong to rules that may be changed. Raises: UsageError without the extra `charts`.
     """
     judged, marks, history = measured.judged, measured.marks, measured.history
     pieces_of = history.unique_pieces(pieces_of)
@@ -88,7 +88,7 @@ def _with_detail(parts: Parts, detail: Detail) -> Parts:
 
 
 def _numbers(parts: Parts) -> bytes:
-    """Return the numbers of the page. Examples are not among them: they are events."""
+    """Return the numbers of the page as JSON. Examples are left out, because they are events."""
     drawn = parts.thresholds
     data = {
         **parts.measured.figures.to_json(),
@@ -112,6 +112,7 @@ def _numbers(parts: Parts) -> bytes:
 
 
 def _page(parts: Parts, level: int) -> str:
+    """Write the page as HTML, section by section."""
     figures = parts.measured.figures
     names = draw.most_alerted(figures, parts.detail.rules)
     sections = [

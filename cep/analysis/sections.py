@@ -33,7 +33,7 @@ _STOPPED_SHOWN = 5
 class Parts:
     """Everything that a report shows, computed once for the page and for the JSON.
 
-    A row of `weeks` and of `drift` is of so many weeks as `span` says.
+    A row of `weeks` and of `drift` covers `span` weeks.
     """
 
     measured: Measured
@@ -51,7 +51,7 @@ class Parts:
 
 
 def matched(parts: Parts) -> Blocks:
-    """Return the period, the events, the labels and the rules in force."""
+    """Return the section about the input: period, events, labels and rules in force."""
     about = parts.measured.figures.about
     facts: list[tuple[str, Cell]] = [
         ("events", f"{about['events']:,}"),
@@ -186,8 +186,8 @@ def budget(parts: Parts) -> Blocks:
 
 
 def thresholds(parts: Parts) -> Blocks:
-    """Return the rules' results with other values of their parameters, or the reason why nothing was replayed."""
-    drawn, most = parts.thresholds, parts.detail.thresholds
+    """Return the section about thresholds: the results with other parameter values, or why nothing was replayed."""
+    drawn, curves_max = parts.thresholds, parts.detail.thresholds
     if not drawn.curves:
         return paragraph(drawn.note or "The rule has no parameter that is a number above 0.")
     text = (
@@ -198,21 +198,25 @@ def thresholds(parts: Parts) -> Blocks:
     )
     heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
     tables: Blocks = []
-    for curve in drawn.curves[:most]:
+    for curve in drawn.curves[:curves_max]:
         rows = [
             (f"{point.value:,.12g}" + (" (present)" if point.value == curve.present else ""), f"{point.alerts:,}",
              f"{point.alerts_per_day:,.1f}", with_interval(point.precision), with_interval(point.fraud_recall),
              f"{point.money_found:,.2f}")
             for point in curve.points
         ]  # fmt: skip
-        aside = ", ".join(f"{value:,.12g}" for value in curve.left_out)
-        note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else []
+        refused_values = ", ".join(f"{value:,.12g}" for value in curve.left_out)
+        note = (
+            paragraph(f"Values with which the rule cannot be in force: {refused_values}.", is_note=True)
+            if refused_values
+            else []
+        )
         name = f"{curve.rule}: {in_unit(curve.param, curve.unit)}"
         tables += details(name, note + table(heads, rows, detail=parts.detail))
     return (
         paragraph(text) + (paragraph(drawn.note, is_note=True) if drawn.note else [])
-        + charts(draw.threshold_curves(drawn.curves[:most]), parts.detail) + tables
-        + _more(len(drawn.curves) - most, "parameters")
+        + charts(draw.threshold_curves(drawn.curves[:curves_max]), parts.detail) + tables
+        + _more(len(drawn.curves) - curves_max, "parameters")
         + (heading("Two parameters together") + _pairs(drawn.pairs, parts) if drawn.pairs else [])
     )  # fmt: skip
 
@@ -222,14 +226,15 @@ def _more(count: int, things: str) -> Blocks:
 
 
 def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
+    """Return the part of the section that varies two parameters together."""
     text = (
         "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
         "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
         f"{PAIRED_ALERTS_TIMES} times the present alerts are left out."
     )
     tables: Blocks = []
-    most = parts.detail.thresholds
-    for pair in pairs[:most]:
+    pairs_max = parts.detail.thresholds
+    for pair in pairs[:pairs_max]:
         front = [cell for cell in pair.cells if cell.is_on_front]
         rows = [
             (*(f"{value:,.12g}" for value in cell.values), f"{cell.alerts:,}", with_interval(cell.precision),
@@ -240,21 +245,21 @@ def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
         tables += details(f"{pair.rule}: the front of {' and '.join(pair.params)}",
                           table(heads, rows, detail=parts.detail))  # fmt: skip
     return (
-        paragraph(text) + charts(draw.threshold_pairs(pairs[:most]), parts.detail) + tables
-        + _more(len(pairs) - most, "pairs")
+        paragraph(text) + charts(draw.threshold_pairs(pairs[:pairs_max]), parts.detail) + tables
+        + _more(len(pairs) - pairs_max, "pairs")
     )  # fmt: skip
 
 
 def near(parts: Parts) -> Blocks:
-    """Return the alerts just inside of each threshold, and the alerts that a looser value would add."""
-    lines, most = parts.thresholds.lines, parts.detail.thresholds
+    """Return the section about alerts just inside each threshold, and alerts that a looser value would add."""
+    lines, lines_max = parts.thresholds.lines, parts.detail.thresholds
     text = (
         "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
         "of the dashed line are alerts of the rule; those on the other side a looser value would add. Two alerts are "
         "the same if they bind the same events."
     )
     tables: Blocks = []
-    for line in lines[:most]:
+    for line in lines[:lines_max]:
         heads = ("from", "to", "the rule's", "alerts", "right", "wrong", "immature")
         rows = [
             (f"{each.looser:,.12g}", f"{each.tighter:,.12g}", "yes" if each.is_inside else "no", f"{each.alerts:,}",
@@ -275,13 +280,13 @@ def near(parts: Parts) -> Blocks:
                           table(heads, rows, detail=parts.detail) + further + samples)  # fmt: skip
     note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else []
     return (
-        paragraph(text) + note + charts(draw.near_lines(lines[:most]), parts.detail) + tables
-        + _more(len(lines) - most, "thresholds")
+        paragraph(text) + note + charts(draw.near_lines(lines[:lines_max]), parts.detail) + tables
+        + _more(len(lines) - lines_max, "thresholds")
     )  # fmt: skip
 
 
 def overlap(parts: Parts) -> Blocks:
-    """Return the additional findings of each rule, and the sets of rules that find the same frauds."""
+    """Return the section about the frauds that each rule adds, and the sets of rules that find the same frauds."""
     figures = parts.measured.figures
     text = (
         "A rule adds the frauds that no other rule finds. Its share counts each fraud that it finds, divided among the "
@@ -298,20 +303,20 @@ def overlap(parts: Parts) -> Blocks:
 
 
 def funnel(parts: Parts, names: Sequence[str]) -> Blocks:
-    """Return the progress of traced frauds in each pattern, and the reasons for their end."""
+    """Return the section about how far frauds came in each pattern, and the conditions that stopped them."""
     walked = max((each.walked for each in parts.funnels), default=0)
     text = (
         f"{walked:,} frauds, evenly over all, were walked through each pattern. A bar has those that came so far or "
         "further."
     )
     rows: list[tuple[Cell, ...]] = []
-    for of_rule in parts.funnels:
-        if of_rule.reason:
-            rows.append((of_rule.rule, f"not walked: {of_rule.reason}", None))
-        stopped = sorted(of_rule.stopped.items(), key=lambda pair: (-pair[1], pair[0]))[:_STOPPED_SHOWN]
-        rows += [(of_rule.rule, condition, count) for condition, count in stopped]
-        if of_rule.skipped:
-            rows.append((of_rule.rule, "not walked: too many steps", of_rule.skipped))
+    for rule_funnel in parts.funnels:
+        if rule_funnel.reason:
+            rows.append((rule_funnel.rule, f"not walked: {rule_funnel.reason}", None))
+        stopped = sorted(rule_funnel.stopped.items(), key=lambda pair: (-pair[1], pair[0]))[:_STOPPED_SHOWN]
+        rows += [(rule_funnel.rule, condition, count) for condition, count in stopped]
+        if rule_funnel.skipped:
+            rows.append((rule_funnel.rule, "not walked: too many steps", rule_funnel.skipped))
     return (
         paragraph(text) + charts(draw.funnels(parts.funnels, names), parts.detail) + heading("What stopped them")
         + table(("rule", "the condition that did not hold, or the end", "frauds"), rows, (1,), detail=parts.detail)
@@ -319,8 +324,8 @@ def funnel(parts: Parts, names: Sequence[str]) -> Blocks:
 
 
 def drift(parts: Parts, names: Sequence[str]) -> Blocks:
-    """Return the weeks: rates, precision, the money of events, and the values of the fields that conditions read."""
-    shown, most = parts.drift, parts.detail.fields
+    """Return the section about weeks: rates, precision, money, and the values of the fields that conditions read."""
+    shown, fields_max = parts.drift, parts.detail.fields
     text = (
         "Each field that a condition of a rule reads. A number has quantiles; a text has the shares of its most "
         "frequent values. Ids, times and protected fields are left out."
@@ -332,8 +337,8 @@ def drift(parts: Parts, names: Sequence[str]) -> Blocks:
     ]  # fmt: skip
     heads = ("field", "of events", "read by", "events", "without a value")
     fields = (
-        paragraph(text) + charts(draw.field_weeks(shown[:most], parts.span), parts.detail)
-        + _more(len(shown) - most, "fields") + table(heads, rows, (1, 2), detail=parts.detail)
+        paragraph(text) + charts(draw.field_weeks(shown[:fields_max], parts.span), parts.detail)
+        + _more(len(shown) - fields_max, "fields") + table(heads, rows, (1, 2), detail=parts.detail)
     )  # fmt: skip
     return (
         charts(draw.weeks(parts.weeks, names, parts.span), parts.detail)
@@ -342,7 +347,7 @@ def drift(parts: Parts, names: Sequence[str]) -> Blocks:
 
 
 def against(parts: Parts, other: Measured) -> Blocks:
-    """Return the figures of the other rules next to these."""
+    """Return the section that compares these rules with another rule set."""
     measured = parts.measured
     old = {each.rule: each for each in (*other.figures.rules, other.figures.together)}
     new = {each.rule: each for each in (*measured.figures.rules, measured.figures.together)}
@@ -367,7 +372,7 @@ def against(parts: Parts, other: Measured) -> Blocks:
 
 
 def timelines(lines: Sequence[Timeline], parts: Parts) -> Blocks:
-    """Return alerts or misses with the events of their key."""
+    """Return a time line for each of some alerts or misses: the events of their key."""
     blocks: Blocks = []
     heads = ("time (UTC)", "event", "type", "bound as", "fraud", "fields")
     for timeline in lines[: parts.detail.examples]:

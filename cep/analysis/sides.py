@@ -41,7 +41,10 @@ class Sides:
 
 
 def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
-    """Make an event of each event for each of these fields that it has. Raises: UsageError for fields of two types."""
+    """Split each event into one event per field of the key, so that a transfer counts for its payer and for its payee.
+
+    Raises: UsageError for fields of different types.
+    """
     types = events.schema.columns()
     key_type = types[fields[0]].as_nullable(False)
     if any(types[name].as_nullable(False) != key_type for name in fields):
@@ -57,10 +60,10 @@ def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
             values = [field for field in event_type.fields if field.name in events.columns]
             side_fields = (Field(id_, Type(Kind.ID)), Field(TIME_FIELD, Type(Kind.TIME)), Field(key, key_type), *values)
             side = EventType(f"{event_type.name}_{name}", side_fields)
-            of_side = np.flatnonzero((events.event_type == code) & np.asarray(events.columns[name].is_valid()))
-            rows.append(of_side)
-            codes.append(np.full(len(of_side), len(side_types), np.int16))
-            parts.append(events.columns[name].take(pa.array(of_side)))
+            side_rows = np.flatnonzero((events.event_type == code) & np.asarray(events.columns[name].is_valid()))
+            rows.append(side_rows)
+            codes.append(np.full(len(side_rows), len(side_types), np.int16))
+            parts.append(events.columns[name].take(pa.array(side_rows)))
             producers.append(f"side_{event_type.name}_{name}")
             texts.append(_producer(producers[-1], event_type, side, (key, name)))
             side_types.append(side)
@@ -73,7 +76,7 @@ def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
 
 
 def _producer(name: str, event_type: EventType, side: EventType, key_and_field: tuple[str, str]) -> str:
-    """Return the pattern that makes an event of one side."""
+    """Write the pattern that produces the events of one side."""
     key, field = key_and_field
     values = [f"{each.name} = t.{each.name}" for each in side.fields[3:]]
     emitted = (",\n" + " " * 11).join([f"{key} = t.{field}", *values])

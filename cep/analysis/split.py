@@ -27,10 +27,10 @@ _SHARES = (0.6, 0.8)  # of the time, where the parts end
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the time: [from_ms, until_ms), with the marks at its end.
+    """One part of the history's time, [from_ms, until_ms), with the frauds that were known at its end (`marks`).
 
-    `frauds` bool[F] are the frauds of these marks that begin in it. `days` is its length, or the days with events if
-    these are fewer.
+    Shapes: `frauds` bool[F] marks the frauds that begin in it. `days` is its length, or the days with events if these
+    are fewer.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Part:
     days: float
 
     def has(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of each time whether it is in the part."""
+        """Mark the times that are in the part."""
         inside: NDArray[np.bool_] = (time_ms >= self.from_ms) & (time_ms < self.until_ms)
         return inside
 
@@ -55,9 +55,9 @@ class Part:
 def parts_of_time(
     events: Events, marks: Marks, gap_ms: int, marks_at: Callable[[int], Marks] | None = None
 ) -> tuple[Part, ...]:
-    """Cut the time of the history into three parts, with a gap after the first and the second.
+    """Divide the time of the history into train, validation and test, with a gap before the second and the third.
 
-    `marks_at` returns what was known at a time; without it, each part has all of `marks`.
+    `marks_at` returns the frauds that were known at a time; without it, each part has all of `marks`.
     """
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0)) + 1

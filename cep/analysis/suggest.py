@@ -49,7 +49,7 @@ _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted suggestions: events of a sequence at most, patterns at most, and precision at least.
+    """The request for suggestions: the most steps of a sequence, the most patterns, and the least precision.
 
     Fields of `exclude` are not read; fields of `use` are read although they are left out by default. Hours and weekdays
     are read from a clock of `zone`. Names begin after `suggested_{named}`.
@@ -67,9 +67,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class MinedData:
-    """The data that was mined: events and keys of the first part of the time up to `until_ms`, of all that were there.
+    """The data that was mined: events and keys of the first part of the time, up to `until_ms`.
 
-    `left_out` has the reason for each field that no condition may read.
+    `all_events` counts all events of that part. `left_out` has the reason for each field that no condition may read.
     """
 
     key: str
@@ -135,10 +135,7 @@ def fields_of(schema: Schema) -> tuple[str, ...]:
 
 
 def left_out_fields(schema: Schema, key: str, request: Wanted) -> dict[str, str]:
-    """Return the fields that no condition may read, each with the reason.
-
-    Raises: UsageError for a name that no field has.
-    """
+    """Return the fields that conditions cannot read, each with the reason. Raises: UsageError for an unknown field."""
     fields = fields_of(schema)
     for flag, names in (("--exclude", request.exclude), ("--use", request.use)):
         unknown = next((name for name in names if name not in fields), None)
@@ -256,8 +253,10 @@ class Candidate:
 def _chosen(
     candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
-    """Return the proposed candidates with their tests, and the others with reasons. `frauds` bool[F] begin in the
-    time that chooses."""
+    """Choose the candidates to propose, with their tests. Return them, and the others with the reasons against them.
+
+    Shapes: `frauds` bool[F] marks the frauds that begin in the time that chooses.
+    """
     chosen: list[tuple[Candidate, str]] = []
     rejected: list[Rejected] = []
     covered = np.zeros(len(frauds), np.bool_)
@@ -279,14 +278,14 @@ def _chosen(
     return chosen, tuple(rejected)
 
 
-def _reason_against(choosing: Ratio, hits: np.ndarray, covered: np.ndarray, request: Wanted) -> str:
-    """Return why a candidate with these figures is not proposed; "" if it may be."""
-    if not choosing.whole:
+def _reason_against(precision: Ratio, hits: np.ndarray, covered: np.ndarray, request: Wanted) -> str:
+    """Return the reason against proposing a candidate, "" if there is none: too few right alerts, or no new fraud."""
+    if not precision.whole:
         return "it has no alert on the time that chooses"
-    if choosing.part < request.precision * choosing.whole:
+    if precision.part < request.precision * precision.whole:
         return (
-            f"{choosing.part} of its {choosing.whole} alerts on the time that chooses are right, a precision below "
-            f"{request.precision}"
+            f"{precision.part} of its {precision.whole} alerts on the time that chooses are right, a precision "
+            f"below {request.precision}"
         )
     if not hits.any():
         return "it finds no fraud that begins in the time that chooses"
@@ -303,23 +302,23 @@ def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndar
 
 
 def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "UTC") -> tuple[Ground, np.ndarray]:
-    """Return the events to mine, by key and time, and their rows in the history.
+    """Sample the events to mine, by key and time. Return them with all conditions, and their rows in the history.
 
-    Keys are whole: of those with a fraud, and of the others, as many as there is room for, chosen by their number.
+    Keys are sampled as a whole: first keys with a fraud, then others while there is room.
     """
     column = encoded(events.columns[key].cast(pa.large_string()))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (code >= 0)
     is_bad_key = np.zeros(len(column.dictionary), np.bool_)
     is_bad_key[code[is_early & (marks.fraud >= 0)]] = True
-    of_bad_key = is_early & is_bad_key[code]
-    is_bad, bad_weight = _sampled(of_bad_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
-    honest = is_early & ~of_bad_key
-    is_honest, weight = _sampled(honest, code, SUGGEST_EVENTS_MAX - int(is_bad.sum()))
-    rows = np.flatnonzero(is_bad | is_honest)
+    is_of_fraud_key = is_early & is_bad_key[code]
+    is_fraud_sample, fraud_weight = _sampled(is_of_fraud_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
+    is_of_other_key = is_early & ~is_of_fraud_key
+    is_other_sample, weight = _sampled(is_of_other_key, code, SUGGEST_EVENTS_MAX - int(is_fraud_sample.sum()))
+    rows = np.flatnonzero(is_fraud_sample | is_other_sample)
     rows = rows[arranged_rows(events.batch(rows), code[rows].astype(np.int32), len(column.dictionary))]
     keys = code[rows]
-    weights = np.where(is_bad[rows], 1.0, weight / bad_weight)  # frauds of the sample are as few
+    weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # frauds of the sample are as few
     fraud = marks.fraud[rows].astype(np.int64)
     open_frauds = np.zeros(marks.frauds_count, np.bool_)
     open_frauds[fraud[fraud >= 0]] = True
@@ -388,10 +387,10 @@ def _replayed(
     marks: Marks,
     edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:
-    """Replay the patterns of the head that produce events, and all others by name.
+    """Replay candidate patterns. Return for each its precision in two periods, and the frauds that it finds: bool[F].
 
-    Return for each of the others the precision between the edges, the precision from the second edge on, and the frauds
-    that it finds at any time.
+    `producers` are patterns in `head` that only produce events. The first period is between the two edges, the second
+    one follows.
     """
     producers, texts = producers_and_texts
     if not texts:
@@ -407,6 +406,8 @@ def _replayed(
         number = judged.names.index(name)
         mature = (judged.rule == number) & ~judged.is_immature & (judged.detected_ms >= begin_ms)
         halves = (mature & (judged.detected_ms < middle_ms), mature & (judged.detected_ms >= middle_ms))
-        choosing, reporting = (ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in halves)
-        outcome.append((choosing, reporting, judged.has_detected[number]))
+        choosing_precision, reporting_precision = (
+            ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in halves
+        )
+        outcome.append((choosing_precision, reporting_precision, judged.has_detected[number]))
     return outcome

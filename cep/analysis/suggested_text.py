@@ -43,9 +43,10 @@ def declarations(schema: Schema) -> str:
 
 
 def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
-    """Return the pattern. Its steps are `s1`, `s2` and so on; a limit of `s1` on an amount is `s1_amount_min`.
+    """Write a mined sequence as a pattern.
 
-    The absent event before `s2` is `n2`.
+    Its steps are `s1`, `s2` and so on; a limit of `s1` on an amount is the parameter `s1_amount_min`. The absent event
+    before `s2` is `n2`.
     """
     atoms = ground.atoms
     params, wheres, sequence = list[str](), [], []
@@ -97,11 +98,12 @@ def key_label(type_: Type) -> str:
 def tests_text(
     name: str, text: str, search_result: tuple[Mined, Ground, NDArray[np.int64]], events: Events, key: str
 ) -> str:  # fmt: skip
-    """Return three tests: a mined fraud fires; an honest event does not; a changed fraud does not.
+    """Write three tests for a suggested pattern: a fraud fires, an honest event does not, a changed fraud does not.
 
     The change leaves out its first event or its past, or makes it too late, or moves a single event just outside of a
     limit. `text` is the pattern with the event types. The first test of each kind that the engine passes is used:
-    without the rest of the key's past, a few events may give another result. "" for a kind without any.
+    without the rest of the key's past, a few events may give another result. The result is "" if a kind has no such
+    test.
     """
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
@@ -115,10 +117,10 @@ def tests_text(
     passed = {each.test.name for each in suite.tested if each.outcome is Outcome.PASSED}
     chosen = []
     for index, kind in enumerate(kinds):
-        stays = next((each for number, each in enumerate(kind) if f"{index} {number}" in passed), None)
-        if stays is None:
+        passing_test = next((each for number, each in enumerate(kind) if f"{index} {number}" in passed), None)
+        if passing_test is None:
             return ""
-        chosen.append(_test((name, label, start), *stays))
+        chosen.append(_test((name, label, start), *passing_test))
     return "\n".join(chosen)
 
 
@@ -192,9 +194,9 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
 
 
 def _starts(atoms: Sequence[Atom]) -> Callable[[int], int]:
-    """Return a function from the time of a test's first event to the time at which the test begins.
+    """Return a function that gives the start time of a test, from the time of its first event.
 
-    That is the event itself, or, for conditions on the hour or the weekday, a Monday at midnight before it.
+    For conditions on the hour or the weekday, the start is a Monday at midnight before the event.
     """
     timed = next((atom for atom in atoms if atom.is_of_time), None)
     if timed is None:
@@ -210,7 +212,7 @@ def _starts(atoms: Sequence[Atom]) -> Callable[[int], int]:
 
 
 def _near_misses(event: TestEvent, atoms: Sequence[Atom], schema: Schema) -> Iterator[tuple[str, TestEvent]]:
-    """Yield the event with a value just outside of a limit, at another time, and with another value."""
+    """Yield changed copies of an event that just miss a condition, each with a description of the change."""
     at_ms, name, values = event
     for atom in atoms:
         if atom.has_param and not atom.past_ms:

@@ -52,7 +52,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The inputs of a replay of settings.
+    """The inputs of replays of one rule with other parameters.
 
     `lists` are records of lists and their entries, as in the rule's folder. The frauds belong to a history that was
     read with only this rule's event types.
@@ -67,7 +67,7 @@ class Bench:
     console: Console
 
     def deployment(self, settings: Sequence[Setting]) -> Deployment:
-        """Deploy the rule with each of these settings, side by side. The number of a setting is in its rule's id."""
+        """Deploy the rule once per setting, side by side. The number of a setting is in the id of its rule."""
         records = [
             self.record.model_copy(
                 update={"id": f"s{number:06}", "params": {**self.record.params, **setting}, "version": 1,
@@ -78,7 +78,10 @@ class Bench:
         return deploy([*self.lists[0], *records], self.lists[1])
 
     def replayed(self, settings: Sequence[Setting]) -> tuple[History, Detections]:
-        """Replay the rule with each of these settings, all at once. The number of a setting is the rule number."""
+        """Replay the rule once per setting, all in one replay.
+
+        The number of a setting is the rule number of its alerts.
+        """
         deployment = self.deployment(settings)
         if deployment.set_aside:
             aside = deployment.set_aside[0]
@@ -87,7 +90,7 @@ class Bench:
         return history, detections(history)
 
     def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
-        """Replay the settings, and judge the alerts that are sent by all that is known."""
+        """Replay the settings, and judge the sent alerts by all known labels."""
         history, all_alerts = self.replayed(settings)
         return history, judge(history, self.marks, all_alerts, is_sent_only=True)
 
@@ -105,6 +108,7 @@ def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TU
 
 
 def _counted(judged: Judged, part: Part, count: int) -> Scores:
+    """Count the alerts and frauds of each setting in one part of the time."""
     inside, marks = part.has(judged.detected_ms), part.marks
     fraud = marks.fraud[judged.bound_row]
     hits = np.flatnonzero((fraud >= 0) & inside[judged.bound_alert])
@@ -156,8 +160,11 @@ def _ordered(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
-    """Return the scores of every combination by part, and how many settings were replayed for them; None if these
-    cannot be combined after all. Raises: UsageError if the loosest setting has too many alerts."""
+    """Score all combinations of parameter values without a replay for each combination.
+
+    Return the scores by part and the number of replays; None if the settings cannot be combined. Raises: UsageError if
+    the loosest setting has too many alerts.
+    """
     others = [axis for axis in axes if not axis.is_threshold]
     thresholds = [axis for axis in axes if axis.is_threshold]
     blocks, count = [], 0
@@ -172,7 +179,10 @@ def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, .
 
 
 def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
-    """Replay each value of each threshold. Return the levels, or None if they are not nested."""
+    """Replay each value of each threshold. Return the tightest values that each alert passes, or None.
+
+    The result is None if a tighter value has alerts that a looser one lacks.
+    """
     base = {**fixed, **loosest(axes)}
     first_history, all_alerts = bench.replayed([base])
     judged = judge(first_history, bench.marks, all_alerts)
@@ -194,12 +204,12 @@ def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels
     step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
     previous: dict[int, NDArray[np.bool_]] = {axis_number: np.ones(total, np.bool_) for axis_number in range(len(axes))}
     for first in range(0, len(settings), step):
-        some = settings[first : first + step]
-        history, variants = bench.judged([setting for _, setting in some])
+        chosen_settings = settings[first : first + step]
+        history, variants = bench.judged([setting for _, setting in chosen_settings])
         if _has_dropped(history):
             return None, 1 + len(settings)
         rows, _ = _identities(variants, width)
-        for number, (axis_number, _) in enumerate(some):
+        for number, (axis_number, _) in enumerate(chosen_settings):
             passes = _has_rows(names, rows[variants.rule == number])
             if passes is None or (passes & ~previous[axis_number]).any():
                 return None, 1 + len(settings)
@@ -234,17 +244,17 @@ def _has_rows(all_rows: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[n
 
 
 def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
-    """Count for every combination the alerts that reach it: sums over all equally or more tight ones, axis by axis."""
+    """Count for every combination of values the alerts that pass all of them, by cumulative sums along each axis."""
     shape = tuple(len(axis.values) for axis in axes)
     judged = judge(levels.history, part.marks, levels.all_alerts)
     level = levels.level[levels.detected_ms <= part.marks.as_of_ms]
     assert len(level) == len(judged.detected_ms), "a part has the alerts up to its end"
     inside = part.has(judged.detected_ms)
-    place = tuple(level.T - 1)
+    level_indexes = tuple(level.T - 1)
 
     def reaching(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
-        np.add.at(counts, tuple(axis[chosen] for axis in place), 1)
+        np.add.at(counts, tuple(axis[chosen] for axis in level_indexes), 1)
         for dimension in range(len(shape)):
             counts = np.flip(np.cumsum(np.flip(counts, dimension), dimension), dimension)
         return counts.reshape(-1)
@@ -260,15 +270,15 @@ def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
 def _frauds_reaching(
     level: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Count the frauds of which some alert reaches each combination, and add up their money.
+    """Count the frauds that each combination of values finds, and add up their money.
 
     For each combination of all axes but the last, the highest level of a fraud on the last axis decides.
     """
     frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)
-    for number, least in enumerate(np.ndindex(*shape[:-1])):
-        passes = (level[:, :-1] > np.array(least, np.int64)).all(axis=1)
+    for number, levels_min in enumerate(np.ndindex(*shape[:-1])):
+        passes = (level[:, :-1] > np.array(levels_min, np.int64)).all(axis=1)
         highest = np.zeros(len(frauds), np.int64)
         np.maximum.at(highest, fraud_index[passes], level[passes, -1])
         by_level = np.bincount(highest, minlength=shape[-1] + 1)[1:]

@@ -52,7 +52,7 @@ class Replays:
 
 
 def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
-    """Draw the rules with these names, possibly none; if `names` is None, one by default.
+    """Draw the curves of the rules with these names, possibly none. If `names` is None, choose one rule.
 
     Raises: UsageError for a rule that is missing, that cannot be replayed alone, or without numbers to draw.
     """
@@ -72,7 +72,7 @@ def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> D
 
 
 def _by_default(replays: Replays, figures: Backtest) -> Drawn:
-    """Draw the rule with the most alerts that can be drawn."""
+    """Draw the rule with the most alerts, among the rules that can be replayed alone and have a numeric parameter."""
     for each in sorted(figures.rules, key=lambda each: (-each.alerts, each.rule)):
         try:
             rule = replays.rule_of(each.rule)

@@ -50,13 +50,13 @@ class Timeline:
 
 
 def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> list[Timeline]:
-    """Return the time lines of some alerts."""
+    """Return the time lines of some alerts: half of them right, half of them others, if there are enough."""
     judged, history = measured.judged, measured.history
     right = np.flatnonzero(judged.is_right)
     others = np.flatnonzero(~judged.is_right)
     half = _SHOWN // 2
-    few = max(half, _SHOWN - len(right)), max(half, _SHOWN - len(others))
-    chosen = [*(right[sampled(len(right), few[1])]), *(others[sampled(len(others), few[0])])][:_SHOWN]
+    counts_max = max(half, _SHOWN - len(right)), max(half, _SHOWN - len(others))
+    chosen = [*(right[sampled(len(right), counts_max[1])]), *(others[sampled(len(others), counts_max[0])])][:_SHOWN]
     rows = history.replayed.alerts.take(pa.array(judged.row[chosen], pa.int64())).to_pylist()
     domain_of = {rule.rule_id: rule.pattern.key for rule in history.deployment.rulebook.deployed()}
     batches = _batches(measured, pieces_of, [(domain_of[row["rule_id"]], row["key"]) for row in rows])
@@ -78,7 +78,7 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
 def missed_timelines(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], endings: Sequence[Ending]
 ) -> list[Timeline]:
-    """Return the time lines of frauds that no rule finds, each with the rule that came furthest."""
+    """Return the time lines of the largest frauds that no rule finds, each with the rule that came furthest."""
     marks = measured.marks
     missed = np.flatnonzero(~measured.judged.has_detected.any(axis=0)) if marks.frauds_count else np.empty(0, np.int64)
     furthest: dict[int, Ending] = {}
@@ -114,6 +114,7 @@ def missed_timelines(
 def _batches(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], domain_keys: Sequence[tuple[KeyDomain, str]]
 ) -> dict[tuple[KeyDomain, str], EventBatch]:
+    """Read the events of some keys. Returns: the events by (domain, key)."""
     by_domain: dict[KeyDomain, list[str]] = {}
     for domain, key in domain_keys:
         by_domain.setdefault(domain, []).append(key)
@@ -134,11 +135,11 @@ def _fraud_ids(measured: Measured) -> set[str]:
 def _lines(
     measured: Measured, batch: EventBatch, bound: Mapping[str, str], frauds: set[str], at_ms: float
 ) -> tuple[Line, ...]:
-    """Return the bound events and those nearest to the time, in their order."""
+    """Return the lines of a time line: the bound events and the events nearest to `at_ms`, in the order of time."""
     schema = measured.history.deployment.schema
     ids = batch.event_id.to_pylist()
-    far = [(ids[row] not in bound, abs(int(batch.time_ms[row]) - at_ms), ids[row]) for row in range(len(batch))]
-    rows = sorted(range(len(batch)), key=lambda row: far[row])[:_EVENTS_MAX]
+    distances = [(ids[row] not in bound, abs(int(batch.time_ms[row]) - at_ms), ids[row]) for row in range(len(batch))]
+    rows = sorted(range(len(batch)), key=lambda row: distances[row])[:_EVENTS_MAX]
     rows.sort(key=lambda row: (int(batch.time_ms[row]), ids[row]))
     return tuple(
         Line(

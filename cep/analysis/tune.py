@@ -84,12 +84,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The proposal. `settings_count` settings were compared, for which `replayed_count` were replayed.
+    """The result of a tuning.
 
-    `candidate` is the best setting of train and validation. `proposed` is the candidate if the outcome is `better` or
-    `within the budget`, otherwise the present setting. `difference` is the aim's figure of the candidate minus that of
-    the present setting on test, and `test` has both figures. `tried` has all settings as columns of equal length.
-    `skipped` has the parameters that were not tried, with reasons.
+    `settings_count` settings were compared, for which `replayed_count` were replayed. `candidate` is the best setting
+    of train and validation. `proposed` is the candidate if the outcome is `better` or `within the budget`, otherwise
+    the present setting. `difference` is the aim's figure of the candidate minus that of the present setting on test,
+    and `test` has both figures. `tried` has all settings as columns of equal length. `skipped` has the parameters that
+    were not tried, with reasons.
     """
 
     outcome: Outcome
@@ -159,7 +160,7 @@ def _span(part: Part) -> Span:
 
 
 def _tried(settings: Sequence[Setting], scores: Sequence[Scores], bench: Bench, aim: Aim) -> dict[str, list[Any]]:
-    """Return the values of each setting and its figures on train and validation, as columns."""
+    """Return all settings with their figures on train and validation, as columns."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
     for part_number in (0, 1):
         name, (precision, recall) = bench.parts[part_number].name, _shares(scores[part_number], bench, part_number)
@@ -189,7 +190,10 @@ def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim:
 def _scored(
     bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
-    """Return how settings were scored, which, their scores by part, and how many were replayed."""
+    """Score the settings in the cheapest valid way: combined, replayed one by one, or along one axis at a time.
+
+    Returns: the way, the settings, their scores by part, and the number of replays.
+    """
     if bench.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
         combined = combined_scores(bench, axes)
         if combined is not None:
@@ -203,15 +207,15 @@ def _scored(
 def _along_axes(
     bench: Bench, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
-    """Go from the present setting to the best that differs in one parameter, until none is better on train.
+    """Search from the present setting: change one parameter at a time until nothing is better on train.
 
     Over the budget no setting has a value, so there the one with fewer alerts is better.
     """
     settings: list[Setting] = [present]
     blocks = [replayed_scores(bench, settings)]
-    here, rank = present, _rank(blocks[0][0], bench, aim)[0]
+    current, rank = present, _rank(blocks[0][0], bench, aim)[0]
     for _ in range(_ROUNDS_MAX):
-        others = [{**here, axis.name: each} for axis in axes for each in axis.values]
+        others = [{**current, axis.name: each} for axis in axes for each in axis.values]
         others = [setting for setting in others if setting not in settings]
         if not others:
             break
@@ -222,7 +226,7 @@ def _along_axes(
         best = max(range(len(others)), key=ranks.__getitem__)
         if ranks[best] <= rank:
             break
-        here, rank = others[best], ranks[best]
+        current, rank = others[best], ranks[best]
     return "along the axes", settings, joined_scores(blocks), len(settings)
 
 
@@ -252,6 +256,7 @@ def _shares(scores: Scores, bench: Bench, part_number: int) -> tuple[NDArray[np.
 
 
 def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) -> Row:
+    """Return the figures of one setting in one part of the time."""
     part, alerts = bench.parts[part_number], int(scores.alerts[number])
     precision, recall = (float(share[number]) for share in _shares(scores, bench, part_number))
     value = float(_values(scores, bench, part_number, aim)[number])

@@ -24,7 +24,7 @@ _MEMBER, _OTHER = "#0072B2", "#d5d9df"
 
 
 def upset(figures: Backtest) -> list[Chart]:
-    """Draw the largest sets of rules as columns of a matrix, with their frauds as bars above."""
+    """Draw the largest sets of rules that find the same frauds: a matrix of rules, with bars of frauds above."""
     sets = figures.overlap[:_SETS_MAX]
     totals = {each.rule: each.fraud_recall.part for each in figures.rules}
     inside = {rule for row in sets for rule in row["rules"]}
@@ -57,6 +57,7 @@ def _column(count_title: str | None = None) -> dict[str, Any]:
 
 
 def _bars() -> dict[str, Any]:
+    """Return the Vega-Lite drawing of the bars: the frauds of each set."""
     height = axis("frauds", "frauds", axis={"tickCount": 3, "format": "d"})
     return {
         "width": WIDTH,
@@ -72,6 +73,7 @@ def _bars() -> dict[str, Any]:
 
 
 def _matrix(names: list[str], joined: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the Vega-Lite drawing of the matrix: a dot for each rule of a set, and a line that joins them."""
     y = {"field": "rule", "type": "nominal", "title": None, "sort": names}
     column = _column("sets of rules, the largest first (after a rule: all that it finds)")
     dot = {"type": "circle", "size": 110, "opacity": 1}
