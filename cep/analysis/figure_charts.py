@@ -179,8 +179,8 @@ def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
         best_count = sum(cell.is_on_front for cell in pair.cells)
         best = max(pair.cells, key=_f1)
         text = (
-            f"F1 of {pair.rule} by {pair.params[0]} and {pair.params[1]}: {len(rows)} settings, {best_count} on the front. "
-            f"The best is {_f1(best):.2f} at {best.values[0]:.12g} and {best.values[1]:.12g}."
+            f"F1 of {pair.rule} by {pair.params[0]} and {pair.params[1]}: {len(rows)} settings, {best_count} on the "
+            f"front. The best is {_f1(best):.2f} at {best.values[0]:.12g} and {best.values[1]:.12g}."
         )
         first, second = map(in_unit, pair.params, pair.units)
         y = axis("y", second, "ordinal", sort="descending")

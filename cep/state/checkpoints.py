@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published checkpoint. Units: bytes. `copied` counts the files that the target did not have.
+    """The figures of a published checkpoint. Units: bytes. The copied files are those that the target did not have.
 
     `is_tidy` is False if older checkpoints could not be removed. The next checkpoint tries again.
     """
@@ -74,7 +74,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The newest whole checkpoint: a store directory for each part, and why newer checkpoints were passed over.
+    """A checkpoint that was copied from a target: a store directory for each part, and why newer ones were refused.
 
     `url` is the target that it came from.
     """
@@ -116,11 +116,11 @@ def payload_bytes(target: Target, number: int) -> bytes:
 
 
 def restore(target: Target, folder: Path) -> Restored | None:
-    """Bring the newest whole checkpoint into the new directory `folder`. Return None if none was ever published.
+    """Copy the newest undamaged checkpoint into the new directory `folder`. Return None if none was ever published.
 
-    Every file is verified. A checkpoint with a damaged or missing file is passed over for the one before it.
-    Raises: StateCorruptError if no checkpoint is whole, with the reason for each. StoreError if the target cannot be
-    reached, and StateFormatError for a checkpoint of a later build: to go back in time would be wrong in both cases.
+    Every file is verified. A checkpoint with a damaged or missing file is refused, and the one before it is tried.
+    Raises: StateCorruptError if no checkpoint is undamaged, with the reason for each. StoreError if the target cannot
+    be reached, and StateFormatError for a checkpoint of a later build: to go back in time would be wrong in both cases.
     """
     assert not folder.exists(), f"{folder} is in the way"
     refused: list[str] = []
@@ -190,30 +190,30 @@ class Checkpoints(Closing):
     ) -> Future[Published] | None:  # fmt: skip
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
-        When the result is available, the checkpoint is safe. No write to the stores is allowed until this returns. The
+        When the result is available, the checkpoint is safe. Do not write to the stores until this returns. The
         exception is one store, `is_atomic`, in which the state after every write batch may be saved. Then step 1 is
         done in the background too, and the checkpoint has all batches up to one of them. `beside` names more files on
         the stores' disk that belong to the checkpoint; it is called when the stores are linked. A restore puts them
         into the folder BESIDE. The result raises StoreError if the target refuses. Earlier checkpoints are not touched,
-        and a later one may be tried.
-        Raises: StoreError if the links cannot be made.
+        and a later one may be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
         if len(self._pending) >= CHECKPOINTS_PENDING_MAX:
             return None
         number, self._next = self._next, self._next + 1
-        about = (number, created_ms, tuple(StoredPart(part.name, part.first, part.end) for part in parts))
+        header = (number, created_ms, tuple(StoredPart(part.name, part.first, part.end) for part in parts))
         if is_atomic:
-            copying = self._thread.submit(lambda: self._copy(self._link(number, parts, payload, beside), about))
+            copying = self._thread.submit(lambda: self._copy(self._link(number, parts, payload, beside), header))
         else:
             paths = self._link(number, parts, payload, beside)
-            copying = self._thread.submit(self._copy, paths, about)
+            copying = self._thread.submit(self._copy, paths, header)
         self._pending.append(copying)
         return copying
 
     def _link(
         self, number: int, parts: Sequence[Part], payload: bytes, beside: Callable[[], Sequence[Path]]
     ) -> list[Path]:
+        """Link or write all files of a checkpoint into a work folder (step 1). Return their paths, the payload last."""
         self._on_step(1)
         folder = self._work / str(number)
         try:
@@ -239,8 +239,9 @@ class Checkpoints(Closing):
 
     # ------------------------------------------------------------------------------------ in the background thread
 
-    def _copy(self, paths: Sequence[Path], about: tuple[int, int, tuple[StoredPart, ...]]) -> Published:
-        number, created_ms, parts = about
+    def _copy(self, paths: Sequence[Path], header: tuple[int, int, tuple[StoredPart, ...]]) -> Published:
+        """Copy the files of a checkpoint to the target, write its manifest, remove old checkpoints (steps 2 to 7)."""
+        number, created_ms, parts = header
         folder = paths[-1].parent  # of the payload
         try:
             self._on_step(2)
@@ -284,7 +285,10 @@ class Checkpoints(Closing):
         return copied
 
     def _hashed(self, folder: Path, paths: Sequence[Path]) -> tuple[StoredFile, ...]:
-        """Describe the files. A linked file keeps its inode, so one of the last checkpoint is not read again."""
+        """Compute size and hash of each file.
+
+        A linked file keeps its inode, so a file of the last checkpoint is not read again.
+        """
         hashes: dict[tuple[int, int, int], str] = {}
         files = []
         for path in paths:

@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 20  # written at once; one entry may be larger
 
 
 def write_entries(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
-    """Write the entries in their order; returns how many. Raises: StoreError if the disk takes no more."""
+    """Write entries to a file in blocks, and return their number. Raises: StoreError if the disk takes no more."""
     entries_count = 0
     try:
         with path.open("wb") as file:
@@ -59,7 +59,7 @@ def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _checked(block: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-    """Return a block of whole entries. A file may come from anywhere, with checksums that are right about wrong bytes.
+    """Check that a block has only whole entries. A file of any origin may have right checksums over wrong bytes.
 
     Raises: StateCorruptError.
     """
@@ -86,6 +86,7 @@ def _length(file: BinaryIO, path: Path) -> int:
 
 
 def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Group entries into record batches of about `_BLOCK_BYTES`."""
     keys: list[bytes] = []
     values: list[bytes] = []
     block_bytes = 0

@@ -71,10 +71,10 @@ class Manifest:
 
     @staticmethod
     def from_bytes(data: bytes, name: str, kind: str | None = None) -> Manifest:
-        """Read a manifest and check every field, also its kind if one is given; `name` is for messages.
+        """Parse a manifest and check every field, also its kind if `kind` is set; `name` is for messages.
 
         Raises: StateCorruptError if it is damaged, torn, or has a field that no build writes. StateFormatError if a
-        later build wrote it. A process with a key refuses what is not signed with it (manifest_key.py).
+        later build wrote it. A process with a key refuses a manifest that is not signed with it (manifest_key.py).
         """
         line, _, body = data.partition(b"\n")
         check_first_line(line, body, name)
@@ -140,7 +140,10 @@ def fetch(target: Target, file: StoredFile, into: Path, may_link: bool) -> None:
 
 
 def _checked(fields: dict[str, Any], kind: str | None) -> Manifest:
-    """Return the manifest of these fields. Raises: ValueError, KeyError, TypeError."""
+    """Build the manifest from parsed fields, and check that its names are unique and inside its folder.
+
+    Raises: ValueError, KeyError, TypeError.
+    """
     if kind not in (None, fields["kind"]):
         raise ValueError(f"it is a {fields['kind']}, not a {kind}")
     manifest = Manifest(

@@ -34,7 +34,7 @@ def first_line(body: bytes) -> bytes:
 
 
 def check_first_line(line: bytes, body: bytes, name: str) -> None:
-    """Check the checksum, and the signature if there is a key; `name` is for messages.
+    """Check the checksum of a manifest, and its signature if the process has a key; `name` is for messages.
 
     Raises: StateCorruptError if one does not fit, or is missing; UsageError for an invalid key.
     """
@@ -59,7 +59,7 @@ def fact_signature(fact: str) -> str | None:
 
 
 def check_fact(fact: str, signature: object, name: str) -> None:
-    """Check the signature of a fact if there is a key; `name` is for messages.
+    """Check the signature of a fact if the process has a key; `name` is for messages.
 
     Raises: StateCorruptError if it is missing or does not fit; UsageError for an invalid key.
     """
@@ -77,7 +77,10 @@ def _signature(key: bytes, data: bytes) -> bytes:
 
 
 def _key() -> bytes | None:
-    """Read the key again each time: manifests are rare, and a key should not stay in memory. Raises: UsageError."""
+    """Read the key from the environment or its file, None without one. Raises: UsageError.
+
+    The key is read again each time: manifests are rare, and a key should not stay in memory.
+    """
     text, path = os.environ.get(KEY), os.environ.get(KEY_FILE)
     if text is None and path is None:
         return None

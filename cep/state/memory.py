@@ -86,6 +86,8 @@ class MemoryStore(DurableStore):
 
 
 class _MemorySnapshot(StoreSnapshot):
+    """The entries of a store in memory at one moment."""
+
     def __init__(self, entries: SortedDict) -> None:
         self._entries = entries
 

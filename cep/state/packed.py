@@ -124,18 +124,19 @@ class Shape:
 def pack(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray, shape: Shape
 ) -> tuple[list[bytes], Int64]:
-    """Return the bytes of a page for each part of the state, and the time at which its first run is over.
+    """Encode the keyed state as one page per part.
 
-    `part` int64[K] says for each key its part in [0, P). Times: int64[P], ms UTC. A part without runs is never over
-    (TIME_MS_MAX). The bytes of a part without keys mean nothing.
-    Cost: O(state), and less than a microsecond for each part.
+    Return the pages, and the time at which the first run of each expires.
+
+    Shapes: part int64[K] is the part of each key, in [0, P); times int64[P], ms UTC, TIME_MS_MAX for a part without
+    runs. The bytes of a part without keys are meaningless. Cost: O(state), and less than a microsecond for each part.
     """
     order, most = order_of(keyed_state, part, parts_count)
     orders = order.keys, order.runs, order.nodes, order.events
     line, cursor = np.empty(most, np.int64), np.empty(parts_count, np.int64)
-    texts = [(which, *text_buffers(column)) for which, column in _texts(keyed_state, shape)]
+    texts = [(kind, *text_buffers(column)) for kind, column in _texts(keyed_state, shape)]
     events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])
-    starts, over = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64)
+    starts, expiry_ms = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64)
     data = np.empty(_guessed_bytes([len(rows) for rows in orders], texts, parts_count, shape), np.uint8)
     rows = StateRows(
         texts[0][1], read_only(keyed_state.runs), read_only(keyed_state.run_rule), read_only(keyed_state.run_key),
@@ -143,18 +144,18 @@ def pack(
     )  # fmt: skip
     position = 0
     while True:
-        out = PageOutput(over, data, starts, cursor)
+        out = PageOutput(expiry_ms, data, starts, cursor)
         position = write_pages(shape.head, order, rows, shape.texts, line, TIME_MS_MAX, out, position)
         if position == parts_count:
             break
         data = np.concatenate([data[: starts[position]], np.empty(2 * len(data), np.uint8)])  # more room
-    for which, offsets, content in texts:
-        write_texts(content, offsets, order.bounds[which], orders[which], data, cursor)
-    whole = pa.LargeBinaryArray.from_buffers(
+    for kind, offsets, content in texts:
+        write_texts(content, offsets, order.bounds[kind], orders[kind], data, cursor)
+    page_array = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), parts_count, [None, pa.py_buffer(starts), pa.py_buffer(data)]
     )
-    pages: list[bytes] = whole.to_pylist()
-    return pages, over
+    pages: list[bytes] = page_array.to_pylist()
+    return pages, expiry_ms
 
 
 def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
@@ -165,18 +166,21 @@ def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
 
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
-    """Return the events by column: int64[C, E], `offsets` as in `texts`. The first column, the keys, is unset."""
+    """Build the table of events by column, int64[C, E]. The first column, for the keys, stays unset.
+
+    `offsets` are those of the text columns, as in `texts`.
+    """
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
     table[1], table[2] = events.event_type, events.time_ms
-    for number, ends in zip(shape.texts.tolist(), offsets, strict=True):
-        np.subtract(ends[1:], ends[:-1], out=table[number])
-    for number, (name, code) in enumerate(shape.events):
-        column, flags = events.columns[name], _EVENT_FIXED + count + 1 + number
+    for column_number, ends in zip(shape.texts.tolist(), offsets, strict=True):
+        np.subtract(ends[1:], ends[:-1], out=table[column_number])
+    for column_number, (name, code) in enumerate(shape.events):
+        column, flags = events.columns[name], _EVENT_FIXED + count + 1 + column_number
         if code == "t":
             table[flags] = np.asarray(column.is_null()) if column.null_count else 0
         else:
-            table[_EVENT_FIXED + number], table[flags] = slots(column)
+            table[_EVENT_FIXED + column_number], table[flags] = slots(column)
     return table
 
 
@@ -219,22 +223,22 @@ def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
 
 
 def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> KeyedState:
-    """Return the state of pages that have this shape and disjoint keys; its keys are sorted by page.
+    """Decode pages of one shape, with disjoint keys, to one keyed state. Its keys are sorted by page.
 
-    `row_registers` belong to the program that wrote them. Raises: StateCorruptError for inconsistent bytes.
+    `row_registers` belong to the program that wrote the pages. Raises: StateCorruptError for inconsistent bytes.
     """
     reader = _Reader(pages)
     keys_count, runs_count, nodes_count, events_count = reader.pages.bounds[:, -1].tolist()
     runs, raw = np.empty((runs_count, shape.width), np.int64), np.empty((runs_count, shape.width + 2), np.int64)
     run_rule, run_key = np.empty(runs_count, np.int32), np.empty(runs_count, np.int32)
     nodes, event_key = np.empty((nodes_count, NODE_WIDTH), np.int64), np.empty(events_count, np.int32)
-    events, has = np.empty(shape.event_width * events_count, np.int64), np.zeros(shape.event_width, np.uint8)
+    events, has_values = np.empty(shape.event_width * events_count, np.int64), np.zeros(shape.event_width, np.uint8)
     lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
-    rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has, lengths)
+    rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has_values, lengths)
     if not read_rows(reader.pages, row_registers, reader.line, raw, rows, rule_ends):
         raise _torn()
     keys = reader.texts(KEYS, lengths, None)
-    retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has.tolist(), shape)
+    retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has_values.tolist(), shape)
     reader.end()
     return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
 
@@ -244,14 +248,19 @@ def runs_count(pages: Sequence[bytes]) -> int:
     return int(_Reader(pages).pages.bounds[RUNS, -1]) if pages else 0
 
 
-def _retained(reader: _Reader, event_key: Int32, table: Int64, has: Sequence[int], shape: Shape) -> RetainedEvents:
-    """Return the events of all pages. `has` is 0 for a column of their table that is 0 everywhere."""
+def _retained(
+    reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
+) -> RetainedEvents:
+    """Build the events of all pages from their table.
+
+    `has_values` is 0 for a column of the table that is 0 everywhere.
+    """
     count = len(shape.events)
     event_id = reader.texts(EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
     for number, (name, code) in enumerate(shape.events):
         values, flags = table[_EVENT_FIXED + number], _EVENT_FIXED + count + 1 + number
-        nulls = table[flags].astype(bool) if has[flags] else None
+        nulls = table[flags].astype(bool) if has_values[flags] else None
         if code == "t":
             columns[name] = reader.texts(EVENTS, values, nulls)
         elif code == "b":
@@ -262,7 +271,7 @@ def _retained(reader: _Reader, event_key: Int32, table: Int64, has: Sequence[int
 
 
 class _Reader:
-    """A reader of all pages at once, in the order in which `pack` wrote them.
+    """Reads all pages at the same time, column by column, in the order in which `pack` wrote them.
 
     Every method raises StateCorruptError where bytes are missing.
     """
@@ -277,7 +286,7 @@ class _Reader:
         self.line = np.empty(most, np.int64)
 
     def texts(self, which: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
-        """Return the next column of texts, of these lengths: one for each row of a kind."""
+        """Return the next column of texts, one text for each row of the kind `which`. `lengths` are in bytes."""
         size = int(np.add.reduce(lengths))
         if not 0 <= size <= len(self.pages.data):
             raise _torn()

@@ -49,7 +49,7 @@ def layout_json(layout: Layout) -> dict[str, Any]:
 
 
 def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
-    """Return the bytes of the state's runs."""
+    """Encode the runs and their events as bytes, without the histories."""
     events = keyed_state.events
     columns: dict[str, pa.Array] = {
         "runs": pa.array(keyed_state.runs.reshape(-1)),
@@ -72,7 +72,7 @@ def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
 
 
 def decode_page(data: bytes) -> KeyedState:
-    """Return the KeyedState in a page's bytes, without histories.
+    """Decode the bytes of `encode_page` to a KeyedState without histories.
 
     Raises: StateFormatError for another page or block format, StateCorruptError for bytes that fail their checksum.
     """

@@ -47,7 +47,7 @@ class StoredPast:
 
 
 def encode_head(histories: Histories) -> bytes:
-    """Return the bytes of a head, whose segments are stored already."""
+    """Encode the head of a page of histories: pinned events, tallies, and references to its stored segments."""
     pinned, segments = histories.pinned, histories.segments
     places = [segment.stored for segment in segments]
     assert all(places), "segments are written before their head"
@@ -82,7 +82,7 @@ def encode_head(histories: Histories) -> bytes:
 
 
 def decode_head(data: bytes, load: Load) -> Histories:
-    """Return the histories of a head; `load` reads a segment. Raises: as decode_sheet."""
+    """Decode a head to histories; `load` reads a segment when it is needed. Raises: as decode_sheet."""
     about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)
     lists = {
         name: column.to_pylist() if name == "segment_digest" else _numbers(column).tolist()
@@ -90,8 +90,8 @@ def decode_head(data: bytes, load: Load) -> Histories:
         if name.startswith(("segment_", "span_"))
     }
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
-    for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
-        spans[at][code] = count
+    for code, count, segment_index in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
+        spans[segment_index][code] = count
     segments = []
     names = ("panes", "number", "size", "digest", "first", "last", "span", "most")
     facts_of = zip(spans, *(lists[f"segment_{name}"] for name in names), strict=True)
@@ -116,7 +116,7 @@ def decode_head(data: bytes, load: Load) -> Histories:
 
 
 def encode_segment(block: Block) -> bytes:
-    """Return the bytes of a segment's events."""
+    """Encode the events of a segment as bytes."""
     rows = block.rows
     columns: dict[str, pa.Array] = {
         "keys": block.keys,
@@ -145,7 +145,7 @@ def stored_as(number: int, data: bytes) -> StoredSegment:
 def store_segments(
     histories: Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache
 ) -> Histories:
-    """Write the segments that are in memory only by `put(number, bytes)`; return the same histories, all stored."""
+    """Write the segments that are only in memory with `put(number, bytes)`. Return the same histories, all stored."""
     number = max((s.stored.number for s in histories.segments if s.stored), default=-1) + 1
     segments = []
     for segment in histories.segments:
@@ -165,7 +165,7 @@ def digests_of(histories: Histories) -> dict[int, str]:
 
 
 class SegmentCache:
-    """The segments that were read or written last, up to a number of bytes. With None all of them."""
+    """The segments that were read or written last, up to a number of bytes; None: all segments."""
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max
@@ -185,7 +185,7 @@ class SegmentCache:
         return self._blocks[digest]
 
     def put(self, digest: str, block: Block) -> None:
-        """Add a segment; others may have to go."""
+        """Add a segment, and remove the oldest ones if there is no room."""
         if digest in self._blocks:
             return
         self._blocks[digest] = block

@@ -51,7 +51,7 @@ _NOT_OURS = ("LOG", "LOCK")  # files of RocksDB's directory that a reopened stor
 
 
 class RocksMemory:
-    """The bytes that all stores sharing it may hold in memory, write buffers included."""
+    """The memory limit that several stores share, in bytes, with their write buffers."""
 
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         assert 0 < write_buffer_bytes <= cache_bytes, "write buffers are charged to the cache"
@@ -73,7 +73,7 @@ def _default_memory() -> RocksMemory:
 
 @dataclass(frozen=True)
 class RocksSettings:
-    """The way in which a store on disk works. `block_bytes` is the unit that is read and cached."""
+    """The settings of a store on disk. `block_bytes` is the unit that is read and cached."""
 
     memory: RocksMemory = field(default_factory=_default_memory)
     wal: bool = True
@@ -118,7 +118,7 @@ class RocksStore(DurableStore):
     """A RocksDB directory. Close snapshots and exhaust or drop scans before closing it."""
 
     def __init__(self, path: Path, settings: RocksSettings | None = None) -> None:
-        """Open the directory, a checkpoint too, or make a new one.
+        """Open the store in a directory, such as a checkpoint, or create a new one.
 
         Raises: StoreError if another process has it open, StateCorruptError if its files are damaged, or its log ends
         before the last sync.
@@ -313,10 +313,10 @@ class _RocksSnapshot(StoreSnapshot):
 
 
 def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of the range.
+    """Yield the entries of a range in the order of their keys.
 
-    rocksdict's `items` is of no use: it ends without a word at a damaged block, and a bound in its ReadOptions is freed
-    under the running iterator.
+    rocksdict's `items` is not used: it ends silently at a damaged block, and a bound in its ReadOptions is freed under
+    the running iterator.
     """
     try:
         cursor.seek(keys.begin)
@@ -332,7 +332,7 @@ def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes
 
 
 def _translated(error: Exception, path: Path, doing: str) -> CepError:
-    """Return RocksDB's error as one of ours; rocksdict raises a bare Exception for all of them."""
+    """Convert RocksDB's error to one of ours. rocksdict raises a bare Exception for all of them."""
     text = str(error)
     is_damaged = text.startswith("Corruption") or "checksum mismatch" in text
     if is_damaged or (doing == "open" and "No such file" in text):  # a file that others of it name

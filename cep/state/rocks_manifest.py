@@ -23,7 +23,7 @@ _NAME_BYTES_MAX = 4_096
 
 
 def check_manifest(folder: Path) -> None:
-    """Check the list of files that RocksDB would read. A folder without one is a new store.
+    """Check the file in which RocksDB lists its files, before RocksDB reads it. A folder without it is a new store.
 
     Raises: StateCorruptError.
     """

@@ -47,12 +47,11 @@ class Savepoint:
 def write_savepoint(
     target: Target, work: Path, parts: Sequence[Part], payload: bytes, created_ms: int, beside: Sequence[Path] = ()
 ) -> Manifest:
-    """Write all entries of stores that together hold consecutive key groups.
+    """Write all entries of stores as a savepoint. Together the stores have consecutive key groups.
 
     `work` is a new local folder; it holds one key group at a time. `beside` are more files of the savepoint. A store's
-    own entries (keys.STORE_GROUP) are left out.
-
-    Raises: StoreError if a disk is full, or if the target already has a savepoint.
+    own entries (keys.STORE_GROUP) are left out. Raises: StoreError if a disk is full, or if the target already has a
+    savepoint.
     """
     stores = sorted(parts, key=lambda part: part.first)
     assert all(a.end == b.first for a, b in pairwise(stores)), "key groups that no store holds, or two"
@@ -79,7 +78,8 @@ def write_savepoint(
 def open_savepoint(target: Target, work: Path) -> Savepoint:
     """Read the manifest and the payload of a savepoint. `work` is a new local folder.
 
-    Raises: StateCorruptError if it is damaged, not there or not finished; StateFormatError for one of a later build.
+    Raises: StateCorruptError if the savepoint is damaged, missing or unfinished; StateFormatError for one of a later
+    build.
     """
     manifest = Manifest.from_bytes(target.read(NAME), NAME, KIND)
     file = manifest.file(PAYLOAD)
@@ -93,10 +93,12 @@ def open_savepoint(target: Target, work: Path) -> Savepoint:
 
 
 def load_savepoint(savepoint: Savepoint, store: DurableStore, groups: range, work: Path) -> int:
-    """Load these key groups into an empty store; return the number of entries. `work` is a new local folder.
+    """Load some key groups of a savepoint into an empty store.
 
-    Every file is verified before its entries are taken. Raises: StateCorruptError, and the store is then to be thrown
-    away; StoreError.
+    Return the number of entries. `work` is a new local folder.
+
+    Every file is verified before its entries are loaded. Raises: StateCorruptError, and then the store must be deleted;
+    StoreError.
     """
     names = {_file_name(group) for group in groups}
     files = sorted((file for file in savepoint.manifest.files if file.name in names), key=lambda file: file.name)

@@ -41,9 +41,10 @@ def _row(column: pa.Array) -> pa.Array:
 
 
 def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """Invert `encode_sheet`, for one of these formats. Arrays point into `data` if it is not compressed.
+    """Decode the bytes of `encode_sheet` to (description, arrays). Arrays point into `data` if it is not compressed.
 
-    Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
+    `formats` are the versions that are accepted. Raises: StateFormatError for another format, StateCorruptError for
+    bytes that fail their checksum.
     """
     table = decode_table(data)
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))

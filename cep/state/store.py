@@ -31,7 +31,7 @@ class Change(IntEnum):
 
 @dataclass(slots=True)
 class WriteBatch:
-    """Changes in their order, applied as one: all of them or none. An entry is (change, key, value or range's end)."""
+    """Changes that are applied in their order, all of them or none. An entry is (change, key, value or range's end)."""
 
     changes: list[tuple[Change, bytes, bytes]] = field(default_factory=list)
 
@@ -53,7 +53,10 @@ class WriteBatch:
 
 
 class KeyedStore(ABC):
-    """Ordered bytes → bytes. Every method may raise StoreError (disk full, store gone) or StateCorruptError."""
+    """An ordered map from bytes to bytes.
+
+    Every method may raise StoreError (disk full, store gone) or StateCorruptError.
+    """
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -85,7 +88,10 @@ class KeyedStore(ABC):
 
 
 class StoreSnapshot(Closing):
-    """A store as it was at one moment; readable while writes go on. Close it: it keeps old files alive."""
+    """A store as it was at one moment; it can be read while writes go on.
+
+    Close it, because it keeps old files alive.
+    """
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -97,7 +103,7 @@ class StoreSnapshot(Closing):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the snapshot go."""
+        """Release the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ class StoreSizes:
 
 
 class DurableStore(KeyedStore, Closing):
-    """A store of its own, in a directory or in memory."""
+    """A store with its own directory or memory, that can be synced, copied and loaded."""
 
     @abstractmethod
     def snapshot(self) -> StoreSnapshot:

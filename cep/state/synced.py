@@ -21,7 +21,7 @@ _MARK = struct.Struct("<QI")
 
 
 class Synced:
-    """The file in a store's folder. `number` is 0 if the file is missing or damaged."""
+    """The file in a store's folder that notes the last write on disk. `number` is 0 if it is missing or damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -32,7 +32,7 @@ class Synced:
             self.number = number if _checksum(number) == checksum else 0
 
     def write(self, number: int) -> None:
-        """Note that all writes up to this one are on the disk. A full disk leaves the number before."""
+        """Note that all writes up to this one are on the disk. On a full disk the earlier number stays."""
         with suppress(OSError):
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -47,7 +47,7 @@ class Target:
     """
 
     def __init__(self, url: str) -> None:
-        """Name the folder at `url`: a path, or an address of fsspec (`s3://bucket/folder` with s3fs installed).
+        """Open the folder at `url`: a path, or an address of fsspec (`s3://bucket/folder` with s3fs installed).
 
         Raises: StoreError if the protocol is unknown or its package is missing; UsageError for an address with a user,
         a password or a query, which messages would show.
@@ -103,7 +103,7 @@ class Target:
                 self._upload("put_file", str(source), self._path(name), size=source.stat().st_size)
 
     def get(self, name: str, into: Path, size: int, may_link: bool = False) -> None:
-        """Make a local copy of a file of exactly `size` bytes. Pass `may_link` if the copy is never changed.
+        """Copy a file of exactly `size` bytes to the local disk. Pass `may_link` if the copy is never changed.
 
         The files of a target may come from anywhere: a link that leads out of it, a device, a pipe, and a file of
         another size, or of more bytes than the disk has room for, are refused before the copy.
@@ -151,6 +151,7 @@ class Target:
         return Path(os.path.realpath(self._root))
 
     def _get_local(self, name: str, into: Path, size: int, may_link: bool) -> None:
+        """Link or copy a file of a local target."""
         path = Path(self._path(name))
         with open_file(path, self._real_root()) as file:
             opened = os.fstat(file.fileno())
@@ -177,6 +178,7 @@ class Target:
             )
 
     def _create_local(self, path: Path, data: bytes) -> None:
+        """Write a new file to a local target and sync it. Raises: FileExistsError if the name is taken."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + PARTIAL)
         with partial.open("wb") as file:
@@ -191,6 +193,7 @@ class Target:
         sync(path.parent)
 
     def _put_local(self, source: Path, path: Path, may_link: bool) -> None:
+        """Link or copy a file to a local target and sync it, in place of an earlier file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + PARTIAL)
         partial.unlink(missing_ok=True)
@@ -205,6 +208,7 @@ class Target:
 
     @contextmanager
     def _telling(self, doing: str, name: str) -> Iterator[None]:
+        """Convert the errors of a block of file operations to our errors, with the operation and the file's name."""
         try:
             yield
         except StateError:
@@ -231,7 +235,7 @@ class Target:
 
 
 def _linked(source: Path, path: Path) -> bool:
-    """Make one more name for the file; return False across disks, where links are refused, and for a symbolic link.
+    """Create a hard link. Return False across disks, where links are refused, and for a symbolic link.
 
     A second name for a symbolic link would lead out of the folder that it is put into.
     """

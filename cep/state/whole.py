@@ -25,7 +25,7 @@ _KIND = "keyed state"
 
 
 def encode_whole(keyed_state: KeyedState) -> bytes:
-    """Return the bytes. Every segment is read."""
+    """Encode a keyed state with its histories as one value. Every segment is read."""
     written: dict[int, bytes] = {}
     histories = replace(keyed_state.histories, segments=detach_segments(keyed_state.histories.segments))
 
