@@ -72,10 +72,11 @@ class Figures:
 
     `right`, `wrong` and `immature` count alerts. Times are medians in seconds, None if no fraud was found.
     `seconds_to_alert`: from the first event of a fraud to its first alert. `seconds_ahead`: from there to the last
-    event of the fraud. `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each
-    divided among the rules that find it (Shapley's value). A case has the alerts of a key with at most a day between
-    them; it is right if one alert is. `money_after_alert` is the part of `money_found` that comes with the first
-    alert's event or later.
+    event of the fraud.
+
+    `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each divided among the rules
+    that find it (Shapley's value). A case has the alerts of a key with at most a day between them; it is right if one
+    alert is. `money_after_alert` is the part of `money_found` that comes with the first alert's event or later.
     """
 
     rule: str
