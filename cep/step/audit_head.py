@@ -24,7 +24,7 @@ def head_values(head: Head) -> dict[str, Any]:
 
 
 def read_head(values: object, place: str) -> Head:
-    """Read the values of `head_values`, and check the signature if there is a key; `place` is for messages.
+    """Parse the values of `head_values`, and check the signature if the process has a key; `place` is for messages.
 
     Raises: StateCorruptError, UsageError.
     """

@@ -43,21 +43,21 @@ def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
 
 
 def bounded_equals(dead_letters: Sequence[bytes], counters: Counter[str]) -> Sequence[bytes]:
-    """Leave out the letters after so many equal ones, and count them.
+    """Remove dead letters beyond a number of equal ones, and count the removed letters.
 
     A packed file of some kilobytes can have a million equal rows. Their letters would fill the disk.
     """
     if len(dead_letters) <= EQUAL_LETTERS_MAX:
         return dead_letters
     counts: Counter[bytes] = Counter()
-    some: list[bytes] = []
+    remaining: list[bytes] = []
     for letter in dead_letters:
         counts[letter] += 1
         if counts[letter] <= EQUAL_LETTERS_MAX:
-            some.append(letter)
-    if len(some) < len(dead_letters):
-        counters["letters_left_out"] += len(dead_letters) - len(some)
-    return some
+            remaining.append(letter)
+    if len(remaining) < len(dead_letters):
+        counters["letters_left_out"] += len(dead_letters) - len(remaining)
+    return remaining
 
 
 def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) -> list[bytes]:
@@ -69,23 +69,23 @@ def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) ->
 def split_late(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, output: MatchOutput
 ) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-    """Split off the late events. A late event is counted once, not once for each key.
+    """Separate late events from the others. A late event is counted once, and not once for each key.
 
     Returns: the other events by number of their key domain, and a description of each late event for its dead letter.
     """
     late: list[dict[str, Any]] = []
-    fresh: dict[int, EventBatch] = {}
+    on_time: dict[int, EventBatch] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
         if np.count_nonzero(batch.time_ms < watermark_ms):
             is_on_time = batch.time_ms >= watermark_ms
-            behind = batch.take(~is_on_time)
-            late += describe(job, number, behind)
-            output.counters["late_events"] += count_once(job, number, behind)
+            late_batch = batch.take(~is_on_time)
+            late += describe(job, number, late_batch)
+            output.counters["late_events"] += count_once(job, number, late_batch)
             batch = batch.take(is_on_time)
         if len(batch):
-            fresh[number] = batch
-    return fresh, late
+            on_time[number] = batch
+    return on_time, late
 
 
 def event_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
@@ -94,7 +94,7 @@ def event_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
 
 
 def evicted_dead_letters(evicted: Iterable[Evicted]) -> list[bytes]:
-    """Return a letter for each rule and key that has lost partial matches to a limit, which hints at an attack."""
+    """Write a dead letter for each rule and key that lost partial matches to a limit, which may be an attack."""
     reason = (
         "the key has more partial matches than the limit, and the oldest were dropped: what they waited for gives no "
         "alert; look at the events of the key, and make the first step of the rule narrower or its window shorter"
@@ -139,7 +139,7 @@ def is_counted(job: Job, number: int, batch: EventBatch) -> NDArray[np.bool_]:
 
 
 def describe(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
-    """Describe events that are set aside for their dead letters."""
+    """Describe events that are set aside, for their dead letters."""
     names = [e.name for e in job.schema.event_types]
     domain = ",".join(job.domains[number])
     return [

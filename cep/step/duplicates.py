@@ -71,28 +71,29 @@ def prepare(job: Job, decoded: E) -> E:
 def drop_duplicates(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen_ids: SeenIds, output: MatchOutput
 ) -> tuple[Mapping[int, Sequence[EventBatch]], Letters]:
-    """Leave out the events whose id came before, late ones among them.
+    """Remove the events whose id came before, also late ones.
 
-    `watermark_ms` is the one that the micro-batch begins with. A job with `dedup_ms` of 0 does not look for duplicates.
-    Returns: the others by number of their key domain, and a description of each reused id for its dead letter.
+    `watermark_ms` is the watermark at the start of the micro-batch. A job with `dedup_ms` of 0 does not look for
+    duplicates. Returns: the other events by number of their key domain, and a description of each reused id for its
+    dead letter.
     """
     letters: Letters = []
     if job.dedup_ms == 0:
         return batches, letters
     oldest = oldest_bucket(watermark_ms, job.dedup_ms)
-    fresh: dict[int, Sequence[EventBatch]] = {}
+    unique_events: dict[int, Sequence[EventBatch]] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
         buckets, verdicts = time_buckets(batch, job.dedup_ms), np.zeros(len(batch), np.uint8)
         for bucket in _distinct(buckets):
             if bucket >= oldest:
                 rows = np.flatnonzero(buckets == bucket)
-                here = batch if len(rows) == len(batch) else _identities(batch, rows)
-                ids = event_ids(here, seen_ids.secrets(number, bucket, here.key))
-                verdicts[rows] = seen_ids.take(number, bucket, ids, here.key)
-        fresh[number] = [_settled(job, number, batch, verdicts, (output, letters))]
+                bucket_events = batch if len(rows) == len(batch) else _identities(batch, rows)
+                ids = event_ids(bucket_events, seen_ids.secrets(number, bucket, bucket_events.key))
+                verdicts[rows] = seen_ids.take(number, bucket, ids, bucket_events.key)
+        unique_events[number] = [_settled(job, number, batch, verdicts, (output, letters))]
     seen_ids.forget(oldest)
-    return fresh, letters
+    return unique_events, letters
 
 
 def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: MatchOutput) -> tuple[EventBatch, Letters]:
@@ -112,9 +113,9 @@ def without_repeats(job: Job, batch: EventBatch) -> tuple[EventBatch, Letters]:
 
 
 def first_rows(job: Job, events: Decoded) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Judge the events of a finite history by the earlier ones.
+    """Find repeated events in a finite history: judge each event by the events before it.
 
-    Returns: the verdict on each event uint8[N], and the row of the first event of its id int64[N].
+    Returns: the verdict on each event uint8[N], and the row of the first event with its id int64[N].
     """
     rows, verdicts = np.arange(len(events)), np.full(len(events), NEW, np.uint8)
     if not job.dedup_ms:
@@ -137,7 +138,7 @@ def reused_letters(events: Decoded) -> Letters:
 def _settled(
     job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], outcome: tuple[MatchOutput, Letters]
 ) -> EventBatch:
-    """Count and describe the events that came before; return the others without digests."""
+    """Count and describe the repeated events of a batch. Return the new ones, without digests."""
     if np.count_nonzero(verdicts):
         output, letters = outcome
         output.counters["duplicates"] += count_once(job, number, batch.take(verdicts == SAME))

@@ -116,9 +116,12 @@ class PartitionTime(NamedTuple):
         )
 
     def at(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
-        """Count event times that the clock has reached, and the times beyond if there is no backlog, or at the end.
+        """Return the time of the partition at the clock `now_ms`.
 
-        A clock that went back restarts the count of idleness.
+        Event times ahead of the clock count once it reaches them.
+
+        Times beyond count when there is no backlog, or at the end. A clock that went back restarts the count of
+        idleness.
         """
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
         if time.ahead_first_ms <= now_ms:  # almost never
@@ -153,9 +156,9 @@ def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[Any]]:
 
 
 def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
-    """Return how far a partition was read, in which there were events of these times: int64[N].
+    """Return how far a partition was read, from the times of its new events, int64[N].
 
-    `ahead_ms`: how far ahead of the clock an event may be; None: as far as it likes, and the clock does not count.
+    `ahead_ms`: how far ahead of the clock an event may be; None: without a limit, and the clock does not count.
     """
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
@@ -170,7 +173,7 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
 
 
 def _support(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Divide records by their times into some parts, latest first: how many there are, and the time that all reach."""
+    """Divide records by their times into a few parts, the latest first. Return (count, earliest time) of each part."""
     count = len(time_ms)
     if count >= SUPPORT_RECORDS_MIN:  # of many records only the latest parts are asked for
         share = count // SUPPORT_SHARE + 1
@@ -204,10 +207,10 @@ def _folded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TimesRead:
-    """The times up to which partitions were read, the time of the earliest event (TIME_MS_MAX without one), and the
-    clock.
+    """The readings of a micro-batch: the time of each partition, the time of the earliest event, and the clock.
 
-    is_end: the job ends where all that is there has been read, and waits for no partition.
+    first_ms is TIME_MS_MAX without an event. is_end: the job ends when it has read all records, and waits for no
+    partition.
     """
 
     partitions: Mapping[str, PartitionTime]
@@ -224,7 +227,7 @@ class TimesRead:
         return TimesRead(times_from_json(partitions), *rest)
 
     def joined(self, other: TimesRead) -> TimesRead:
-        """Join the readings of two tasks."""
+        """Combine the readings of two tasks."""
         partitions = dict(self.partitions)
         for name, time in other.partitions.items():
             partitions[name] = partitions[name].joined(time) if name in partitions else time
@@ -253,11 +256,11 @@ def merge_times(
     before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = TIME_MS_MIN,
     ahead_ms: int | None = None,
 ) -> PartitionTimes:  # fmt: skip
-    """Add a reading to the earlier times. Times only grow, and the last reading decides whether records are unread.
+    """Add a reading to the earlier times of the partitions. Times only grow.
 
-    A partition is active if it is or was behind, or is new, and otherwise as far as its events move its time. An event
-    before `watermark_ms` is late and does not count. If all partitions were idle for `idle_ms`, and one has new
-    records, all count as active. At the end no partition is active.
+    The last reading decides whether records are unread. A partition is active if it is or was behind, or is new, and
+    otherwise as far as its events move its time. An event before `watermark_ms` is late and does not count. If all
+    partitions were idle for `idle_ms`, and one has new records, all count as active. At the end no partition is active.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, TIME_MS_MIN + 1)
     after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}

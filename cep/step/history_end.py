@@ -19,7 +19,7 @@ from cep.step.job import Job
 
 
 def watermark_at_end(job: Job, last_ms: int, now_ms: int, cut_ms: int | None = None) -> int:
-    """Return the watermark at the end of a history whose last event has the time `last_ms` (TIME_MS_MIN: no event).
+    """Return the watermark at the end of a history whose last event is at `last_ms` (TIME_MS_MIN: no event).
 
     A window covers the times before its deadline. So all windows whose deadline is at or before the last event are
     certain: no later event of the history can have an earlier time. `now_ms` is the clock, which no watermark passes

@@ -99,7 +99,7 @@ class Job:
         rulebook.trust, rulebook.is_audited = self.trust, self.is_audited
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job as JSON can hold it."""
+        """Convert the job to JSON values."""
         return {
             "event_types": self.schema.to_json(),
             "key_domains": [list(domain) for domain in self.domains],

@@ -32,10 +32,10 @@ _OF_FIRST_LEVEL = ("late_events", "duplicates", "reused_ids", "events_without_ru
 class LevelTask:
     """The rules and times for matching one level of a micro-batch.
 
-    programs: of this level, by key domain. domains: those with rules at any level. before_ms: the watermark at the
-    start of the micro-batch; earlier events are late. watermark_ms: the watermark at its end. due_ms: events before it
-    may be matched. since_ms: the job has seen all events from then on. last_event: the last one that was matched at
-    `before_ms`, if others of that time may come.
+    programs: of this level, by key domain. domains: the domains with rules at any level. before_ms: the watermark at
+    the start of the micro-batch; earlier events are late. watermark_ms: the watermark at its end. due_ms: events before
+    it may be matched. since_ms: the job has seen all events from then on. last_event: the last event that was matched
+    at `before_ms`, if others of that time may come.
     """
 
     job: Job
@@ -58,7 +58,10 @@ class LevelOutcome:
 
 
 def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
-    """Match the due events of a portion, and process deadlines up to the watermark. Raises: StateError, StoreError."""
+    """Match the events of a portion whose time has come, and process deadlines up to the watermark.
+
+    Events that are repeated or late are set aside. Raises: StateError, StoreError.
+    """
     output = MatchOutput(since_ms=task.since_ms)
     aside: list[dict[str, Any]] = []
     due_batches: dict[int, list[EventBatch]] = {}
@@ -66,15 +69,15 @@ def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
         # 4 duplicates
         new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
         # 5 late
-        fresh, late = split_late(task.job, new, task.before_ms, output)
+        on_time, late = split_late(task.job, new, task.before_ms, output)
         aside += [*reused, *late]
         # 6 due
         if task.last_event is not None:
-            for number, batch in fresh.items():
+            for number, batch in on_time.items():
                 ties = out_of_order(batch, task.before_ms, task.last_event)
                 if len(ties):
                     output.counters["ties_out_of_order"] += count_once(task.job, number, batch.take(ties))
-        for number, batch in _due_events(task, arrivals, fresh).items():
+        for number, batch in _due_events(task, arrivals, on_time).items():
             due_batches.setdefault(number, []).append(batch)
     # 7 match
     _match_domains(task, portion.ports, due_batches, output)

@@ -34,7 +34,7 @@ Keys = dict[str, list[str]]  # by the fields of the key domain, as "card_id"
 def keys_of_flawed(
     decoded: Decoded, domains: Sequence[Sequence[str]], batches: Sequence[EventBatch]
 ) -> dict[tuple[str, int], Keys]:
-    """Return the keys of each event with unreadable values, by the id and the time of the event."""
+    """Return the keys of each event that has unreadable values, by the event's id and time."""
     flawed = {(poison.event_id, poison.time_ms) for poison in decoded.poison if poison.bad_values}
     keys: dict[tuple[str, int], Keys] = {event: {} for event in flawed}
     if not flawed:
@@ -87,9 +87,9 @@ def marks_from_bytes(data: bytes) -> Marks:
 def with_marks(
     alerts: pa.Table, keys: Mapping[tuple[str, int], str], marks: Marks, last_alerts: LastAlerts | None = None
 ) -> pa.Table:
-    """Set `flawed` in the alerts whose key has a mark. `keys` are the key fields of each rule and version.
+    """Set the column `flawed` of alerts whose key had an event with unreadable values near that time.
 
-    `last_alerts` has the marks of micro-batches before this one.
+    `keys` are the key fields of each rule and version. `last_alerts` has the marks of micro-batches before this one.
     Cost: nothing without marks, otherwise a look-up for each alert.
     """
     has_marks = last_alerts is not None and last_alerts.marks_count > 0
@@ -109,7 +109,10 @@ def with_marks(
 
 
 def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:
-    """Add marks to the last alerts of a job. Return how many keys found no room."""
+    """Store marks in the last alerts of a job.
+
+    Return how many keys were left out, because the marks are at their limit.
+    """
     lost_count = 0
     for name_key, times in marks.items():
         mark = last_alerts.last.get(name_key)

@@ -26,7 +26,7 @@ from cep.step.counters import add_counts
 
 @dataclass(slots=True)
 class MatchOutput:
-    """The output of matching over key domains: alerts, counters by name, and derived events.
+    """The results of matching: alerts, counters by name, and derived events.
 
     `since_ms` is an input: the job has seen all events from then on; TIME_MS_MIN if that is unknown. `evicted` has the
     keys that lost partial matches to a limit. `made`, if requested, has the matches of derived events, as their alerts.
@@ -48,12 +48,11 @@ def match_events(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput, *,
     is_end: bool = False,
 ) -> KeyedState:  # fmt: skip
-    """Advance one key domain, add its alerts and counters to `output` and return the new keyed state.
+    """Match the events of one key domain, add the results to `output`, and return the new keyed state.
 
-    `is_end`: no event follows the batch, so the new keyed state is empty.
-
-    Where a version takes over the runs of the one before, the events before and after that time are matched one after
-    the other. Once an event at or after it is here, no earlier one will come.
+    `is_end`: no event follows the batch, so the new keyed state is empty. Where a version takes over the runs of the
+    previous version, the events before and after that time are matched one after the other. Once an event at or after
+    that time has arrived, no earlier event will come.
     """
     for change_ms, giver, taker in program.handovers:
         if watermark_ms < change_ms and not (len(batch) and int(batch.time_ms.max()) >= change_ms):
@@ -71,6 +70,7 @@ def _advanced(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput, *,
     is_end: bool = False,
 ) -> KeyedState:  # fmt: skip
+    """Match events without a handover between versions. Return the new keyed state."""
     for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms, is_end=is_end):
         keyed_state = advanced.keyed_state
         add_counts(output.counters, advanced.counters)

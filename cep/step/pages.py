@@ -91,32 +91,34 @@ class SinglePages(ABC):
 def match_pages(
     pages: DomainPages, program: Program, batch: EventBatch, watermark_ms: int, output: MatchOutput
 ) -> None:
-    """Read the touched and the due pages of a domain, advance them together, put them back.
+    """Read the pages of a domain that have events or deadlines, match their events together, and write them back.
 
-    Adds to `output`; its counter `runs` says how many more runs are open now. Raises: StateError.
+    Adds to `output`; its counter `runs` is the change in the number of open runs. Raises: StateError.
     """
     plan = program.histories
-    reached = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
-    for slot in sorted(set(pages.pasts.stored(watermark_ms if plan is not None else TIME_MS_MAX)).difference(reached)):
+    history_slots = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
+    for slot in sorted(
+        set(pages.pasts.stored(watermark_ms if plan is not None else TIME_MS_MAX)).difference(history_slots)
+    ):
         pages.pasts.remove(slot)
     slots = pages.touched(batch.key, watermark_ms)
     if not len(slots):
         return
     taken_state, orphans = pages.take(slots, program)
-    before = empty_state(program) if taken_state is None else taken_state
-    runs_before = orphans + len(before)
+    state_before = empty_state(program) if taken_state is None else taken_state
+    runs_before = orphans + len(state_before)
     if plan is not None:
-        pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in reached])
-        before = replace(before, histories=pasts)
-    after = match_events(program, before, batch, watermark_ms, output)
+        pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in history_slots])
+        state_before = replace(state_before, histories=pasts)
+    state_after = match_events(program, state_before, batch, watermark_ms, output)
     if orphans:
         output.counters["runs_orphaned"] += orphans
-    if len(after) != runs_before:
-        output.counters["runs"] += len(after) - runs_before
-    add_counts(output.counters, open_runs(program, after, before))
-    pages.put(slots, after, program)
-    if plan is not None and reached:
-        _put_back(pages.pasts, reached, after.histories, plan, watermark_ms)
+    if len(state_after) != runs_before:
+        output.counters["runs"] += len(state_after) - runs_before
+    add_counts(output.counters, open_runs(program, state_after, state_before))
+    pages.put(slots, state_after, program)
+    if plan is not None and history_slots:
+        _put_back(pages.pasts, history_slots, state_after.histories, plan, watermark_ms)
 
 
 def open_runs(program: Program, after: KeyedState, before: KeyedState | None = None) -> Counter[str]:

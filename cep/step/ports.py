@@ -36,22 +36,25 @@ T = TypeVar("T")
 
 
 class SeenIds(Protocol):
-    """The ids of events that a runner keeps, by number of the key domain and bucket (duplicates.py)."""
+    """The port to the event ids that a runner keeps, by number of the key domain and time bucket (duplicates.py)."""
 
     def secrets(self, number: int, bucket: int, keys: pa.Array) -> NDArray[np.uint64]:
-        """Return the secret with which the id of an event of each key is hashed: uint64[N, 2], or uint64[1, 2].
+        """Return the secret with which the event id of each key is hashed: uint64[N, 2], or uint64[1, 2] for all.
 
-        Key groups have different ones. A new bucket has new ones; once an id is added, its secret stays as long.
+        Each key group has its own secret. A new bucket gets a new one, and keeps it while it has ids.
         """
 
     def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
-        """Judge ids uint64[2, N] with the content of their events in order of arrival, and store new ones.
+        """Decide for each id whether it is new, and store new ones.
 
-        `keys` are the keys of the events. Returns: NEW, SAME or OTHER for each (kernels/repeats.py): uint8[N].
+        Shapes: ids uint64[2, N] with the content of their events.
+
+        The events are in order of arrival; `keys` are their keys. Returns: NEW, SAME or OTHER for each
+        (kernels/repeats.py): uint8[N].
         """
 
     def forget(self, oldest: int) -> None:
-        """Drop the buckets before this one, which are never read again."""
+        """Drop the buckets before `oldest`, which are never read again."""
 
 
 class WaitingEvents(Protocol):
@@ -66,26 +69,26 @@ class WaitingEvents(Protocol):
 
 
 class DomainPasts(Protocol):
-    """The histories of one key domain in some key groups. A slot is the number of a page of them."""
+    """The port to the histories of one key domain in some key groups. A slot is the number of a page of them."""
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         """Return the slot of each key's histories: int64[N]. It may differ from the slot of its runs."""
 
     def stored(self, watermark_ms: int) -> list[int]:
-        """Return the slots whose histories are all over at the watermark."""
+        """Return the slots whose histories have all expired at the watermark."""
 
     def read(self, slot: int) -> Histories:
         """Return the histories of a slot; an absent slot has empty ones. Raises: StateError."""
 
     def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        """Replace the histories that were read; all of them are over at `over_ms`."""
+        """Replace the histories that were read. All of them expire at `over_ms` at the latest."""
 
     def remove(self, slot: int) -> None:
         """Forget the histories of a slot, if there are any."""
 
 
 class DomainPages(Protocol):
-    """The pages of one key domain in some key groups. A slot is the number of a page among them."""
+    """The port to the pages of one key domain in some key groups. A slot is the number of a page among them."""
 
     @property
     def pasts(self) -> DomainPasts:
@@ -98,17 +101,17 @@ class DomainPages(Protocol):
         """Return the slots of these keys and the slots that are due at the watermark, ascending, each once."""
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        """Join the pages of these slots and migrate them to `program`.
+        """Read the pages of these slots as one keyed state of `program`.
 
         Returns: (the runs, how many belong to no rule of the program); (None, 0) if none of the slots has a page.
         Raises: StateError.
         """
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
-        """Replace the pages of these slots with the runs of these keys; an empty page is removed."""
+        """Write runs back to the pages of these slots; an empty page is removed."""
 
     def drop(self) -> int:
-        """Remove all pages and return how many runs were in them. Raises: StateError."""
+        """Remove all pages and return the number of their runs. Raises: StateError."""
 
 
 class ArrivalPorts(Protocol):
@@ -124,9 +127,9 @@ class ArrivalPorts(Protocol):
 
 
 class LevelPorts(Protocol):
-    """The keyed state of some key groups at one level.
+    """The port to the keyed state of some key groups at one level.
 
-    Their arrivals may be kept in several parts, their pages are matched together.
+    Their arrivals may be kept in several parts; their pages are matched together.
     """
 
     @property
@@ -147,7 +150,7 @@ class Portion:
 
 
 class Ports(Protocol):
-    """The questions of a micro-batch to a runner."""
+    """The interface through which a micro-batch reaches its runner: rules, programs, levels and key groups."""
 
     @property
     def rules(self) -> JobRules:
@@ -164,6 +167,6 @@ class Ports(Protocol):
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
         """Divide the events of a level among its key groups and call `work` for each portion.
 
-        Portions may be worked on side by side. Events before `due_ms` may be matched. Results come in the order of the
-        key groups.
+        Portions may be processed at the same time. Events before `due_ms` may be matched. Results come in the order of
+        the key groups.
         """

@@ -40,9 +40,10 @@ class InForce:
 
 
 class Programs:
-    """Compiled programs by rulebook and event types.
+    """The compiled programs of a process, cached by rulebook and event types.
 
-    A process compiles each once, however many key groups ask, and however often the lists change that rules ask.
+    A process compiles each rulebook once, however many key groups use it, and however often the lists change that rules
+    use.
     """
 
     def __init__(self) -> None:

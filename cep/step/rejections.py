@@ -34,13 +34,13 @@ _CODES = {"events_ahead": "ahead", "late_events": "late", "reused_ids": "reused_
 
 @dataclass(slots=True)
 class Examples:
-    """The first dead letter of each code and field, of the dead letters that were looked at."""
+    """The first dead letter of each code and field, among the dead letters of a job so far."""
 
     dead_letters: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     looked_count: int = 0
 
     def add(self, dead_letters: Iterable[bytes]) -> None:
-        """Look at the dead letters of a micro-batch or a replay, up to a limit on all of them."""
+        """Add the dead letters of a micro-batch or a replay, up to a limit on all of them."""
         for line in islice(dead_letters, _DEAD_LETTERS_READ_MAX - self.looked_count):
             self.looked_count += 1
             if is_audit(line):
@@ -70,7 +70,7 @@ class Rejections:
 
     @classmethod
     def of(cls, counters: Mapping[str, int], examples: Examples) -> Rejections:
-        """Read the counters of a replay, or of a job so far."""
+        """Summarise the rejected records from the counters of a replay, or of a job so far."""
         by_code: Counter[str] = Counter()
         for name, count in counters.items():
             base, _, label = name.rstrip("]").partition("[")
@@ -78,11 +78,11 @@ class Rejections:
                 by_code[label.partition("@")[0]] += count
             elif base in _CODES:
                 by_code[_CODES[base]] += count
-        aside = sum(count for name, count in counters.items() if name.startswith("poison[") or name in _CODES)
+        set_aside_count = sum(count for name, count in counters.items() if name.startswith("poison[") or name in _CODES)
         # Other dead letters are of refused control records and of suppressed alerts.
         dead_letters = [letter for letter in examples.dead_letters.values() if by_code[letter.get("code", "")]]
         dead_letters.sort(key=lambda letter: -by_code[letter["code"]])
-        count = aside + counters.get(FLAWED_EVENTS, 0)
+        count = set_aside_count + counters.get(FLAWED_EVENTS, 0)
         return cls(counters.get("records", 0), count, by_code, dead_letters[:_REASONS_MAX])
 
     @property
@@ -117,7 +117,7 @@ class Rejections:
         )
 
     def lines(self, limit: str, share_max: float) -> list[str]:
-        """Return the report: a line for each reason, with an example, and the count. Nothing if all is well.
+        """Write the report: a line for each reason, with an example, and the verdict. Empty if no record was rejected.
 
         `limit` names the setting that says how large the share may be.
         """

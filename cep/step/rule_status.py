@@ -25,7 +25,7 @@ _COUNTS = ("applied_count", "ignored_count", "refused_count", "rule_late_ms")  #
 
 
 def rule_status(rulebook: Rulebook) -> dict[str, Any]:
-    """Describe the rules in force, the refusals and their reasons, and the policies of suppression.
+    """Describe the rules in force, the refused rules with their reasons, and the policies of suppression.
 
     Equal rulebooks give equal values.
     """

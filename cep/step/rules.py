@@ -76,10 +76,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """The rules of one job, as a key of caches: the job, and the control records that it begins with.
+    """The rules of one job: the job, and the control records that it begins with. It is a key of caches.
 
-    store: the folder of its rulebooks, if there is one. job_lists: where the entries of its lists are, for a job
-    without such a folder.
+    store: the folder of its rulebooks, if there is one. job_lists: the entries of its lists, for a job without such a
+    folder.
     """
 
     job: Job
@@ -111,7 +111,7 @@ _CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None, int], 
 
 
 def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
-    """Return the rulebook of a digest. Without a digest: the one that a job begins with.
+    """Return the rulebook with a digest, or the one that a job begins with for an empty digest.
 
     Raises: as RulebookStore.get.
     """
@@ -168,12 +168,11 @@ def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
 
 
 def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]], now_ms: int = NO_CLOCK) -> str:
-    """Save one or more control records that one task has read. Return their place, which is sent to the key groups.
+    """Save the control records that one task has read as one file. Return its place, which is sent to the key groups.
 
-    The place also has the clock of the micro-batch, `now_ms`.
-
-    A record is (its place in the order of all, the name of its file or "", bytes). The name decides between two files
-    of one time; a file has one record per line. Raises: SinkError.
+    The place also has the clock of the micro-batch, `now_ms`. A record is (its place in the order of all, the name of
+    its file or "", bytes). The name decides between two files of one time; a file has one record per line. Raises:
+    SinkError.
     """
     ordered: list[bytes] = []
     for _, name, data in sorted(records):
@@ -209,10 +208,10 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
 def change_rules(
     rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, now_ms: int = NO_CLOCK
 ) -> Change:
-    """Apply control records in their order at the clock `now_ms`.
+    """Apply control records to a rulebook, in their order, at the clock `now_ms`.
 
-    `seen_ms`: no later event has been matched, in any key group. The first change of all also has the lines of the
-    audit about the rules that the job begins with.
+    `seen_ms`: no later event has been matched, in any key group. The first change also has the audit lines about the
+    rules that the job begins with.
     """
     latest_ms = rules.job.latest_ms(now_ms)
     key = (rules, before.digest, records, seen_ms, latest_ms)
@@ -334,7 +333,7 @@ def refusal_dead_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
 
 
 def _refused(record: VersionedRecord, outcome: Outcome, data: bytes) -> bytes:
-    """Describe a valid record that was refused: its version, and the problem with its place."""
+    """Write the dead letter of a valid control record that was refused: its version, and the problem with its place."""
     upsert = record.rule if isinstance(record, RollbackRecord) else record
     sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
     more = {

@@ -50,11 +50,11 @@ from cep.step.ties import LastEvent, last_matched
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a job, or of a key group of it, between two micro-batches. The job has seen all events from
-    `since_ms` on, except those before `gap_ms`: an operator has let it go on though some of these may be missing.
+    """The state of a job, or of one of its key groups, between two micro-batches.
 
-    `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has records from before it.
-    `last_event` was matched before events of its millisecond that may still come (ties.py).
+    The job has seen all events from `since_ms` on, except those before `gap_ms`: an operator has let it go on though
+    some of these may be missing. `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has
+    records from before it. `last_event` was matched before events of its millisecond that may still come (ties.py).
     """
 
     rulebook: NamedRulebook
@@ -79,9 +79,9 @@ class MicroBatch:
 class Outcome:
     """The outcome of a micro-batch.
 
-    in_force: the rules that it was matched with; step 8 comes later. refused, rule_counters: the letters of refused
-    control records, and counters of all. They are the same for all key groups of a job, so one of them reports.
-    produced: the events for the next level.
+    in_force: the rules that it was matched with; step 8 comes later. refused, rule_counters: the dead letters of
+    refused control records, and the counters of all control records. They are the same for all key groups of a job, so
+    only one of them reports. produced: the events for the next level.
     """
 
     progress: Progress
@@ -163,6 +163,7 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
 
 
 def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
+    """Return the progress with the times of a reading: partition times, watermark and heartbeat."""
     times = merge_times(progress.times, read, job.idle_ms, before_ms, job.ahead_ms)
     moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     heartbeat_ms = progress.heartbeat_ms

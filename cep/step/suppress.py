@@ -31,10 +31,10 @@ class FilteredAlerts:
 def filter_alerts(
     alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int, marks: Marks = NO_MARKS
 ) -> FilteredAlerts:
-    """Mark the alerts of flawed keys, remove the alerts that the rules suppress, and remember marks and sent alerts.
+    """Remove the alerts that rules suppress, and remember the sent ones. Mark the alerts of keys with flawed events.
 
     alerts: sorted as sort_alerts does. memory: changed in place. watermark_ms: no later micro-batch has an alert before
-    it, so entries that are over by then are forgotten. marks: of the events of this micro-batch.
+    it, so expired entries are forgotten. marks: of the events of this micro-batch.
     """
     if not alerts.num_rows and not marks:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())

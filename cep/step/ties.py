@@ -22,9 +22,10 @@ from cep.kernels.layout import Int64
 
 
 class LastEvent(NamedTuple):
-    """The microseconds and the declared field of the last event that was matched in the millisecond of the watermark.
+    """The position of the last matched event within its millisecond, which is the millisecond of the watermark.
 
-    The last event is the last in the order of events.
+    `us` are its microseconds, `declared` the value of the declared order field. It is the last event in the order of
+    events.
     """
 
     us: int

@@ -25,11 +25,10 @@ from cep.step.rejections import poison_counts
 
 @dataclass(frozen=True, slots=True)
 class ValidEvents:
-    """Events by the number of their key domain, dead letters (JSON), counters by name, and the times of the events.
+    """The valid events of a micro-batch by number of their key domain, and the dead letters (JSON) of the others.
 
-    `marks` are of the keys of events with unreadable values.
-
-    Shape: time_ms int64[N].
+    `counters` are by name. `marks` are of the keys of events with unreadable values. Shape: time_ms int64[N], of all
+    valid events.
     """
 
     batches: tuple[EventBatch, ...]
@@ -50,7 +49,7 @@ class ValidEvents:
 
 
 def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> ValidEvents:
-    """Route each event once to every key domain of the job, and count the results.
+    """Check decoded events, and assign each to its key in every key domain of the job.
 
     `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
     """

@@ -11,7 +11,7 @@ from cep.columnar.batch import EventBatch, concat_batches
 
 
 def split_due(batches: Iterable[EventBatch], bound_ms: int) -> tuple[EventBatch | None, list[EventBatch]]:
-    """Split events: (those before the bound or None, the others in batches that are not empty)."""
+    """Split events at a time: (the events before it or None, batches of the other events)."""
     ready_batches: list[EventBatch] = []
     rest: list[EventBatch] = []
     for batch in batches:
