@@ -36,10 +36,10 @@ def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0)
 
     The money is the money of the frauds found, less the cost of the reviews.
     """
-    rank_of_day = places_of_day(judged)
+    day_position = places_of_day(judged)
     rows: list[dict[str, Any]] = []
     for budget in BUDGETS:
-        is_within = rank_of_day < budget
+        is_within = day_position < budget
         bound = judged.bound_row[is_within[judged.bound_alert]]
         frauds = np.unique(marks.fraud[bound][marks.fraud[bound] >= 0])
         alerts, right = int(is_within.sum()), int(judged.is_right[is_within].sum())

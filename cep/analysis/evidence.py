@@ -106,8 +106,8 @@ def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
     rows[: len(frauds), 0] = 1
     for setting in (0, 1):
-        is_counted = counts_here & (judged.rule == setting)
-        columns = (is_counted, is_counted & ~judged.is_immature, is_counted & judged.is_right)
+        is_here = counts_here & (judged.rule == setting)
+        columns = (is_here, is_here & ~judged.is_immature, is_here & judged.is_right)
         for n, chosen in enumerate(columns):
             rows[:, 1 + 5 * setting + n] = np.bincount(unit_of_alert[chosen], minlength=len(rows))
         found_frauds = np.unique(fraud_number[fraud[hits[judged.rule[judged.bound_alert[hits]] == setting]]])

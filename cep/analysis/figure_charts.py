@@ -158,12 +158,12 @@ def threshold_curves(curves: Sequence[Curve]) -> list[Chart]:
                 "color": colors("figure", names),
             },
         }
-        present_line = {
+        current_line = {
             "mark": {"type": "rule", "strokeDash": [4, 3]},
             "encoding": {"x": {"datum": curve.present, "type": "quantitative"}},
         }
         if rows:
-            charts.append(Chart(f"{curve.rule} by {curve.param}", text, rows, {"layer": [lines, present_line]}))
+            charts.append(Chart(f"{curve.rule} by {curve.param}", text, rows, {"layer": [lines, current_line]}))
     return charts
 
 
@@ -226,12 +226,12 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
                 "color": colors("verdict", _VERDICTS),
             },
         }
-        present_line = {
+        current_line = {
             "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 2},
             "encoding": {"x": {"datum": line.present, "type": "quantitative"}},
         }
         if any(interval.alerts for interval in line.intervals):
-            charts.append(Chart(f"{line.rule}: near {line.param}", text, rows, {"layer": [bars, present_line]}))
+            charts.append(Chart(f"{line.rule}: near {line.param}", text, rows, {"layer": [bars, current_line]}))
     return charts
 
 

@@ -100,32 +100,32 @@ def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
 def _line(bench: Bench, axis: Axis) -> Line | None:
     """Replay the values next to the present value of a parameter. Return the alerts between each two values."""
     present = bench.record.params[axis.name]
-    present_index = next(
-        (present_index for present_index, value in enumerate(axis.values) if number_of(value) == number_of(present)),
+    current_index = next(
+        (current_index for current_index, value in enumerate(axis.values) if number_of(value) == number_of(present)),
         None,
     )
-    if present_index is None:
+    if current_index is None:
         return None
-    nearby_values = axis.values[max(0, present_index - _STEPS) : present_index + _STEPS + 1]
+    nearby_values = axis.values[max(0, current_index - _STEPS) : current_index + _STEPS + 1]
     settings: list[Setting] = [{axis.name: value} for value in nearby_values]
     refused_numbers = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
     settings = [setting for number, setting in enumerate(settings) if number not in refused_numbers]
     unit, size = unit_of(present)
     values = [number_of(setting[axis.name]) / size for setting in settings]
-    present_place = values.index(number_of(present) / size)
+    current_place = values.index(number_of(present) / size)
     intervals, samples, previous_alerts = [], list[Sample](), None
     step = settings_at_once(bench, [settings[0], settings[-1]])
     for number, alerts in enumerate(_seen(bench, settings, step)):
         if previous_alerts is not None:
             lost = np.flatnonzero(~np.isin(previous_alerts.identity, alerts.identity))
-            limits = (values[number - 1], values[number], number > present_place)
+            limits = (values[number - 1], values[number], number > current_place)
             intervals.append(Interval(*limits, *_verdicts(previous_alerts, lost)))
-            if number in (present_place, present_place + 1):
+            if number in (current_place, current_place + 1):
                 samples += _samples(previous_alerts, lost, limits)
         previous_alerts = alerts
     assert previous_alerts is not None, "the present value is among them"
     further = len(previous_alerts.identity)
-    return Line(bench.record.id, axis.name, unit, values[present_place], tuple(intervals), further, tuple(samples))
+    return Line(bench.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
 
 
 def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:

@@ -65,13 +65,13 @@ def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: floa
 def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) -> Tallied:
     """Return all carried tallies as they are at `clock_ms`. A key has `per_key` events on average."""
     tallied = {history.tally: history for history in plan.histories if call.windows.is_tallied(history)}
-    numbers_by_identity = {
+    single_numbers = {
         h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)
     }
     by_key: dict[str, Int64] = {}
     by_sub_key: dict[str, SubTallies] = {}
     crowded = set()
-    for name, history in [*tallied.items(), *numbers_by_identity.items()]:
+    for name, history in [*tallied.items(), *single_numbers.items()]:
         carry = kind_of(history).carry(call, history, clock_ms)
         entries = carry.by_sub_key.get(name)
         if not carry.is_exact or (entries is not None and _are_many(entries, per_key)):

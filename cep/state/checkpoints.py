@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The figures of a published checkpoint. Units: bytes. The copied files are those that the target did not have.
+    """The figures of a published checkpoint. Units: bytes. The copied files are the files that the target did not have.
 
     `is_tidy` is False if older checkpoints could not be removed. The next checkpoint tries again.
     """

@@ -168,7 +168,7 @@ def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
     """Build the table of events by column, int64[C, E]. The first column, for the keys, stays unset.
 
-    `offsets` are those of the text columns, as in `texts`.
+    `offsets` belong to the text columns, as in `texts`.
     """
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)

@@ -43,7 +43,7 @@ _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Target:
     """A folder of flat names, `files/ab12` and the like.
 
-    Every method may raise StoreError; those that read raise StateCorruptError if the file is gone or its disk fails.
+    Every method may raise StoreError; methods that read raise StateCorruptError if the file is gone or its disk fails.
     """
 
     def __init__(self, url: str) -> None:

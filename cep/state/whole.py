@@ -1,6 +1,6 @@
 """A whole KeyedState, runs and histories, as one block that can be read without a store.
 
-    page | head | segments, each with its number        sheets.py; the parts are those of pages.py and past.py
+    page | head | segments, each with its number        sheets.py; the parts are from pages.py and past.py
 
 A job's state moves to another job in this form. A running job stores the parts separately.
 Tested by: tests/state/test_past.py

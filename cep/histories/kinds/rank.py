@@ -67,15 +67,15 @@ def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -
     key = call.table.key[call.new_rows][windows.events]
     moves = call.windows.moves(history, None)
     ordered = sortable(moves.values, type_)
-    counts, values_at_rank = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
+    counts, chosen_values = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
     whole_windows, in_bands = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
     lows, highs = windows.lows[whole_windows], windows.highs[whole_windows]
-    counts[whole_windows], values_at_rank[whole_windows] = highs - lows, of_rank(ordered, history.percent, lows, highs)
+    counts[whole_windows], chosen_values[whole_windows] = highs - lows, of_rank(ordered, history.percent, lows, highs)
     windows_in_bands = key[in_bands], windows.lows[in_bands], windows.highs[in_bands]
-    counts[in_bands], values_at_rank[in_bands] = ranked(
+    counts[in_bands], chosen_values[in_bands] = ranked(
         bands, replace(moves, values=ordered), history.percent, windows_in_bands
     )
-    return counts, values_at_rank
+    return counts, chosen_values
 
 
 def _type(history: HistoryColumn) -> Type:
