@@ -65,9 +65,7 @@ def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: floa
 def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) -> Tallied:
     """Return all carried tallies as they are at `clock_ms`. A key has `per_key` events on average."""
     tallied = {history.tally: history for history in plan.histories if call.windows.is_tallied(history)}
-    single_numbers = {
-        h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)
-    }
+    single_numbers = {h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)}
     by_key: dict[str, Int64] = {}
     by_sub_key: dict[str, SubTallies] = {}
     crowded = set()
