@@ -76,8 +76,8 @@ class OnSpark:
 
     def replay(self, job: Job, rulebook: Rulebook, path: Path) -> Replayed:
         """Match the events of a file."""
-        events, values_column = read_events(self._spark, path)
-        return replay(job, rulebook, events, values_column, self._cores)
+        events = read_events(self._spark, path)
+        return replay(job, rulebook, events, self._cores)
 
     def close(self) -> None:
         """Stop Spark."""

@@ -36,7 +36,7 @@ def run(spark: SparkSession, path: Path, rules: list[UpsertRecord], cores: int) 
     """Replay a file once."""
     deployment = deploy(rules)
     job = Job(deployment.schema, deployment.key_domains)
-    return replay(job, deployment.rulebook, *read_events(spark, path), cores)
+    return replay(job, deployment.rulebook, read_events(spark, path), cores)
 
 
 def measured(spark: SparkSession, title: str, path: Path, rules: list[UpsertRecord], cores: int) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def test_a_replay_on_spark(spark: SparkSession, tmp_path: Path) -> None:
 
     corpus = CorpusJob.of(ENDED)
     events = read_events(spark, corpus.write_history(tmp_path))
-    alerts = replay(corpus.job, corpus.deployment.rulebook, *events, 2).alerts
+    alerts = replay(corpus.job, corpus.deployment.rulebook, events, 2).alerts
     assert differences(ENDED, of_alerts(ENDED, alerts)) == []
 
 

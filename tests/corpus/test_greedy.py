@@ -30,6 +30,6 @@ def test_a_replay_on_spark_finds_what_the_oracle_finds(spark: SparkSession, tmp_
     cases = [greedy_case(seed) for seed in range(ON_SPARK)]
     corpus = CorpusJob.of(cases)
     events = read_events(spark, corpus.write_history(tmp_path))
-    answers = of_alerts(cases, replay(corpus.job, corpus.deployment.rulebook, *events, 2).alerts)
+    answers = of_alerts(cases, replay(corpus.job, corpus.deployment.rulebook, events, 2).alerts)
     assert answers == by_embedded_replay(cases, tmp_path)
     assert [case.name for case in cases if answers[case.id] != by_oracle(case).sorted()] == []

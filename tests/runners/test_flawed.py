@@ -106,7 +106,7 @@ def test_a_job_marks_the_alerts_of_a_replay(size: int, tmp_path: Path) -> None:
 def test_spark_marks_the_alerts_of_a_replay(spark: SparkSession, tmp_path: Path) -> None:
     expected_lines = sorted(json_lines(replayed(tmp_path).alerts))
     job = make_job()
-    theirs = on_spark.replay(job, deploy([RULE]).rulebook, *on_spark.read_events(spark, tmp_path / "history.jsonl"), 2)
+    theirs = on_spark.replay(job, deploy([RULE]).rulebook, on_spark.read_events(spark, tmp_path / "history.jsonl"), 2)
     assert sorted(json_lines(theirs.alerts)) == expected_lines
     status = rule_status(deploy([RULE]).rulebook)
     live, lines = LiveRun(spark, tmp_path / "live", job, (RULE.to_json(),), status=status), history()

@@ -68,7 +68,7 @@ def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[s
     # The live jobs of the tests get a watermark at the end of time, and so does the replay.
     batch = replace(job, lateness_ms=0, to_the_end=True)
     replayed = embedded.replay(batch, deployed.rulebook, read_pieces(history, job.schema), 2)
-    theirs = on_spark.replay(batch, deployed.rulebook, *on_spark.read_events(spark, history), 2)
+    theirs = on_spark.replay(batch, deployed.rulebook, on_spark.read_events(spark, history), 2)
     return {
         "replay": (sent(replayed.alerts), replayed.counters),
         "replay on Spark": (sent(theirs.alerts), theirs.counters),

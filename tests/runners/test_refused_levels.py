@@ -167,6 +167,6 @@ def test_on_spark_the_same(spark: SparkSession, tmp_path: Path) -> None:
     assert live.letters == [orjson.loads(letter) for letter in refusal_dead_letters(deployed.refused)]
     assert sorted(live.alerts()) == replayed(job, deployed, lines, tmp_path)
     path = tmp_path / "history.jsonl"
-    events, column = read_events(spark, path)
+    events = read_events(spark, path)
     replay_job = Job(job.schema, deployed.key_domains)
-    assert sorted(json_lines(replay(replay_job, deployed.rulebook, events, column, 2).alerts)) == sorted(live.alerts())
+    assert sorted(json_lines(replay(replay_job, deployed.rulebook, events, 2).alerts)) == sorted(live.alerts())

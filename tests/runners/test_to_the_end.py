@@ -175,6 +175,6 @@ def test_a_history_is_cut_anywhere_on_spark(first: int, tmp_path: Path, spark: S
     from cep.runners.spark.replay import read_events, replay  # noqa: PLC0415 the other tests need no Spark
 
     def on_spark(job: Job, deployment: Deployment, path: Path) -> Replayed:
-        return replay(job, deployment.rulebook, *read_events(spark, path), 2)
+        return replay(job, deployment.rulebook, read_events(spark, path), 2)
 
     check_seeds(first, 3 if first else 2, tmp_path, on_spark, continues=False)

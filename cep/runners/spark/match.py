@@ -1,50 +1,84 @@
-"""Rules and a user's Spark DataFrame → a DataFrame of alerts, which Spark plans and runs with the rest of a query.
+"""The batch job: events of a finite history → its alerts, level by level, in one plan of Spark.
 
-    events ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance to the last event ──▶ suppress ─▶ alerts
+    events ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the last event ─▶ suppress ─▶ alerts
                                         ▲                          │
-                                        └──── produced events ─────┘ level by level
+                                        └──── produced events ─────┘ level by level (rulebook/levels.py)
 
-It is the replay of replay.py without its session and its driver: nothing is started, and nothing runs before the user
-requests rows. If a rule suppresses alerts, one task sees all alerts and decides which go out.
-Tested by: tests/runners/spark/test_match.py
+`match` is `Rules.match` of a user's DataFrame: a part of the user's query, which runs when the user requests rows. If a
+rule suppresses alerts, one task sees all alerts and decides which go out. `cep replay` (replay.py) reads files, runs
+the same plan, and collects its rows.
+
+No event of a history is late. The watermark ends at the last event (history_end.py): windows that are open then stay
+open. A replay can also end in a cut, from which a live job continues (warm_start.py): then each task writes the keyed
+state of its key groups. Duplicates are found as in a stream without late events (duplicates.py).
+Tested by: tests/runners/spark/test_match.py, tests/runners/spark/test_replay.py
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark import SparkFiles
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from cep.base.errors import UsageError
+from cep.columnar.batch import EventBatch, concat_batches
+from cep.columnar.codec import decode_batch
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import ALERT_SCHEMA, NO_ALERTS, sort_alerts
+from cep.lists.store import ListStore
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import rulebook_bytes
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.suppression import SHADOW, Policies, suppress_alerts
-from cep.runners.output import decode_alerts
-from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, MARKS, TIMES, packer
+from cep.runners.handover.warm_start import Ending, by_group, cut_ms, put_state
+from cep.runners.output import decode_alerts, encode_alerts
+from cep.runners.spark.packed import (
+    ALERTS,
+    CLOCK_COLUMN,
+    COUNTERS,
+    DEAD,
+    EVENTS,
+    MARKS,
+    NO_ORDER,
+    PART_COLUMN,
+    STATE,
+    TIMES,
+    PackedRow,
+    as_batch,
+    in_arrival_order,
+    packer,
+    part_packer,
+    produced_rows,
+)
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
-from cep.runners.spark.replay import Shipped, matcher, ship_lists
 from cep.runners.spark.sources import batch_clock
 from cep.runners.to_the_end import UNCONFIRMED
-from cep.step.dead_letters import under_rules
+from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
+from cep.step.duplicates import first_ones
 from cep.step.event_time import TimesRead
+from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
+from cep.step.marks import Marks, joined_marks, marks_bytes, marks_from_bytes, with_marks
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import programs_by_level
 
 _MICROS = pa.timestamp("us", "UTC")  # the one unit that Spark takes
 CONNECT = "pyspark.sql.connect"
+# Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
+_EVENTS_AT_ONCE = 65_536
 
 
 def _for_spark(type_: pa.DataType) -> pa.DataType:
@@ -70,22 +104,58 @@ def match(
 
     Raises: UsageError for lists where the session is one of Spark Connect.
     """
-    alerts = _alerts(replace(job, to_the_end=False), rulebook, events, partitions, mapping)
+    spark = events.sparkSession
+    tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
+    packed, shipped = pack_history(job, events, mapping), ship(spark, rulebook)
+
+    def alerts_of(one_job: Job) -> DataFrame:
+        rows = match_levels(one_job, rulebook, shipped, packed, tasks)
+        return rows.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
+
+    alerts = alerts_of(replace(job, to_the_end=False))
     if job.to_the_end:  # as in to_the_end.py: the alerts that only the end of time gives, with their mark
-        whole = _alerts(job, rulebook, events, partitions, mapping)
-        more = whole.join(alerts.select("alert_id"), "alert_id", "left_anti").withColumn(UNCONFIRMED, F.lit(True))
-        alerts = alerts.unionByName(more)
+        more = alerts_of(job).join(alerts.select("alert_id"), "alert_id", "left_anti")
+        alerts = alerts.unionByName(more.withColumn(UNCONFIRMED, F.lit(True)))
     policies = Policies.of(rulebook)
     if policies.versions or policies.snoozes or any(rule.status == SHADOW for rule in rulebook.deployed()):
         alerts = alerts.repartition(1).mapInArrow(_suppressor(policies), alert_schema())
     return alerts
 
 
-def _alerts(
-    job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None, mapping: FieldMapping
-) -> DataFrame:
-    matched = _matched(job, rulebook, events, partitions, mapping)
-    return matched.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
+def pack_history(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:
+    """Pack a history: a user's columns, or the parts of files that read_events in replay.py names."""
+    times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one clock for the whole history
+    if PART_COLUMN in events.columns:
+        return events.mapInArrow(part_packer(job, None, before=times, mapping=mapping), PACKED_SCHEMA)
+    return events.mapInArrow(packer(job, None, before=times, mapping=mapping), PACKED_SCHEMA)
+
+
+def pack_stream(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:
+    """Pack a stream of a user's columns, with the clock of each micro-batch."""
+    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, None, mapping=mapping), PACKED_SCHEMA)
+
+
+def match_levels(
+    job: Job, rulebook: Rulebook, shipped: Shipped, packed: DataFrame, tasks: int, ending: Ending | None = None,
+    store: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+) -> DataFrame:  # fmt: skip
+    """Return the packed rows that all levels give, in `tasks` tasks for each level. Nothing runs.
+
+    `store` gets each frame that two levels read, and returns it or a stored copy.
+    """
+    count = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
+    packed = packed if count <= 1 else store(packed)
+    levels: list[DataFrame] = []
+    for level in range(count):
+        # With a number: Spark would join a shuffle of few fat rows into a single task.
+        shuffled = packed.repartition(tasks, F.col("key_group"))
+        matched = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
+        if level + 1 < count:
+            matched = store(matched)
+            packed = packed.filter(F.col("kind").isin(EVENTS, TIMES, MARKS))
+            packed = packed.unionByName(matched.filter(F.col("kind") == EVENTS))
+        levels.append(matched)
+    return reduce(lambda one, other: one.unionByName(other), levels).filter(F.col("kind") != EVENTS)
 
 
 def fields_of(
@@ -103,9 +173,7 @@ def fields_of(
 
 def set_aside(job: Job, rulebook: Rulebook, events: DataFrame, mapping: FieldMapping = PLAIN) -> DataFrame:
     """Return the unreadable records, each as the JSON text of a dead letter. For a stream the result is a stream."""
-    before = TimesRead({}) if events.isStreaming else _times()
-    clocked = events.withColumn(CLOCK_COLUMN, batch_clock()) if events.isStreaming else events
-    packed = clocked.mapInArrow(packer(job, None, before=before, mapping=mapping), PACKED_SCHEMA)
+    packed = pack_stream(job, events, mapping) if events.isStreaming else pack_history(job, events, mapping)
     dead = packed.filter(F.col("kind") == DEAD).select("payload")
     epoch, content_hash = rulebook.epoch, rulebook.content_hash
 
@@ -115,38 +183,6 @@ def set_aside(job: Job, rulebook: Rulebook, events: DataFrame, mapping: FieldMap
             yield pa.RecordBatch.from_pydict({"letter": pa.array(texts, pa.string())})
 
     return dead.mapInArrow(named, "letter string")
-
-
-def _times() -> TimesRead:
-    return TimesRead({}, now_ms=int(time.time() * 1_000))  # one clock for the whole history
-
-
-def _matched(
-    job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None, mapping: FieldMapping
-) -> DataFrame:
-    """Return the packed rows that all levels give."""
-    spark = events.sparkSession
-    names = rulebook.lists.names()
-    if names and type(spark).__module__.startswith(CONNECT):
-        raise UsageError("the rules ask lists, whose files Spark Connect cannot give to the machines; use a session")
-    tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
-    packed = events.mapInArrow(packer(job, None, before=_times(), mapping=mapping), PACKED_SCHEMA)
-    shipped = Shipped(rulebook_bytes(rulebook), ship_lists(spark, rulebook, lists_folder()) if names else ())
-    levels: list[DataFrame] = []
-    for level in range(len(by_level(rulebook.deployed(), job.schema, job.levels_count))):
-        # With a number: Spark would join a shuffle of few fat rows into a single task.
-        shuffled = packed.repartition(tasks, F.col("key_group"))
-        levels.append(shuffled.mapInArrow(matcher(job, shipped, level, None), PACKED_SCHEMA))
-        packed = packed.filter(F.col("kind").isin(EVENTS, TIMES, MARKS))
-        packed = packed.unionByName(levels[-1].filter(F.col("kind") == EVENTS))
-    return reduce(lambda one, other: one.unionByName(other), levels)
-
-
-def lists_folder() -> Path:
-    """Make a folder for the files of lists, which live as long as this process: a query may run at any time."""
-    folder = tempfile.mkdtemp(prefix="cep-lists-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
 
 
 def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -163,3 +199,118 @@ def _suppressor(policies: Policies) -> Callable[[Iterator[pa.RecordBatch]], Iter
         yield from suppress_alerts(alerts, policies, {}).alerts.cast(_SCHEMA).to_batches()
 
     return suppress
+
+
+# ------------------------------------------------------------------------------------------------------ in the tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """The parcel for every task: the rulebook, and the names of the lists' files, which Spark copies once a machine."""
+
+    rulebook: bytes
+    list_files: tuple[str, ...]
+
+    def rulebook_of(self, job: Job) -> Rulebook:
+        """Read the rulebook on a machine of the job; a process maps each file of a list once."""
+        lists = ListStore(Path(SparkFiles.get(self.list_files[0])).parent) if self.list_files else None
+        return rulebook_from_bytes(self.rulebook, job.schema, job.domains, lists)
+
+
+def ship(spark: SparkSession, rulebook: Rulebook) -> Shipped:
+    """Give the rules to every task, and the files of the lists that rules may ask to every machine.
+
+    The files stay as long as this process: a query may run at any time. Raises: UsageError for Spark Connect.
+    """
+    names = rulebook.lists.names()
+    if names and type(spark).__module__.startswith(CONNECT):
+        raise UsageError("the rules ask lists, whose files Spark Connect cannot give to the machines; use a session")
+    return Shipped(rulebook_bytes(rulebook), ship_lists(spark, rulebook) if names else ())
+
+
+def ship_lists(spark: SparkSession, rulebook: Rulebook) -> tuple[str, ...]:
+    """Copy the files of the lists to every machine. Return their names."""
+    folder = tempfile.mkdtemp(prefix="cep-lists-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    stored_lists, files = rulebook.lists.store, ListStore(Path(folder))
+    for name in rulebook.lists.names():
+        files.put(name, lambda list_name=name: stored_lists.get(list_name))  # type: ignore[misc]
+        spark.sparkContext.addFile(str(files.path(name)))
+    return tuple(files.path(name).name for name in files.names())
+
+
+def _matcher(
+    job: Job, shipped: Shipped, level: int, ending: Ending | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for mapInArrow that matches all packed rows of one task with the rules of one level."""
+
+    def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arriving: dict[tuple[int, int], list[tuple[str, EventBatch]]] = {}
+        rows: list[PackedRow] = []
+        times, marks = TimesRead({}), list[Marks]()
+        for batch in batches:
+            groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
+            orders, payloads = batch.column("order").to_pylist(), batch.column("payload")
+            for row, kind in enumerate(batch.column("kind").to_pylist()):
+                if kind == EVENTS:
+                    events = orders[row], decode_batch(payloads[row].as_py())
+                    arriving.setdefault((domains[row], groups[row]), []).append(events)
+                elif kind == TIMES:
+                    times = times.joined(TimesRead.from_bytes(payloads[row].as_py()))
+                elif kind == MARKS:
+                    marks.append(marks_from_bytes(payloads[row].as_py()))
+                elif kind in (DEAD, COUNTERS):
+                    rows.append((0, kind, 0, NO_ORDER, payloads[row].as_py()))
+        shares = {at: in_arrival_order(batches) for at, batches in arriving.items()}
+        output = MatchOutput(since_ms=times.first_ms)
+        cut = None if ending is None or not shares else cut_ms(ending, times.last_ms)
+        watermark_ms = watermark_at_end(job, times.last_ms, times.now_ms, cut)
+        if job.dedup_ms > 0:
+            rows += _without_repeats(job, level, shares, output)
+        rulebook = shipped.rulebook_of(job)
+        programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]
+        for number, bunch in _bunches(shares):
+            domain = job.domains[number]
+            if domain in programs:
+                left = match_events(programs[domain], None, bunch, watermark_ms, output, is_end=ending is None)
+                if left and ending is not None:
+                    for group, share in by_group(left, programs[domain], job.groups_count):
+                        file = put_state(ending.folder, level, number, group, share)
+                        rows.append((0, STATE, 0, NO_ORDER, json.dumps(asdict(file)).encode()))
+            elif domain not in rulebook.domains():
+                output.counters["events_without_rule"] += len(bunch)
+        rows += [(0, DEAD, 0, NO_ORDER, letter) for letter in evicted_dead_letters(output.evicted)]
+        keys, joined = Policies.of(rulebook).keys, joined_marks(marks)
+        rows += [(0, ALERTS, 0, NO_ORDER, encode_alerts(with_marks(alerts, keys, joined))) for alerts in output.alerts]
+        if joined and level == 0:
+            rows.append((0, MARKS, 0, NO_ORDER, marks_bytes(joined)))
+        rows += [row for made in output.produced for row in produced_rows(job, within_history(job, made))]
+        rows.append((0, COUNTERS, 0, NO_ORDER, json.dumps(output.counters).encode()))
+        rows.append((0, TIMES, 0, NO_ORDER, times.to_bytes()))
+        yield as_batch(rows)
+
+    return match
+
+
+def _without_repeats(
+    job: Job, level: int, shares: dict[tuple[int, int], list[EventBatch]], output: MatchOutput
+) -> Iterator[PackedRow]:
+    """Leave out the events that came before, in place. The first level counts them and yields letters of reused ids."""
+    for (number, _), batches_of_group in shares.items():
+        counts = output if level == 0 else MatchOutput()
+        first, reused = first_ones(job, number, batches_of_group, counts)
+        batches_of_group[:] = [first]
+        if level == 0:
+            letters = bounded_equals(event_dead_letters(reused), output.counters)
+            yield from ((0, DEAD, 0, NO_ORDER, letter) for letter in letters)
+
+
+def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
+    """Yield (domain, events) of several key groups at a time, so that the matcher's data stays in the cache."""
+    bunch: list[EventBatch] = []
+    for at, (number, group) in enumerate(ordered := sorted(shares)):
+        bunch += shares.pop((number, group))
+        last_of_domain = at + 1 == len(ordered) or ordered[at + 1][0] != number
+        if last_of_domain or sum(len(b) for b in bunch) >= _EVENTS_AT_ONCE:
+            yield number, concat_batches(bunch)
+            bunch = []

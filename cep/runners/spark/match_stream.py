@@ -36,14 +36,12 @@ from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.meanings import LOSSES
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.live import control_files, control_records, control_rows
-from cep.runners.spark.match import CONNECT, alert_schema, decoded, lists_folder
+from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, COUNTERS, packer
+from cep.runners.spark.packed import ALERTS, COUNTERS
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
-from cep.runners.spark.replay import ship_lists
-from cep.runners.spark.sources import batch_clock
 from cep.runners.spark.suppress_stage import SuppressStage
 from cep.step.job import Job
 from cep.step.rules import JobRules
@@ -79,9 +77,7 @@ def match_stream(
     """
     job = rules.job
     check_session(events.sparkSession)
-    packed = events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(
-        packer(job, None, mapping=mapping), PACKED_SCHEMA
-    )
+    packed = pack_stream(job, events, mapping)
     job_rules, list_files, place = _rules_of(rules, events.sparkSession)
     if control is not None:
         assert job_rules.store is not None, "asked for with the control records"
@@ -127,7 +123,7 @@ def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[
         store = RulebookStore((rules.folder / RULEBOOKS_FOLDER).resolve())
         return JobRules(rules.job, rules.initial, store), (), Place.of_driver(rules.folder.resolve())
     names = rules.rulebook.lists.names()
-    list_files = ship_lists(spark, rules.rulebook, lists_folder()) if names else ()
+    list_files = ship_lists(spark, rules.rulebook) if names else ()
     return JobRules(rules.job, rules.initial), list_files, None
 
 

@@ -100,7 +100,7 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
     path.write_bytes(b"\n".join([*lines[:50], b"{", b"", lines[0].replace(b'"amount":', b'"amount":"x'), *lines[50:]]))
     deployment = deploy(control_records)
     job = Job(deployment.schema, deployment.key_domains)
-    theirs = on_spark.replay(job, deployment.rulebook, *on_spark.read_events(spark, path), 2)
+    theirs = on_spark.replay(job, deployment.rulebook, on_spark.read_events(spark, path), 2)
     ours = run(path, control_records)
     assert list(json_lines(ours.alerts)) == list(json_lines(theirs.alerts))
     assert ours.alerts.num_rows > 1_000

@@ -27,7 +27,7 @@ from cep.runners.output import Replayed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
-from cep.runners.spark.replay import replay
+from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.sources import FolderSource
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.json_form import json_lines as alert_lines
@@ -91,7 +91,7 @@ def replayed(spark: SparkSession, folder: Path, job: Job, records: Iterable[Cont
     rulebook = Rulebook(job.schema, job.domains)
     for record in records:
         assert rulebook.apply(record, None).kind == "applied"
-    return replay(replace(job, lateness_ms=0), rulebook, spark.read.text(str(folder)), "value", 2)
+    return replay(replace(job, lateness_ms=0), rulebook, read_events(spark, folder), 2)
 
 
 @dataclass

@@ -46,7 +46,7 @@ def test_files_are_in_order_however_tasks_share_them(spark: SparkSession, tmp_pa
     batch = replace(job, to_the_end=True)
     expected = sorted(json_lines(replay(batch, deployment.rulebook, read_pieces(events, job.schema), 2).alerts))
     assert len(expected) > 20
-    theirs = on_spark.replay(batch, deployment.rulebook, *on_spark.read_events(spark, events), 3)
+    theirs = on_spark.replay(batch, deployment.rulebook, on_spark.read_events(spark, events), 3)
     assert sorted(json_lines(theirs.alerts)) == expected
 
     output = LiveOutput(live.checkpoint.parent, DeadLetterFiles(tmp_path / "letters"), [], live.reports.append)

@@ -64,7 +64,7 @@ def run(spark: SparkSession, path: Path, records: list[Any], partitions: int = 2
     deployment = deploy(records)
     assert deployment.set_aside == ()
     job = Job(deployment.schema, deployment.key_domains, key_groups)
-    return replay(job, deployment.rulebook, *read_events(spark, path), partitions)
+    return replay(job, deployment.rulebook, read_events(spark, path), partitions)
 
 
 def oracle_form(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
@@ -189,13 +189,13 @@ def test_files_that_differ_are_read_as_the_embedded_engine_reads_them(spark: Spa
     job = Job(deployment.schema, deployment.key_domains, 32)
     mapping = FieldMapping(time=Written(zone="America/New_York"))
     for paths in ([tmp_path], sorted(tmp_path.glob("*"))):
-        theirs = replay(job, deployment.rulebook, *read_events(spark, *paths), 2, None, mapping)
+        theirs = replay(job, deployment.rulebook, read_events(spark, *paths), 2, None, mapping)
         ours = embedded.replay(job, deployment.rulebook, read_pieces(paths, job.schema, mapping), 1)
         assert theirs.alerts.equals(ours.alerts)
         assert sorted(theirs.alerts["key"].to_pylist()) == ["7", "x", "y"]
     (tmp_path / "part=x" / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(PySparkException) as caught:
-        replay(job, deployment.rulebook, *read_events(spark, tmp_path), 2)
+        replay(job, deployment.rulebook, read_events(spark, tmp_path), 2)
     error = failure_of(str(caught.value))
     assert isinstance(error, InputError)
     assert "part=x/a.parquet cannot be read" in str(error)
@@ -218,5 +218,5 @@ def test_old_times_of_parquet_are_those_of_the_embedded_replay(
     expected = embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema, mapping), 2).alerts
     assert expected.num_rows
     assert expected.equals(run(spark, history.path("parquet"), rules_of_test).alerts)
-    replayed = replay(job, deployment.rulebook, *read_events(spark, path), 2, None, mapping)
+    replayed = replay(job, deployment.rulebook, read_events(spark, path), 2, None, mapping)
     assert replayed.alerts.equals(expected)

@@ -34,7 +34,7 @@ from cep.runners.control_topic import read_status
 from cep.runners.output import Replayed
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
-from cep.runners.spark.replay import replay
+from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.sources import TopicSource
 from cep.sinks.kafka import KafkaDeadLetters
 from cep.sinks.transactions.kafka import KafkaTarget
@@ -93,7 +93,7 @@ class Run:
         for record in self.history:
             assert book.apply(record, None).kind == "applied"
         (self.folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-        replay_result = replay(self.job, book, self.spark.read.text(str(self.folder / "events.jsonl")), "value", 2)
+        replay_result = replay(self.job, book, read_events(self.spark, self.folder / "events.jsonl"), 2)
         return Replayed(
             suppress_alerts(replay_result.alerts, Policies.of(book), {}).alerts, (), replay_result.counters, 0.0
         )
