@@ -22,6 +22,7 @@ _SHARED = ("job", "events", "control", "kafka", "output", "observe", "secrets")
 def add_job_arguments(parser: argparse.ArgumentParser, section: str) -> None:
     """Declare the flags of a live job; `section` has the flags of the verb's own runner."""
     add_setting_arguments(parser, *_SHARED, section)
+    parser.add_argument("--connector", dest="events.connector", help=argparse.SUPPRESS)  # refused with the way forward
     parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
 
 

@@ -257,7 +257,7 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
         event_settings = settings.events
         events = TopicSource(
             servers, topic, event_settings.max_records, event_settings.starting, client, record_format(settings),
-            event_settings.max_bytes, event_settings.ending, event_settings.connector,
+            event_settings.max_bytes, event_settings.ending,
         )  # fmt: skip
     else:
         assert settings.events.folder is not None, "asked for above"

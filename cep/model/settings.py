@@ -144,12 +144,6 @@ class _PlaceSettings(_Section):
         None, "Folder in which files appear: JSON, CSV or Parquet.", "--events", "FOLDER", '"events"'
     )
     topic: str | None = _setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
-    connector: Literal["client", "spark"] = _setting(
-        "client",
-        "Reader of the topic: client (librdkafka), or spark (its JVM's connector; the package in [spark] conf).",
-        "--connector",
-        "WHICH",
-    )
     format: Literal["json", "avro", "protobuf"] = _setting(
         "json", "How the values of the topic are written: json, avro, protobuf.", "--format", "FORMAT"
     )
@@ -197,6 +191,20 @@ class _PlaceSettings(_Section):
     max_files: Positive | None = _setting(
         None, "Files of a folder in one micro-batch at most.", "--max-files", "N", "8"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_connector(cls, values: Any) -> Any:
+        """Read the settings of builds that had a choice of readers for a topic. Files of `cep settings` name it."""
+        if not isinstance(values, Mapping) or "connector" not in values:
+            return values
+        if values["connector"] != "client":
+            raise ValueError(
+                f"connector = {json.dumps(values['connector'])} is gone: leave `connector` out, and the job reads the "
+                "topic itself, from the same offsets. Where Spark's own connector has to read it, give its stream to "
+                "`Rules.match_stream` (`cep docs guides/operate-spark`)"
+            )
+        return {name: value for name, value in values.items() if name != "connector"}
 
     def registry_settings(self) -> dict[str, str]:
         """Return the registry client's settings in plain text, for the client alone."""

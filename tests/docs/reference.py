@@ -115,7 +115,8 @@ def _help(text: str) -> Iterator[str]:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    actions = [action for action in shown if not isinstance(action, argparse._HelpAction)]
     for action in actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():

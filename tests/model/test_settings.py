@@ -132,6 +132,15 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         read_settings(None, {"observe": {"listen": text}})
 
 
+def test_the_reader_of_a_topic_is_no_choice_any_more(tmp_path: Path) -> None:
+    before = written(tmp_path, '[events]\ntopic = "payments"\nconnector = "client"\n')
+    assert read_settings(before, {}).events.topic == "payments"
+    for flags in ({}, {"events": {"connector": "spark"}}):
+        text = '[events]\nconnector = "spark"\n' if not flags else ""
+        with pytest.raises(UsageError, match=r"leave `connector` out.*`Rules\.match_stream`"):
+            read_settings(written(tmp_path, text), flags)
+
+
 @pytest.mark.parametrize("data", [b"\xff", b"[job", b" " * (SETTINGS_FILE_BYTES_MAX + 1)])
 def test_what_is_no_settings_file_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "cep.toml"

@@ -37,7 +37,6 @@ from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark import daemon
 from cep.runners.spark.admission import HAS_ADMISSION, end_when_done
-from cep.runners.spark.connector import packed_topic
 from cep.runners.spark.failures import failure_of
 from cep.runners.spark.group_parts import prepare_query
 from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource
@@ -53,7 +52,7 @@ from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures, positions
 from cep.runners.spark.rescale import partitions_next
-from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource, batch_clock
+from cep.runners.spark.sources import FolderSource, Source, TopicSource, batch_clock
 from cep.sources.kafka import KafkaSettings, topic_ids
 from cep.sources.live.files import control_values
 from cep.sources.offsets import is_time, refuse_new_topics
@@ -125,7 +124,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
     ends = _is_ended_here(settings)
     events = _begun(settings.events, "events", begins, ends=ends)
-    if _plans_itself(events):
+    if isinstance(events, TopicSource):
         output.paused_partitions = PausedPartitions(directory, job)
     packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks, directory / PAUSED_FILE)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
@@ -163,13 +162,8 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
 
 def _is_ended_here(settings: LiveSettings) -> bool:
     """Return True if Spark does not tell a source of ours that the query ends with the present records."""
-    of_ours = [source for source in (settings.events, settings.control) if _plans_itself(source)]
-    return settings.available_now and not HAS_ADMISSION and bool(of_ours)
-
-
-def _plans_itself(source: Source | None) -> bool:
-    """Return True for a source of ours (kafka.py), which plans its own micro-batches."""
-    return isinstance(source, TopicSource) and source.connector != JVM
+    has_topic = any(isinstance(source, TopicSource) for source in (settings.events, settings.control))
+    return settings.available_now and not HAS_ADMISSION and has_topic
 
 
 def keep_serving(
@@ -275,8 +269,6 @@ def _packed_stream(
 ) -> DataFrame:
     """Return the events, packed. The events of a topic are packed by the task that reads them."""
     job = settings.job
-    if isinstance(source, TopicSource) and source.connector == JVM:
-        return packed_topic(spark, source, job, is_end=settings.available_now)
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
         reader = reader.option("pausedPartitions", str(paused_file))

@@ -126,13 +126,13 @@ def pack_history(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFram
     """Pack a history: a user's columns, or the parts of files that read_events in replay.py names."""
     times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one clock for the whole history
     if PART_COLUMN in events.columns:
-        return events.mapInArrow(part_packer(job, None, before=times, mapping=mapping), PACKED_SCHEMA)
-    return events.mapInArrow(packer(job, None, before=times, mapping=mapping), PACKED_SCHEMA)
+        return events.mapInArrow(part_packer(job, times, mapping), PACKED_SCHEMA)
+    return events.mapInArrow(packer(job, times, mapping), PACKED_SCHEMA)
 
 
 def pack_stream(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:
     """Pack a stream of a user's columns, with the clock of each micro-batch."""
-    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, None, mapping=mapping), PACKED_SCHEMA)
+    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, mapping=mapping), PACKED_SCHEMA)
 
 
 def match_levels(

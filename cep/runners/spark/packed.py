@@ -1,6 +1,6 @@
 """First stage of both Spark jobs: records → packed rows, one a key group.
 
-    records (JSON values, or columns) ─▶ decode ─▶ route to each key domain ─▶ split by key group ─▶ encode
+    records (topics, files, or columns) ─▶ decode ─▶ route to each key domain ─▶ split by key group ─▶ encode
 
     packed row: key_group int | kind string | domain int | order string | payload binary
 
@@ -24,13 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.codec import encode_batch
-from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table, in_partition
+from cep.columnar.decode import Decoded, concat_decoded, decode_table, in_partition
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.order import ordered_by_id
 from cep.columnar.route import key_groups, route, split_by_group
@@ -57,9 +55,7 @@ _PACKED_ARROW = pa.schema(
 )
 # Records decoded together: enough to make the cost per key group small, few enough to stay in memory.
 RECORDS_AT_ONCE = 524_288
-# The columns for the place of a Kafka record; a source without them is one partition.
-_PLACE = ("topic", "partition")
-_WHOLE = "source"
+_WHOLE = "source"  # a source without partitions is one
 PART_COLUMN = "_cep_part"  # of a frame that names files, or parts of them
 WRITTEN_COLUMN = "modificationTime"  # when a file of a live folder was written
 CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same when it is done again
@@ -68,7 +64,6 @@ CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same
 NO_ORDER, BY_ID = "", "id"
 
 PackedRow = tuple[int, str, int, str, bytes]
-Decode = Callable[[Schema, pa.Array, str], Decoded]  # values of a topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,40 +94,33 @@ def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]
 
 
 def packer(
-    job: Job, values_column: str | None, decode: Decode | None = None, before: TimesRead = NOTHING_READ,
-    mapping: FieldMapping = PLAIN,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:  # fmt: skip
-    """Return the function for mapInArrow. `values_column` names the column of records; None: fields are columns.
-
-    Values are read by `decode`, without it as JSON. `mapping` is for JSON and for columns.
+    job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for mapInArrow that packs a frame whose columns are fields.
 
     `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
     """
 
-    def packed(batches: list[pa.RecordBatch], turn: int) -> pa.RecordBatch:
+    def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table, times = pa.Table.from_batches(batches), before
         if CLOCK_COLUMN in table.schema.names:
             times = replace(times, now_ms=table.column(CLOCK_COLUMN)[0].as_py())
             table = table.drop_columns([CLOCK_COLUMN])
         whole = table.combine_chunks()
-        if values_column is None:
-            return pack_parts(job, [_columns_part(job, whole, mapping)], times, BY_ID)
-        return pack_parts(job, _parts(job, whole, values_column, decode or decode_values), times, task_order(turn))
-
-    def decode_values(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
-        return decode_json(schema, values, mapping)
+        decoded = decode_table(job.schema, whole, partial(shown_row, whole), mapping)
+        return pack_parts(job, [DecodedPart(_WHOLE, decoded)], times, BY_ID)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting_batches: list[pa.RecordBatch] = []
-        records = turn = 0
+        records = 0
         for batch in batches:
             waiting_batches.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield packed(waiting_batches, turn)
-                waiting_batches, records, turn = [], 0, turn + 1
+                yield packed(waiting_batches)
+                waiting_batches, records = [], 0
         if records:
-            yield packed(waiting_batches, turn)
+            yield packed(waiting_batches)
 
     return pack
 
@@ -184,23 +172,6 @@ def _joined(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
             waiting, records = [], 0
     if records:
         yield DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))
-
-
-def _columns_part(job: Job, table: pa.Table, mapping: FieldMapping) -> DecodedPart:
-    return DecodedPart(_WHOLE, decode_table(job.schema, table, partial(shown_row, table), mapping))
-
-
-def _parts(job: Job, table: pa.Table, values_column: str, decode: Decode) -> list[DecodedPart]:
-    """Divide the records by partition. Spark may have put several into one batch."""
-    if not set(_PLACE) <= set(table.schema.names):
-        return [DecodedPart(_WHOLE, decode(job.schema, table.column(values_column).combine_chunks(), _WHOLE))]
-    parts = []
-    for place in table.select(_PLACE).group_by(list(_PLACE)).aggregate([]).to_pylist():
-        is_here = [pc.equal(table[name], place[name]) for name in _PLACE]
-        values = table.column(values_column).filter(pc.and_(*is_here)).combine_chunks()
-        decoded = decode(job.schema, values, place["topic"])
-        parts.append(DecodedPart(f"{place['topic']}-{place['partition']}", decoded, number=place["partition"]))
-    return parts
 
 
 def pack_parts(

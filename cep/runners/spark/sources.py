@@ -1,6 +1,6 @@
-"""The sources of a live job on Spark: a folder, or a topic and who reads it.
+"""The sources of a live job on Spark: a folder or a topic.
 
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_connector.py
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_live_kafka.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own d
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.registry.form import RecordFormat
 
-CLIENT, JVM = "client", "spark"
 _JSON = RecordFormat()
 
 
@@ -41,7 +40,7 @@ class FolderSource:
 class TopicSource:
     """A Kafka topic. `settings` are for librdkafka. `starting` and `ending` are places in the form of the settings.
 
-    `connector` reads it: CLIENT (kafka.py) or JVM (connector.py). `ends`: as the option of kafka.py.
+    `ends` has the meaning of the option in kafka.py.
     """
 
     servers: str
@@ -52,7 +51,6 @@ class TopicSource:
     form: RecordFormat = _JSON
     bytes_per_trigger: int | None = None
     ending: str | None = None
-    connector: str = CLIENT
     ends: bool = False
 
 

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from cep.columnar.codec import decode_batch
-from cep.columnar.decode import Poison
-from cep.columnar.mapping import mapping_of
+from cep.columnar.decode import Poison, decode_json
+from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
 from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.kafka_options import parse_options
-from cep.runners.spark.packed import BY_ID, COUNTERS, DEAD, EVENTS, NO_ORDER, packer
+from cep.runners.spark.packed import (
+    BY_ID,
+    COUNTERS,
+    DEAD,
+    EVENTS,
+    NO_ORDER,
+    PART_COLUMN,
+    DecodedPart,
+    pack_parts,
+    packer,
+    part_packer,
+    task_order,
+)
+from cep.sources.pieces import parts_of, shares_of
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
 from cep.step.dead_letters import dead_letter
+from cep.step.event_time import NOTHING_READ
 from cep.step.job import Job
 from tests.columnar.common import GOOD_MS, TWO, record
 
@@ -38,11 +51,12 @@ RECORDS = [
 def packed(records: list[bytes], batches: int = 1) -> list[dict[str, Any]]:
     """Return the packed rows of records that come in one or more batches."""
     size = -(-len(records) // batches)
-    record_batches = [
-        pa.record_batch([pa.array(records[i : i + size], pa.binary())], names=["value"])
-        for i in range(0, len(records), size)
-    ]
-    return [row for batch in packer(JOB, "value")(iter(record_batches)) for row in batch.to_pylist()]
+    parts = [decoded(records[i : i + size]) for i in range(0, len(records), size)]
+    return pack_parts(JOB, parts).to_pylist()
+
+
+def decoded(values: list[bytes], mapping: FieldMapping = PLAIN) -> DecodedPart:
+    return DecodedPart("source", decode_json(JOB.schema, pa.array(values, pa.binary()), mapping))
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -70,8 +84,8 @@ def test_what_cannot_be_read_is_set_aside_and_all_is_counted() -> None:
 
 
 def test_nothing_is_packed_for_no_records() -> None:
-    empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
-    assert list(packer(JOB, "value")(iter([empty]))) == []
+    empty = pa.record_batch([pa.array([], pa.string())], names=["tx_id"])
+    assert list(packer(JOB)(iter([empty]))) == []
 
 
 def test_columns_are_packed_like_records() -> None:
@@ -79,7 +93,7 @@ def test_columns_are_packed_like_records() -> None:
         "event_type": ["payment"], "tx_id": ["t1"], "card_id": ["c1"], "amount": [1.5], "status": ["approved"],
         "event_time": pa.array([GOOD_MS], pa.timestamp("ms", "UTC")),
     })  # fmt: skip
-    rows = [row for batch in packer(JOB, None)(iter(table.to_batches())) for row in batch.to_pylist()]
+    rows = [row for batch in packer(JOB)(iter(table.to_batches())) for row in batch.to_pylist()]
     (events,) = [row for row in rows if row["kind"] == EVENTS]
     assert decode_batch(events["payload"]).event_id.to_pylist() == ["t1"]
 
@@ -93,7 +107,7 @@ def test_alerts_come_back_from_their_bytes() -> None:
     assert decode_alerts(encode_alerts(ALERT_SCHEMA.empty_table())).equals(ALERT_SCHEMA.empty_table())
 
 
-def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics() -> None:
+def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics(tmp_path: Path) -> None:
     plain = [record(event_type="payment", tx_id=f"t{n}", card_id=f"c{n}") for n in range(5)]
     nested = [json.dumps({"after": json.loads(value), "op": "c"}).encode() for value in plain]
     mapping = mapping_of(["*=after"])
@@ -101,14 +115,14 @@ def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics() -> 
     form = parse_options(source_options).form
     assert form == RecordFormat(mapping=mapping)
 
-    def rows(values: list[bytes], pack: Callable[..., Any]) -> list[dict[str, Any]]:
-        batch = pa.record_batch([pa.array(values, pa.binary())], names=["value"])
-        return [row for packed_batch in pack(iter([batch])) for row in packed_batch.to_pylist()]
-
-    expected = rows(plain, packer(JOB, "value"))
-    assert rows(nested, packer(JOB, "value", mapping=mapping)) == expected
-    assert rows(nested, packer(JOB, "value", partial(decode, form))) == expected
+    expected = pack_parts(JOB, [decoded(plain)], order=task_order(0)).to_pylist()
+    of_topic = DecodedPart("source", decode(form, JOB.schema, pa.array(nested, pa.binary()), "t"))
+    assert pack_parts(JOB, [of_topic], order=task_order(0)).to_pylist() == expected
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(nested))
+    names = pa.array([share.to_json() for part in parts_of(tmp_path) for share in shares_of(part)])
+    of_folder = part_packer(JOB, NOTHING_READ, mapping)(iter([pa.record_batch([names], names=[PART_COLUMN])]))
+    assert [row for batch in of_folder for row in batch.to_pylist()] == expected
     table = pa.Table.from_pylist([json.loads(value) for value in nested])
-    packs = packer(JOB, None, mapping=mapping)(iter(table.to_batches()))
+    packs = packer(JOB, mapping=mapping)(iter(table.to_batches()))
     by_id = [{**row, "order": BY_ID if row["kind"] == EVENTS else NO_ORDER} for row in expected]
     assert [row for batch in packs for row in batch.to_pylist()] == by_id, "a frame has no order of rows"

@@ -14,11 +14,11 @@ from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_run import written
 from tests.runners.spark.live_cases import ROOT
-from tests.runners.spark.test_connector import WAIT_S
 from tests.sources.registry.test_real_registry import apicurio, values_of
 from tests.spark_versions import on_this_spark
 
 __all__ = ["apicurio"]
+WAIT_S = 300
 
 
 @pytest.mark.spark

@@ -1,8 +1,7 @@
-"""`cep live` over TLS with a password, and with a client's certificate: both connectors give the alerts of a replay."""
+"""`cep live` over TLS with a password, and with a client's certificate, gives the alerts of a replay."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import uuid
@@ -14,18 +13,18 @@ from tests.cli.test_secure_kafka import secure, settings_file, shown
 from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.test_run import consumed
 from tests.runners.spark.live_cases import ROOT
-from tests.runners.spark.test_connector import WAIT_S, connector
 from tests.secure_kafka import SecureKafka
 from tests.spark_versions import on_this_spark
 
-__all__ = ["connector", "secure"]
+__all__ = ["secure"]
+WAIT_S = 300
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize(("listener", "which"), [("login", "client"), ("login", "spark"), ("mutual", "spark")])
+@pytest.mark.parametrize("listener", ["login", "mutual"])
 def test_a_job_over_tls(
-    listener: str, which: str, secure: SecureKafka, connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    listener: str, secure: SecureKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     events, alerts = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts"))
@@ -35,11 +34,9 @@ def test_a_job_over_tls(
     secure.send(events, [{"value": line, "partition": 0} for line in lines])
     client = secure.login_settings() if listener == "login" else secure.mutual_settings()
     conf = settings_file(tmp_path, client, monkeypatch)
-    jars = f'\n[spark]\nconf = {{ "spark.jars" = {json.dumps(connector)} }}\n' if which == "spark" else ""
-    conf.write_text(conf.read_text() + jars)
     words = [
         "live", "--conf", str(conf), "--rules", str(ROOT / "rules"), "--bootstrap-servers", getattr(secure, listener),
-        "--topic", events, "--connector", which, "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"),
+        "--topic", events, "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"),
         "--key-groups", "4", "--available-now",
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
