@@ -1,12 +1,8 @@
-"""The live job: streams of events and of control records → alerts, micro-batch by micro-batch, with Spark streaming.
+"""`cep live` on Spark: topics or folders → the streaming job (match_stream.py) → sinks, as a query of its own.
 
     events ─▶ pack (packed.py) ────────────┐
-    control ─▶ once to every key group ────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
+    control ─▶ once to every key group ────┴─▶ match, level by level ─▶ driver (live_output.py) ─▶ sinks
 
-If patterns read the events of other patterns, there is one stage for each level, in the same micro-batch: a stage
-passes on its input and the events that its patterns have produced.
-
-Spark's own watermark is not used: it would be one for all partitions, that of the fastest. Ours is in the key groups.
 Tested by: tests/runners/spark/test_live.py
 """
 
@@ -14,12 +10,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
@@ -27,7 +21,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cep.base.errors import CepError, SinkAwayError, SourceAwayError, UsageError
-from cep.base.limits import TIME_MS_MAX
 from cep.base.utc import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
@@ -43,13 +36,12 @@ from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.kafka_options import EVENTS_FORMAT, FORMAT
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
-from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PART_COLUMN, WRITTEN_COLUMN, file_packer
+from cep.runners.spark.match_stream import control_records, control_rows, match_stages
+from cep.runners.spark.packed import CLOCK_COLUMN, PART_COLUMN, WRITTEN_COLUMN, file_packer
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.place import Place
-from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures, positions
 from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import FolderSource, Source, TopicSource, batch_clock
@@ -58,7 +50,7 @@ from cep.sources.live.files import control_values
 from cep.sources.offsets import is_time, refuse_new_topics
 from cep.step.job import Job
 from cep.step.rule_status import rule_status
-from cep.step.rules import JobRules, bundle_records, rulebook_of
+from cep.step.rules import JobRules, rulebook_of
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {
@@ -82,9 +74,7 @@ SPARK_SETTINGS = {
 # For Java: micro-batches are planned over and over, and Java does little more. The optimising compiler took a third of
 # Java's processor time in the first thousand of them, and the parallel collector a tenth.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
-_OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
 _WAITING = "Waiting"  # the start of Spark's message about a query that has planned a micro-batch without work
 _PAUSE_S, _PAUSE_S_MAX = 1.0, 30.0  # between two starts of a query whose brokers do not answer: doubled after each
@@ -137,15 +127,8 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     publish = None if settings.status is None else output.publisher(settings.status)
     output.rules = RuleOutput(settings.checkpoint.parent, rule_status(rulebook_of(rules, "").rulebook), publish)
     output.rules.announce()
-    place = Place.of_driver(directory)
-    matched, begun = packed, None if begins is None else (directory, begins)
-    for level in range(job.levels_count):
-        matched = matched.groupBy("key_group").transformWithState(
-            MatchProcessor(partial(MatchStage, rules, level, begun, place)),
-            PACKED_SCHEMA,
-            "Append",
-            "None",
-        )
+    begun = None if begins is None else (directory, begins)
+    matched = match_stages(packed, rules, Place.of_driver(directory), begun)
     writer = (
         matched.select("kind", "payload")
         .writeStream.foreachBatch(output.take)
@@ -317,59 +300,6 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
         records = paths.select(order, name, F.col(PART_COLUMN).cast("binary").alias("payload"))
         return control_rows(records, groups_count, store, _read_control_file)
     return control_rows(records, groups_count, store)
-
-
-def control_records(records: DataFrame) -> DataFrame:
-    """Select the control records of a topic, with their order."""
-    place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
-    present = records.where(F.col("value").isNotNull())  # a tombstone of a compacted topic
-    return present.select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
-
-
-def control_files(whole: DataFrame) -> DataFrame:
-    """Select the control records of whole files, in the order of their times."""
-    return whole.select(
-        F.unix_micros("_metadata.file_modification_time").alias("order"),
-        F.col("_metadata.file_name").alias("name"),
-        F.col("value").cast("binary").alias("payload"),
-    )
-
-
-def control_rows(
-    records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
-) -> DataFrame:
-    """Save control records in the job's folder, and send their place to every key group.
-
-    `read` makes the control records of a file, or of a topic, from the column `payload`.
-    """
-    groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
-    # In one task for all files: two tasks would order them by size.
-    records = records.withColumn(CLOCK_COLUMN, batch_clock())
-    bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
-    return bundles.select(
-        groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit("").alias("order"),
-        F.col("place").alias("payload"),
-    )  # fmt: skip
-
-
-def _bundler(
-    store: RulebookStore, read: Callable[[bytes], bytes]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line."""
-
-    def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        records: list[tuple[int, str, bytes]] = []
-        now_ms = TIME_MS_MAX
-        for batch in batches:
-            if batch.num_rows:
-                now_ms = batch.column(CLOCK_COLUMN)[0].as_py()
-            columns = (batch.column(name).to_pylist() for name in ("order", "name", "payload"))
-            records += [(at, name, read(payload)) for at, name, payload in zip(*columns, strict=True)]
-        if records:
-            place = bundle_records(store, records, now_ms).encode()
-            yield pa.RecordBatch.from_pydict({"place": [place]}, schema=_PLACE_ARROW)
-
-    return gather
 
 
 def _read_control_file(path: bytes) -> bytes:

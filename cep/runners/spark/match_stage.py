@@ -20,14 +20,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import orjson
 import pyarrow as pa
+from pyspark import SparkFiles
 from pyspark.sql import Row
 
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_batch
+from cep.lists.store import ListStore
 from cep.runners.handover.beginning import Beginning, group_beginning
 from cep.runners.output import encode_alerts
 from cep.runners.spark.group_parts import GroupParts
@@ -73,16 +76,17 @@ class MatchStage:
 
     def __init__(
         self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
-        stored: GroupParts,
+        stored: GroupParts, list_files: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """`level`: the level of the rules (rulebook/levels.py). `begins`: the directory and state that the job begins
-        with. `place`: the folder that the driver sees, if this is to be proven. Raises: StoreError.
+        with. `place`: the folder that the driver sees, if this is to be proven. `list_files`: the files of lists that
+        Spark has copied to this machine. Raises: StoreError.
         """
         if place is not None:
             place.check()
         self._job = rules.job
         self._level = level
-        self._rules = rules
+        self._rules = _with_lists(rules, list_files) if list_files else rules
         self._begins = begins
         self._stored = stored
 
@@ -179,6 +183,12 @@ class MatchStage:
             heartbeat_ms=begins.heartbeat_ms,
             gap_ms=begins.gap_ms,
         )
+
+
+@lru_cache
+def _with_lists(rules: JobRules, list_files: tuple[str, ...]) -> JobRules:
+    """Name the folder of this machine into which Spark has copied the files of lists."""
+    return replace(rules, job_lists=ListStore(Path(SparkFiles.get(list_files[0])).parent))
 
 
 def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:

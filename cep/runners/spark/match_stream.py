@@ -1,12 +1,18 @@
-"""Rules and a user's streaming DataFrame → a streaming DataFrame of alerts, which is a part of the user's query.
+"""The streaming job: packed events and control records → alerts, micro-batch by micro-batch.
 
     events ─▶ pack ─▶ match, level by level (match_stage.py) ─▶ suppress (suppress_stage.py) ─▶ alerts
                          ▲
     control ─▶ once to every key group
 
-The stages are the stages of the live job, so alerts, watermark and order have the same meaning. Progress and keyed
-state are in the query's own checkpoint. A repeated micro-batch gives the same rows: a sink that takes each micro-batch
-once has each alert once. The counters of a micro-batch are in the query's progress, as observed metrics.
+If patterns read the events of other patterns, there is one stage for each level, in the same micro-batch: a stage
+passes on its input and the events that its patterns have produced. Spark's own watermark is not used: it would be one
+for all partitions, that of the fastest. Ours is in the key groups.
+
+`match_stream` is `Rules.match_stream` of a user's DataFrame: a part of the user's query, with its progress and keyed
+state in the query's own checkpoint. A repeated micro-batch gives the same rows: a sink that takes each micro-batch once
+has each alert once. The counters of a micro-batch are in the query's progress, as observed metrics.
+
+`cep live` (live.py) reads sources, runs the same stages, and suppresses alerts in its driver instead of a last stage.
 
 Without a folder the rules never change. With a folder they change by control records, like the rules of `cep live`: the
 folder has the rulebooks that keyed state names.
@@ -15,37 +21,40 @@ Tested by: tests/runners/spark/test_match_stream.py
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkFiles
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 
 from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MAX
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.lists.store import ListStore
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.store import RulebookStore
 from cep.rulebook.suppression import SHADOW, Policies
+from cep.runners.handover.beginning import Beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.meanings import LOSSES
-from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.live import control_files, control_records, control_rows
 from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import ALERTS, COUNTERS
+from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, CONTROL, COUNTERS
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
+from cep.runners.spark.sources import batch_clock
 from cep.runners.spark.suppress_stage import SuppressStage
 from cep.step.job import Job
-from cep.step.rules import JobRules
+from cep.step.rules import JobRules, bundle_records
 
+_PLACE_ARROW = pa.schema([("place", pa.binary())])
+_OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # Counters of jobs, which a query does not have.
@@ -82,9 +91,7 @@ def match_stream(
     if control is not None:
         assert job_rules.store is not None, "asked for with the control records"
         packed = packed.unionByName(control_rows(_ordered(control), job.groups_count, job_rules.store))
-    rows = packed
-    for level in range(job.levels_count):
-        rows = _stage(rows, MatchProcessor(partial(_match_stage, job_rules, list_files, level, place)))
+    rows = match_stages(packed, job_rules, place, list_files=list_files)
     policies = Policies.of(rules.rulebook)
     is_shadow = any(rule.status == SHADOW for rule in rules.rulebook.deployed())
     if control is not None or policies.versions or policies.snoozes or is_shadow:
@@ -93,6 +100,20 @@ def match_stream(
         )
     rows = _observed(rows, metrics)
     return rows.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
+
+
+def match_stages(
+    rows: DataFrame, rules: JobRules, place: Place | None, begun: tuple[Path, Beginning] | None = None,
+    list_files: tuple[str, ...] = (),
+) -> DataFrame:  # fmt: skip
+    """Match packed rows, with a stage for each level of patterns. Nothing runs.
+
+    `place`, `begun` and `list_files` are arguments of MatchStage.
+    """
+    for level in range(rules.job.levels_count):
+        stage = partial(MatchStage, rules, level, begun, place, list_files=list_files)
+        rows = _stage(rows, MatchProcessor(stage))
+    return rows
 
 
 def check_session(spark: SparkSession) -> None:
@@ -127,18 +148,6 @@ def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[
     return JobRules(rules.job, rules.initial), list_files, None
 
 
-def _match_stage(
-    rules: JobRules, list_files: tuple[str, ...], level: int, place: Place | None, stored: GroupParts
-) -> MatchStage:
-    return MatchStage(_with_lists(rules, list_files), level, None, place, stored)
-
-
-@lru_cache
-def _with_lists(rules: JobRules, list_files: tuple[str, ...]) -> JobRules:
-    """Name the folder of this machine into which Spark has copied the files of lists."""
-    return replace(rules, job_lists=ListStore(Path(SparkFiles.get(list_files[0])).parent)) if list_files else rules
-
-
 def _ordered(control: DataFrame) -> DataFrame:
     """Select control records with their order. Raises: UsageError for a stream without an order."""
     if not control.isStreaming:
@@ -152,6 +161,59 @@ def _ordered(control: DataFrame) -> DataFrame:
         "control= takes records with an order: the columns partition, offset and value of a Kafka source, or "
         "spark.readStream.text(FOLDER, wholetext=True)"
     )
+
+
+def control_records(records: DataFrame) -> DataFrame:
+    """Select the control records of a topic, with their order."""
+    place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
+    present = records.where(F.col("value").isNotNull())  # a tombstone of a compacted topic
+    return present.select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
+
+
+def control_files(whole: DataFrame) -> DataFrame:
+    """Select the control records of whole files, in the order of their times."""
+    return whole.select(
+        F.unix_micros("_metadata.file_modification_time").alias("order"),
+        F.col("_metadata.file_name").alias("name"),
+        F.col("value").cast("binary").alias("payload"),
+    )
+
+
+def control_rows(
+    records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
+) -> DataFrame:
+    """Save control records in the job's folder, and send their place to every key group.
+
+    `read` makes the control records of a file, or of a topic, from the column `payload`.
+    """
+    groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
+    # In one task for all files: two tasks would order them by size.
+    records = records.withColumn(CLOCK_COLUMN, batch_clock())
+    bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
+    return bundles.select(
+        groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit("").alias("order"),
+        F.col("place").alias("payload"),
+    )  # fmt: skip
+
+
+def _bundler(
+    store: RulebookStore, read: Callable[[bytes], bytes]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line."""
+
+    def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        records: list[tuple[int, str, bytes]] = []
+        now_ms = TIME_MS_MAX
+        for batch in batches:
+            if batch.num_rows:
+                now_ms = batch.column(CLOCK_COLUMN)[0].as_py()
+            columns = (batch.column(name).to_pylist() for name in ("order", "name", "payload"))
+            records += [(at, name, read(payload)) for at, name, payload in zip(*columns, strict=True)]
+        if records:
+            place = bundle_records(store, records, now_ms).encode()
+            yield pa.RecordBatch.from_pydict({"place": [place]}, schema=_PLACE_ARROW)
+
+    return gather
 
 
 def _observed(rows: DataFrame, name: str) -> DataFrame:
