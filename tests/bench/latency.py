@@ -36,8 +36,7 @@ from confluent_kafka import Consumer, Message, Producer
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from cep.runners.spark.kafka import KafkaDataSource
-from cep.runners.spark.kafka_options import FORMAT
+from cep.runners.spark.kafka import FORMAT, KafkaDataSource
 from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS
 from cep.runners.spark.progress import measures
 from cep.runners.spark.session import create_session

@@ -46,7 +46,7 @@ WAITS = {
     "runners/java.py": "local: a program that prints its version", "runners/live_checkpoint.py": "local: a file",
     "runners/patience.py": _SINKS, "runners/spark/live.py": _FROZEN, "runners/spark/live_output.py": _SINKS,
     "runners/spark/sink_queue.py": _SINKS, "runners/spark/kafka_events.py": _REGISTRY,
-    "runners/spark/kafka_readers.py": _REGISTRY,
+    "runners/spark/kafka.py": _REGISTRY,
     "runners/warm.py": "local: a process of our own that compiles", "runners/watch.py": _BROKERS,
     "sinks/kafka.py": _FROZEN, "sinks/lake.py": _SINKS, "sinks/postgres.py": _SINKS,
     "sinks/transactions/kafka.py": _SINKS, "sinks/webhook.py": _SINKS, "sources/kafka.py": _BROKERS,

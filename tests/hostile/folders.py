@@ -75,8 +75,8 @@ def spark_folders(folder: Path) -> Feed:
 
     def feed(random: Random) -> str:
         # Imported here: modules that need Spark take a second, and other kinds do without.
+        from cep.runners.spark.live_output import RetainedRulebooks  # noqa: PLC0415
         from cep.runners.spark.rescale import partitions_of  # noqa: PLC0415
-        from cep.runners.spark.retained_rulebooks import RetainedRulebooks  # noqa: PLC0415
         from cep.runners.spark.state import job_of, planned_batch  # noqa: PLC0415
         from cep.runners.spark.to_savepoint import read_positions  # noqa: PLC0415
 

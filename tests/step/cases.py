@@ -8,8 +8,7 @@ from cep.runners.embedded.pages import Shapes
 from cep.runners.embedded.share import Cache
 from cep.runners.embedded.shares import Shares
 from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.group_ports import GroupPorts
-from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.group_ports import GroupPorts, GroupProgress
 from cep.state.store import DurableStore, WriteBatch
 from cep.step.rules import JobRules
 

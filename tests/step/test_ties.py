@@ -10,7 +10,7 @@ import pytest
 
 from cep.columnar.batch import NO_VALUE, TEXT, EventBatch, concat_batches, no_order
 from cep.columnar.order import rows_in_order
-from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.group_ports import GroupProgress
 from cep.step.ties import LastEvent, last_matched, out_of_order
 
 Tied = tuple[int, int]  # microseconds, declared field

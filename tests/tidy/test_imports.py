@@ -44,7 +44,7 @@ DOORS = {"histories": frozenset({"values", "store", "rows", "pages"})}
 # of topics starts without the decoder of events: Spark asks it in its own processes, one after the other.
 LOCAL_IMPORTS = (
     (("cep.cli", "cep.api"), "cep.runners.spark"),
-    (("cep.runners.spark.kafka_readers",), "cep.runners.spark.kafka_events"),
+    (("cep.runners.spark.kafka",), "cep.runners.spark.kafka_events"),
 )
 
 

@@ -29,8 +29,8 @@ _PRELOADED = (
     "pandas",
     "pyspark.worker",
     "pyspark.sql.streaming.stateful_processor_util",
+    "cep.runners.spark.kafka",
     "cep.runners.spark.kafka_events",
-    "cep.runners.spark.kafka_readers",
     "cep.runners.spark.match_stage",
     "cep.runners.spark.packed",
 )

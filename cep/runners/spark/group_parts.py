@@ -1,7 +1,7 @@
 """The parts of a key group in Spark's state: one state variable, a map with parts.
 
     part      at                  number    content
-    progress  0                   0         rulebook digest, event times, deadlines (group_progress.py).
+    progress  0                   0         rulebook digest, event times, deadlines (group_ports.py).
     pages     domain << 16, page  0         runs of many keys.
     past      domain << 16, page  0         head of their histories.
     segments  domain << 16, page  number    past events of many keys.

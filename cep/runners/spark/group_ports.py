@@ -1,44 +1,212 @@
 """The keyed state of one key group at one stage, in Spark's state: the Spark runner's side of step/ports.py.
 
-A page, a head of histories or a bucket of ids is an entry of its own (group_parts.py). The group's progress
-(group_progress.py) lists the entries and their deadlines, so that nothing else is read to find them.
-Tested by: tests/runners/spark/test_group_ports.py, tests/runners/spark/test_live.py
+A page, a head of histories or a bucket of ids is an entry of its own (group_parts.py). The group's progress lists the
+entries and their deadlines, so that nothing else is read to find them.
+
+Reading a megabyte from Spark's state store into Python costs some twenty milliseconds of Java, more than matching;
+writing costs a tenth of that. Each page is therefore written in every micro-batch that changes it, and read only if its
+last bytes are not in memory: after a start, in another worker, above a number of bytes. A key group stores the hash of
+the bytes that it wrote, and only bytes of this hash are used. It does not matter which worker, query or attempt of a
+micro-batch wrote them.
+
+Segments of histories never change, and the hash of their bytes identifies them. A worker process therefore keeps a
+decoded segment for later micro-batches, up to a number of bytes, for all of its tasks and queries.
+Tested by: tests/runners/spark/test_group_ports.py, tests/runners/spark/test_cached_pages.py,
+tests/runners/spark/test_live_history.py, tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.base.limits import PAGE_CACHE_BYTES
+from cep.base.errors import StateFormatError
+from cep.base.limits import PAGE_CACHE_BYTES, SEGMENT_CACHE_BYTES, TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState
-from cep.histories.store import Histories
+from cep.histories.rows import Block
+from cep.histories.store import Histories, StoredSegment
 from cep.kernels.repeats import NEW
 from cep.runners.handover.group_entries import PAGE_BITS
-from cep.runners.spark.cached_pages import CachedPages
 from cep.runners.spark.group_parts import GroupParts, Part
-from cep.runners.spark.group_progress import GroupProgress
-from cep.runners.spark.past_pages import PastPages
 from cep.state.pages import decode_page, encode_page
+from cep.state.past import SegmentCache, decode_head, decode_segment, digests_of, encode_head, store_segments
 from cep.step import duplicates
+from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
 from cep.step.pages import SinglePages
 from cep.step.ports import Events, Portion
 from cep.step.programs import Programs
 from cep.step.rules import JobRules
+from cep.step.ties import LastEvent
 from cep.step.waiting import split_due
 
+_VALUES_COUNTS = (9, 10, 11, 12)  # earlier builds had no gap, no last event, or no waiting heartbeat
+_DIGEST_BYTES = 16
+
+PagePlace = tuple[int, int, int]  # level, key group, page id
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
-_CACHED = CachedPages(PAGE_CACHE_BYTES)
+_BLOCKS = SegmentCache(SEGMENT_CACHE_BYTES)
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """The progress of a key group (step/step.py) with an index of its stored entries."""
+
+    rulebook: str = ""  # its digest; empty before the first micro-batch
+    watermark_ms: int = TIME_MS_MIN
+    times: PartitionTimes = field(default_factory=dict)
+    deadlines: dict[int, int] = field(default_factory=dict)  # page id → earliest expiry.
+    waiting_ms: int | None = None  # earliest event that waits for the watermark.
+    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids.
+    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
+    since_ms: int = TIME_MS_MAX  # of the first event
+    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known
+    heartbeat_ms: int = TIME_MS_MIN  # of the latest that does not count yet
+    last_event: LastEvent | None = None  # matched at the watermark (step/ties.py)
+    gap_ms: int = TIME_MS_MIN
+
+    def to_bytes(self) -> bytes:
+        """Encode it for Spark's state."""
+        values = [
+            self.rulebook, self.watermark_ms, times_json(self.times), self.deadlines, self.waiting_ms, self.seen,
+            self.over, self.since_ms, self.digests, self.heartbeat_ms,
+            LastEvent.to_json(self.last_event), self.gap_ms,
+        ]  # fmt: skip
+        return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> GroupProgress:
+        """Decode the bytes of `to_bytes`. Raises: StateFormatError."""
+        values = orjson.loads(data)
+        if len(values) not in _VALUES_COUNTS:
+            raise StateFormatError(
+                "the checkpoint is of a build that kept other things of a key group; "
+                "start from an empty checkpoint directory, or with the build that wrote it"
+            )
+        rulebook, watermark_ms, times, pages, waiting_ms, id_buckets, over, since_ms, digests, *later = values
+        defaults = [TIME_MS_MIN, None, TIME_MS_MIN]
+        heartbeat_ms, last_event, gap_ms = later + defaults[len(later) :]
+        return GroupProgress(
+            rulebook,
+            watermark_ms,
+            times_from_json(times),
+            {int(page): ms for page, ms in pages.items()},
+            waiting_ms,
+            {int(domain): buckets for domain, buckets in id_buckets.items()},
+            {int(page): ms for page, ms in over.items()},
+            since_ms,
+            {int(page): digest for page, digest in digests.items()},
+            heartbeat_ms,
+            LastEvent.from_json(last_event),
+            gap_ms,
+        )
+
+
+class CachedPages:
+    """The last bytes of pages by their place, up to a number of bytes in all."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pages: OrderedDict[PagePlace, tuple[str, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all pages that are held."""
+        return self._bytes
+
+    def get(self, place: PagePlace, digest: str | None) -> bytes | None:
+        """Return the bytes of a place if they have this hash."""
+        cached = self._pages.get(place)
+        if cached is None or cached[0] != digest:
+            return None
+        self._pages.move_to_end(place)
+        return cached[1]
+
+    def put(self, place: PagePlace, data: bytes) -> str:
+        """Hold a page in the place of the one before; others may have to go. Returns: its hash."""
+        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+        self.drop(place)
+        self._pages[place] = digest, data
+        self._bytes += len(data)
+        while self._bytes > self._bytes_max:
+            _, (_, oldest) = self._pages.popitem(last=False)
+            self._bytes -= len(oldest)
+        return digest
+
+    def drop(self, place: PagePlace) -> None:
+        """Let go of a page."""
+        removed = self._pages.pop(place, None)
+        self._bytes -= 0 if removed is None else len(removed[1])
+
+
+_CACHED = CachedPages(PAGE_CACHE_BYTES)  # of a worker process, as _PROGRAMS and _BLOCKS
+
+
+class PastPages:
+    """The histories of the Spark group that is being processed, by page id."""
+
+    def __init__(self, heads: Part, segments: Part) -> None:
+        self._heads = heads
+        self._segments = segments
+        self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
+
+    def begin(self, heads: Mapping[int, bytes], segments: Mapping[tuple[int, int], bytes]) -> None:
+        """Take state that was made elsewhere: heads by page, segments by page and number."""
+        for page, data in heads.items():
+            self._heads.put(page, data)
+        for (page, number), data in segments.items():
+            self._segments.put(page, data, number)
+
+    def read(self, page: int) -> Histories:
+        """Read a page that is there. Raises: StateError."""
+        data = self._heads.get(page)
+        assert data is not None, "a page that is not over yet is stored"
+        histories = decode_head(data, lambda stored: self._block(page, stored))
+        self._there[page] = digests_of(histories)
+        return histories
+
+    def write(self, page: int, histories: Histories) -> None:
+        """Put a page in the place of the one that was read, if any was there: the new segments, and the head."""
+
+        def put(number: int, data: bytes) -> None:
+            self._segments.put(page, data, number)
+
+        now = store_segments(histories, put, lambda stored: self._block(page, stored), _BLOCKS)
+        there = digests_of(now)
+        for number in sorted(self._there.pop(page, {}).keys() - there.keys()):
+            self._segments.remove(page, number)
+        self._heads.put(page, encode_head(now))
+
+    def remove(self, page: int) -> None:
+        """Forget a page that is there."""
+        if page not in self._there:
+            self.read(page)
+        for number in sorted(self._there.pop(page)):
+            self._segments.remove(page, number)
+        self._heads.remove(page)
+
+    def _block(self, page: int, stored: StoredSegment) -> Block:
+        block = _BLOCKS.get(stored.digest)
+        if block is None:
+            data = self._segments.get(page, stored.number)
+            assert data is not None, "a segment that a head names is stored"
+            block = decode_segment(data)
+            _BLOCKS.put(stored.digest, block)
+        return block
 
 
 class GroupPorts:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from cep.base.errors import UsageError
-from cep.runners.spark.kafka_options import EVENTS_FORMAT, Options
+from cep.runners.spark.kafka import EVENTS_FORMAT, Options
 from cep.runners.spark.packed import RECORDS_AT_ONCE, DecodedPart, pack_parts, task_order
 from cep.runners.spark.paused_partitions import partition_name
 from cep.sources.headers import headers_of

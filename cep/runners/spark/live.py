@@ -30,21 +30,18 @@ from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark import daemon
 from cep.runners.spark.admission import HAS_ADMISSION, end_when_done
-from cep.runners.spark.failures import failure_of
 from cep.runners.spark.group_parts import prepare_query
-from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource
-from cep.runners.spark.kafka_options import EVENTS_FORMAT, FORMAT
+from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stream import control_records, control_rows, match_stages
 from cep.runners.spark.packed import CLOCK_COLUMN, PART_COLUMN, WRITTEN_COLUMN, file_packer
-from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.place import Place
-from cep.runners.spark.progress import measures, positions
+from cep.runners.spark.progress import failure_of, measures, positions
 from cep.runners.spark.rescale import partitions_next
-from cep.runners.spark.sources import FolderSource, Source, TopicSource, batch_clock
+from cep.runners.spark.sources import PACKED_SCHEMA, FolderSource, Source, TopicSource, batch_clock
 from cep.sources.kafka import KafkaSettings, topic_ids
 from cep.sources.live.files import control_values
 from cep.sources.offsets import is_time, refuse_new_topics

@@ -14,7 +14,14 @@ The commit protocol, of micro-batch N. The code and the crash tests use the same
 Killed after 1 and before 7, Spark does N again, from keyed state N - 1 and with the same records, so with the same
 rows. Everything then ends in the same place: a Kafka topic knows that it holds N, a file of N is replaced by an equal
 one, the totals know that they count N. Readers see nothing of N before 4, and nothing twice.
-Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_crash.py
+
+    CHECKPOINT/rulebooks/kept.json    {"since": 4, "swept": 120, "rulebooks": [[batch id, digest], …]}
+
+All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_RETAINED of them. A
+rulebook that was replaced longer ago is therefore removed, and so are control records of micro-batches that have ended.
+State that a job began with from elsewhere stays.
+Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_crash.py,
+tests/runners/spark/test_retained_rulebooks.py
 """
 
 from __future__ import annotations
@@ -35,10 +42,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from cep.base.audit import is_audit
-from cep.base.errors import CepError
-from cep.base.limits import TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
+from cep.base.errors import CepError, StateCorruptError
+from cep.base.limits import MICRO_BATCHES_RETAINED, TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.rulebook.kafka import StatusTopic
+from cep.rulebook.store import RulebookStore
+from cep.runners.documents import read_document
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
@@ -48,13 +57,14 @@ from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, MARKS, REFUSED, STATUS, WATERMARK
 from cep.runners.spark.paused_partitions import PausedPartitions
-from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
 from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
+from cep.sinks.durable import write_durably
 from cep.step.dead_letters import bounded_equals, event_dead_letters, under_rules
 from cep.step.event_time import PartitionTimes, times_from_json
 from cep.step.marks import Marks, joined_marks, marks_from_bytes
 
+_RETAINED_FILE = "kept.json"
 _ROOM_S = 0.05  # between two looks at sinks that are waited for
 _DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batch
 
@@ -302,3 +312,46 @@ class LiveOutput:
         for queue, sink in sinks:
             if queue.close():
                 sink.close()
+
+
+class RetainedRulebooks:
+    """The rulebooks of one job, in `directory`. `first` is the digest of the one that it has begun with, if it has."""
+
+    def __init__(self, directory: Path, first: str | None = None) -> None:
+        self._path = directory / _RETAINED_FILE
+        self._store = RulebookStore(directory)
+        self._first = first
+
+    def changed(self, digest: str, batch_id: int) -> int:
+        """Note that a micro-batch has ended with this rulebook; return how many files were removed.
+
+        The same again changes nothing. Raises: SinkError.
+        """
+        ledger: dict[str, Any] = {"since": batch_id, "swept": batch_id}
+        if self._path.exists():
+            ledger = self._read()
+        earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
+        rulebooks = [*earlier, [batch_id, digest]]
+        oldest = batch_id - MICRO_BATCHES_RETAINED
+        is_due = min(oldest - ledger["since"], oldest - ledger["swept"]) >= 0
+        if is_due:
+            followed_at = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
+            rulebooks = [rulebook for rulebook, end in zip(rulebooks, followed_at, strict=True) if end > oldest]
+            ledger["swept"] = batch_id
+        write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))
+        if not is_due:  # not earlier, because the list does not have rulebooks from before its start
+            return 0
+        digests = {entry_digest for _, entry_digest in rulebooks}
+        return self._store.prune(digests | ({self._first} if self._first else set()))
+
+    def _read(self) -> dict[str, Any]:
+        ledger = read_document(self._path)
+        entries = ledger.get("rulebooks", [])
+        numbers = [ledger.get("since"), ledger.get("swept")]
+        is_right = isinstance(entries, list) and all(isinstance(entry, list) and len(entry) == 2 for entry in entries)
+        if is_right:
+            numbers += [entry[0] for entry in entries]
+            is_right = all(isinstance(entry[1], str) for entry in entries)
+        if not is_right or any(type(number) is not int for number in numbers):
+            raise StateCorruptError(f"{self._path} does not list the rulebooks; restore it with the checkpoint")
+        return ledger

@@ -63,8 +63,7 @@ from cep.runners.spark.packed import (
     part_packer,
     produced_rows,
 )
-from cep.runners.spark.packed_schema import PACKED_SCHEMA
-from cep.runners.spark.sources import batch_clock
+from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
 from cep.runners.to_the_end import UNCONFIRMED
 from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
 from cep.step.duplicates import first_ones

@@ -2,8 +2,8 @@
 
     part        a micro-batch touches
     progress    all of it, once.
-    pages       those with new events or due runs: read if not cached (cached_pages.py), then written.
-    past        where rules look back, the same pages (past_pages.py).
+    pages       those with new events or due runs: read if not cached (group_ports.py), then written.
+    past        where rules look back, the same pages (group_ports.py).
     segments    new ones, and those that a window reaches into.
     waiting     key domains with new or due events (group_ports.py).
     event-ids   where duplicates are looked for: the buckets of the new events.
@@ -34,8 +34,7 @@ from cep.lists.store import ListStore
 from cep.runners.handover.beginning import Beginning, group_beginning
 from cep.runners.output import encode_alerts
 from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.group_ports import GroupPorts
-from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.group_ports import GroupPorts, GroupProgress, PastPages
 from cep.runners.spark.packed import (
     ALERTS,
     CONTROL,
@@ -52,7 +51,6 @@ from cep.runners.spark.packed import (
     in_arrival_order,
     produced_rows,
 )
-from cep.runners.spark.past_pages import PastPages
 from cep.runners.spark.place import Place
 from cep.step.dead_letters import evicted_dead_letters
 from cep.step.event_time import NOTHING_READ, TimesRead, times_json

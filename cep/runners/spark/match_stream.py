@@ -45,10 +45,9 @@ from cep.runners.meanings import LOSSES
 from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, CONTROL, COUNTERS
-from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
-from cep.runners.spark.sources import batch_clock
+from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
 from cep.runners.spark.suppress_stage import SuppressStage
 from cep.step.job import Job
 from cep.step.rules import JobRules, bundle_records

@@ -1,10 +1,14 @@
-"""Spark's reports of a job that runs in other threads → a progress bar, or gauges for who watches the job.
+"""Spark's reports of a job that runs in other threads → a progress bar, gauges for operators, or our error.
 
-Tested by: tests/runners/spark/test_replay.py, tests/runners/spark/test_progress.py
+Our errors reach Spark as text when they are raised where it plans or executes in Python. Around that text Spark puts
+Python's traceback, frames of Java and the plan of the query, which do not help an operator.
+Tested by: tests/runners/spark/test_progress.py, tests/runners/spark/test_failures.py,
+tests/runners/spark/test_replay.py, tests/runners/spark/test_live_topic.py
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +18,17 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cep.base.errors import SourceError
+from cep.base import errors
+from cep.base.errors import CepError, SourceError
 from cep.base.progress import progress_bar
 from cep.sources.offsets import Position
 
 _POLL_S = 0.2
 T = TypeVar("T")
+# The last line of a Python traceback, and the rest of our message, up to the text that Spark or Java append.
+_OURS = re.compile(r"cep\.base\.errors\.(\w+): (.+?)\s*(?=\n\s*SQLSTATE|\n\s+at |\n===|\n\n|\Z)", re.DOTALL)
+_PLAN = "\n=== Streaming Query ==="
+_FRAME = re.compile(r"\s+at [\w.$/]+\(.*\)|\s*\.\.\. \d+ more")
 
 
 def with_progress(spark: SparkSession, title: str, work: Callable[[], T], console: Console) -> T:
@@ -62,3 +71,20 @@ def positions(progress: Mapping[str, Any]) -> dict[str, int]:
                 f"{topic}[{p}]": offset for topic, by_partition in offsets.items() for p, offset in by_partition.items()
             }
     return offsets_of
+
+
+def failure_of(java_text: str) -> CepError:
+    """Return the error to raise for a query that failed with this text."""
+    messages = _OURS.findall(java_text)
+    if messages:
+        name, message = messages[-1]  # of errors that came of each other the last is for the reader
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, CepError):
+            error = kind.__new__(kind)  # without its constructor, because the message is complete already
+            error.args = (message,)
+            return error
+    lines = java_text.partition(_PLAN)[0].splitlines()
+    reason = [line for line in lines if line.strip() and not _FRAME.fullmatch(line)]
+    return SourceError(
+        "the query failed; it goes on from its checkpoint when started again: " + "\n".join(reason).strip()
+    )

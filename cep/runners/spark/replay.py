@@ -22,10 +22,9 @@ from cep.engine.alerts import NO_ALERTS, sort_alerts
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.handover.warm_start import Ending, cut_ms, job_until
 from cep.runners.output import Replayed, decode_alerts
-from cep.runners.spark.failures import failure_of
 from cep.runners.spark.match import match_levels, pack_history, ship
 from cep.runners.spark.packed import ALERTS, COUNTERS, MARKS, PART_COLUMN, STATE, TIMES
-from cep.runners.spark.progress import with_progress
+from cep.runners.spark.progress import failure_of, with_progress
 from cep.runners.spark.session import create_session
 from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of

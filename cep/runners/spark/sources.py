@@ -1,4 +1,4 @@
-"""The sources of a live job on Spark: a folder or a topic.
+"""The sources of a live job on Spark: a folder or a topic; and the packed rows that they give (packed.py).
 
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_live_kafka.py
 """
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own d
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.registry.form import RecordFormat
 
+PACKED_SCHEMA = "key_group int, kind string, domain int, order string, payload binary"
 _JSON = RecordFormat()
 
 

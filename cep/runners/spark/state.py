@@ -23,7 +23,7 @@ from cep.rulebook.store import RulebookStore
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIABLE, prepare_query
-from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.group_ports import GroupProgress
 from cep.state.pages import StoredPage
 from cep.state.past import StoredPast
 from cep.step.job import Job

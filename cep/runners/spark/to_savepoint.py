@@ -33,7 +33,7 @@ from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
-from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.group_ports import GroupProgress
 from cep.runners.spark.sink_queue import refuse_waiting
 from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, stored_part, unreadable
 from cep.sources.offsets import Position

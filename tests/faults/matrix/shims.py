@@ -24,7 +24,7 @@ _TIMES = (
     "cep.runners.embedded.commit",
     "cep.runners.embedded.lanes", "cep.runners.embedded.outlets", "cep.runners.embedded.kafka", "cep.cli.standby",
     "cep.cli.job_reports", "cep.cli.job_rejections", "cep.cli.changelog", "cep.sources.kafka", "cep.sources.live.kafka",
-    "cep.sinks.webhook", "cep.runners.control_topic", "cep.runners.spark.sink_queue", "cep.runners.spark.kafka_readers",
+    "cep.sinks.webhook", "cep.runners.control_topic", "cep.runners.spark.sink_queue", "cep.runners.spark.kafka",
 )  # fmt: skip
 _MONOTONICS = (
     "cep.sinks.kafka", "cep.sinks.transactions.kafka", "cep.base.kafka", "cep.rulebook.kafka",

@@ -27,8 +27,7 @@ from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.admission import ReadAllAvailable
 from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.kafka_options import parse_options
-from cep.runners.spark.kafka_readers import KafkaEventsReader, KafkaStreamReader
+from cep.runners.spark.kafka import KafkaEventsReader, KafkaStreamReader, parse_options
 from cep.runners.spark.live_output import StoppedBetween
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CONTROL

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from cep.runners.spark.cached_pages import CachedPages, Place
+from cep.runners.spark.group_ports import CachedPages, PagePlace
 
 BYTES_MAX = 1_000
 
@@ -15,8 +15,8 @@ BYTES_MAX = 1_000
 def test_bytes_are_those_that_were_put_last_or_none(seed: int) -> None:
     chance = Random(seed)
     cache = CachedPages(BYTES_MAX)
-    last: dict[Place, tuple[str, bytes]] = {}
-    before: dict[Place, str] = {}
+    last: dict[PagePlace, tuple[str, bytes]] = {}
+    before: dict[PagePlace, str] = {}
     found_count = 0
     for _ in range(400):
         place = (0, chance.randrange(3), chance.randrange(4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cep.base.errors import CepError, LimitError, SourceError, StateFormatError, UsageError
-from cep.runners.spark.failures import failure_of
+from cep.runners.spark.progress import failure_of
 
 PAGE = """[STREAM_FAILED] Query [id = 3570c241] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: \

@@ -11,9 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from cep.base.limits import TIME_MS_MIN
-from cep.runners.spark import kafka_readers
-from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource
-from cep.runners.spark.kafka_readers import KafkaEventsReader
+from cep.runners.spark import kafka as source
+from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsReader, KafkaEventsSource
 from cep.runners.spark.packed import TIMES
 from cep.sources.offsets import Look, Position, next_look
 from cep.step.event_time import NOTHING_READ, PartitionTimes, TimesRead, merge_times, watermark_of
@@ -31,7 +30,7 @@ class Stream:
     def __init__(self, kafka: MockKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
         kafka.create(topic)
         self.kafka, self.topic, self.now_ms = kafka, topic, NOW_MS
-        monkeypatch.setattr(kafka_readers, "_clock_ms", lambda: self.now_ms)
+        monkeypatch.setattr(source, "_clock_ms", lambda: self.now_ms)
         self.start()
         self.at = self.reader.initialOffset()
         self.times: PartitionTimes = {}

@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import WRITER_FIXED
-from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource
-from cep.runners.spark.kafka_readers import KafkaStreamReader, TaskRanges
+from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource, KafkaStreamReader, TaskRanges
 from cep.sources.kafka import topic_ids
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions
 

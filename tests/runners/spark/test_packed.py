@@ -16,7 +16,7 @@ from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
 from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.runners.output import decode_alerts, encode_alerts
-from cep.runners.spark.kafka_options import parse_options
+from cep.runners.spark.kafka import parse_options
 from cep.runners.spark.packed import (
     BY_ID,
     COUNTERS,

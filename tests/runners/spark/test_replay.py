@@ -25,8 +25,7 @@ from cep.model.rule import ControlRecord, RetireRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
-from cep.runners.spark.failures import failure_of
-from cep.runners.spark.progress import with_progress
+from cep.runners.spark.progress import failure_of, with_progress
 from cep.runners.spark.replay import read_events, replay
 from cep.sources.inputs import kind_of
 from cep.sources.pieces import read_pieces

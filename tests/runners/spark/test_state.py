@@ -14,7 +14,7 @@ from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.cli import state
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.spark.group_parts import VARIABLE, prepare_query
-from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.group_ports import GroupProgress
 from tests.runners.spark.live_cases import ROOT, LiveRun, make_job, rules
 
 pytestmark = pytest.mark.spark
