@@ -53,14 +53,12 @@ from cep.runners.spark.packed import (
     EVENTS,
     MARKS,
     NO_ORDER,
-    PART_COLUMN,
     STATE,
     TIMES,
     PackedRow,
     as_batch,
     in_arrival_order,
     packer,
-    part_packer,
     produced_rows,
 )
 from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
@@ -115,18 +113,26 @@ def match(
     if job.to_the_end:  # as in to_the_end.py: the alerts that only the end of time gives, with their mark
         more = alerts_of(job).join(alerts.select("alert_id"), "alert_id", "left_anti")
         alerts = alerts.unionByName(more.withColumn(UNCONFIRMED, F.lit(True)))
-    policies = Policies.of(rulebook)
-    if policies.versions or policies.snoozes or any(rule.status == SHADOW for rule in rulebook.deployed()):
-        alerts = alerts.repartition(1).mapInArrow(_suppressor(policies), alert_schema())
+    if suppresses(rulebook):
+        alerts = alerts.repartition(1).mapInArrow(_suppressor(Policies.of(rulebook)), alert_schema())
     return alerts
 
 
+def suppresses(rulebook: Rulebook) -> bool:
+    """Return True if the rules may hold back an alert. Otherwise a job has no stage for it."""
+    policies = Policies.of(rulebook)
+    is_shadow = any(rule.status == SHADOW for rule in rulebook.deployed())
+    return bool(policies.versions or policies.snoozes or is_shadow)
+
+
 def pack_history(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:
-    """Pack a history: a user's columns, or the parts of files that read_events in replay.py names."""
-    times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one clock for the whole history
-    if PART_COLUMN in events.columns:
-        return events.mapInArrow(part_packer(job, times, mapping), PACKED_SCHEMA)
-    return events.mapInArrow(packer(job, times, mapping), PACKED_SCHEMA)
+    """Pack a history of a user's columns."""
+    return events.mapInArrow(packer(job, history_times(), mapping), PACKED_SCHEMA)
+
+
+def history_times() -> TimesRead:
+    """Return the clock of a whole history, without records."""
+    return TimesRead({}, now_ms=int(time.time() * 1_000))
 
 
 def pack_stream(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:

@@ -38,11 +38,11 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.store import RulebookStore
-from cep.rulebook.suppression import SHADOW, Policies
+from cep.rulebook.suppression import Policies
 from cep.runners.handover.beginning import Beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.meanings import LOSSES
-from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists
+from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists, suppresses
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, CONTROL, COUNTERS
 from cep.runners.spark.place import Place
@@ -91,12 +91,9 @@ def match_stream(
         assert job_rules.store is not None, "asked for with the control records"
         packed = packed.unionByName(control_rows(_ordered(control), job.groups_count, job_rules.store))
     rows = match_stages(packed, job_rules, place, list_files=list_files)
-    policies = Policies.of(rules.rulebook)
-    is_shadow = any(rule.status == SHADOW for rule in rules.rulebook.deployed())
-    if control is not None or policies.versions or policies.snoozes or is_shadow:
-        rows = _stage(
-            rows.withColumn("key_group", F.lit(0)), MatchProcessor(partial(SuppressStage, policies.to_json()))
-        )
+    if control is not None or suppresses(rules.rulebook):
+        stage = partial(SuppressStage, Policies.of(rules.rulebook).to_json())
+        rows = _stage(rows.withColumn("key_group", F.lit(0)), MatchProcessor(stage))
     rows = _observed(rows, metrics)
     return rows.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 

@@ -22,10 +22,11 @@ from cep.engine.alerts import NO_ALERTS, sort_alerts
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.handover.warm_start import Ending, cut_ms, job_until
 from cep.runners.output import Replayed, decode_alerts
-from cep.runners.spark.match import match_levels, pack_history, ship
-from cep.runners.spark.packed import ALERTS, COUNTERS, MARKS, PART_COLUMN, STATE, TIMES
+from cep.runners.spark.match import history_times, match_levels, ship
+from cep.runners.spark.packed import ALERTS, COUNTERS, MARKS, PART_COLUMN, STATE, TIMES, part_packer
 from cep.runners.spark.progress import failure_of, with_progress
 from cep.runners.spark.session import create_session
+from cep.runners.spark.sources import PACKED_SCHEMA
 from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of
 from cep.sources.pieces import parts_of, shares_of
@@ -93,7 +94,8 @@ def replay(
         stored.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return rows
 
-    packed, shipped = pack_history(job, events, mapping), ship(events.sparkSession, rulebook)
+    packed = events.mapInArrow(part_packer(job, history_times(), mapping), PACKED_SCHEMA)
+    shipped = ship(events.sparkSession, rulebook)
     try:
         matched = match_levels(job, rulebook, shipped, packed, partitions, ending, store)
         rows = matched.select("kind", "payload").toArrow()

@@ -52,7 +52,8 @@ def packed(records: list[bytes], batches: int = 1) -> list[dict[str, Any]]:
     """Return the packed rows of records that come in one or more batches."""
     size = -(-len(records) // batches)
     parts = [decoded(records[i : i + size]) for i in range(0, len(records), size)]
-    return pack_parts(JOB, parts).to_pylist()
+    rows: list[dict[str, Any]] = pack_parts(JOB, parts).to_pylist()
+    return rows
 
 
 def decoded(values: list[bytes], mapping: FieldMapping = PLAIN) -> DecodedPart:
