@@ -194,7 +194,7 @@ class _PlaceSettings(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_connector(cls, values: Any) -> Any:
+    def _read_earlier(cls, values: Any) -> Any:
         """Read the settings of builds that had a choice of readers for a topic. Files of `cep settings` name it."""
         if not isinstance(values, Mapping) or "connector" not in values:
             return values
