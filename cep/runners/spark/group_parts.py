@@ -1,4 +1,4 @@
-"""The parts of a key group in Spark's state: one state variable, a map with parts.
+"""The processor of a stage in Spark, and the parts of a key group in its state: one state variable, a map with parts.
 
     part      at                  number    content
     progress  0                   0         rulebook digest, event times, deadlines (group_ports.py).
@@ -11,16 +11,24 @@
 
 Spark creates a variable's encoders again in every task, at some four milliseconds of Java each; one variable per part
 took a quarter of Java's processor time in a small micro-batch.
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_state.py
+
+When a query starts, Spark starts a Python process only to ask for the state of a processor. Loading the matcher would
+take that process one and a half seconds, before the first micro-batch of a job. The matcher is therefore loaded only in
+processes that receive rows.
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_state.py, tests/runners/spark/test_processor.py
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
-from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from cep.base.durable import replace_file
@@ -70,6 +78,32 @@ class GroupParts:
         self.waiting = Part(entries, WAITING)
         self.seen = Part(entries, SEEN)
         self.fired = Part(entries, FIRED)
+
+
+class Stage(Protocol):
+    """The work on the rows of one key group: match_stage.py, suppress_stage.py."""
+
+    def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]: ...
+
+
+class MatchProcessor(StatefulProcessor):
+    """transformWithState's processor. `stage` makes a task's stage from its state, and can be pickled."""
+
+    def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
+        self._pickled = pickle.dumps(stage)  # to read it is to load its modules
+        self._stage: Stage | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._parts = GroupParts(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        """Do a micro-batch of one key group; Spark calls it for each that has rows."""
+        if self._stage is None:
+            self._stage = pickle.loads(self._pickled)(self._parts)  # noqa: S301 what __init__ was given
+        return self._stage.rows(key[0], rows)
+
+    def close(self) -> None:
+        """Nothing is held between micro-batches but caches."""
 
 
 def prepare_query(query: Path) -> None:

@@ -42,11 +42,11 @@ from cep.rulebook.suppression import Policies
 from cep.runners.handover.beginning import Beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.meanings import LOSSES
+from cep.runners.spark.group_parts import MatchProcessor
 from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists, suppresses
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, CONTROL, COUNTERS
 from cep.runners.spark.place import Place
-from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
 from cep.runners.spark.suppress_stage import SuppressStage
 from cep.step.job import Job

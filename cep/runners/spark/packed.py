@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -63,6 +63,7 @@ CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same
 # The order of rows without an order, and of events that only their ids order.
 NO_ORDER, BY_ID = "", "id"
 
+T = TypeVar("T")
 PackedRow = tuple[int, str, int, str, bytes]
 
 
@@ -110,19 +111,21 @@ def packer(
         decoded = decode_table(job.schema, whole, partial(shown_row, whole), mapping)
         return pack_parts(job, [DecodedPart(_WHOLE, decoded)], times, BY_ID)
 
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting_batches: list[pa.RecordBatch] = []
-        records = 0
-        for batch in batches:
-            waiting_batches.append(batch)
-            records += batch.num_rows
-            if records >= RECORDS_AT_ONCE:
-                yield packed(waiting_batches)
-                waiting_batches, records = [], 0
-        if records:
-            yield packed(waiting_batches)
+    return lambda batches: map(packed, many_at_once(batches, lambda batch: batch.num_rows))
 
-    return pack
+
+def many_at_once(items: Iterable[T], records_count: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield lists of items with RECORDS_AT_ONCE records or more together; the last one may have fewer, but not none."""
+    waiting: list[T] = []
+    records = 0
+    for item in items:
+        waiting.append(item)
+        records += records_count(item)
+        if records >= RECORDS_AT_ONCE:
+            yield waiting
+            waiting, records = [], 0
+    if records:
+        yield waiting
 
 
 def part_packer(
@@ -162,16 +165,8 @@ def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.Record
 
 def _joined(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
     """Join decoded records of one source, many at a time."""
-    waiting: list[Decoded] = []
-    records = 0
-    for part in parts:
-        waiting.append(part)
-        records += part.records_count
-        if records >= RECORDS_AT_ONCE:
-            yield DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))
-            waiting, records = [], 0
-    if records:
-        yield DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))
+    for some in many_at_once(parts, lambda part: part.records_count):
+        yield DecodedPart(_WHOLE, concat_decoded(job.schema, some))
 
 
 def pack_parts(

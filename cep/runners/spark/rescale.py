@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateError, UsageError
 from cep.runners.live_checkpoint import QUERY_FOLDER, lock_checkpoint
-from cep.runners.spark.state import job_of, last_batch, planned_batch
+from cep.runners.spark.state import ended_batch, job_of, last_batch, planned_batch
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 CAN_REPARTITION = hasattr(SparkSession, "_streamingCheckpointManager")  # Spark 4.1 does not have it
@@ -61,12 +61,8 @@ def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
     if not 1 <= partitions <= job.groups_count:
         raise UsageError(f"{partitions} partitions: give 1 to {job.groups_count}, the job's key groups")
     with lock_checkpoint(checkpoint):
-        before, planned, last_batch_id = partitions_of(checkpoint), planned_batch(checkpoint), last_batch(checkpoint)
-        if planned != last_batch_id:
-            raise UsageError(
-                f"micro-batch {planned} of {checkpoint} has begun and not ended; "
-                "run `cep live --available-now` with the job's settings once, then rescale"
-            )
+        ended_batch(checkpoint, "rescale")
+        before = partitions_of(checkpoint)
         if before == partitions:
             raise UsageError(f"{checkpoint} is laid out for {partitions} partitions already")
         try:

@@ -50,6 +50,18 @@ def planned_batch(checkpoint: Path) -> int | None:
     return _highest(checkpoint / QUERY_FOLDER / "offsets")
 
 
+def ended_batch(checkpoint: Path, verb: str) -> int:
+    """Return the last micro-batch, which has ended. Raises: UsageError, which names the `verb` to repeat."""
+    planned, ended = planned_batch(checkpoint), last_batch(checkpoint)
+    assert ended is not None, "job_of has refused one without"
+    if planned != ended:
+        raise UsageError(
+            f"micro-batch {planned} of {checkpoint} has begun and not ended; "
+            f"run `cep live --available-now` with the job's settings once, then {verb}"
+        )
+    return ended
+
+
 def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
     """Yield the pages of a checkpoint, one after another; with a key, only the pages of its key group."""
     for operator in operators(checkpoint):

@@ -22,7 +22,7 @@ import orjson
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cep.base.errors import StateCorruptError, UsageError
+from cep.base.errors import StateCorruptError
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
@@ -35,7 +35,7 @@ from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
 from cep.runners.spark.group_ports import GroupProgress
 from cep.runners.spark.sink_queue import refuse_waiting
-from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, stored_part, unreadable
+from cep.runners.spark.state import ended_batch, job_of, operators, stored_part, unreadable
 from cep.sources.offsets import Position
 from cep.state.checkpoints import Part
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
@@ -59,13 +59,7 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
     """
     job = job_of(checkpoint)
     with lock_checkpoint(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
-        planned, last_batch_id = planned_batch(checkpoint), last_batch(checkpoint)
-        assert last_batch_id is not None, "job_of has refused one without"
-        if planned != last_batch_id:
-            raise UsageError(
-                f"micro-batch {planned} of {checkpoint} has begun and not ended; "
-                "run `cep live --available-now` with the job's settings once, then make the savepoint"
-            )
+        last_batch_id = ended_batch(checkpoint, "make the savepoint")
         refuse_waiting(checkpoint)
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:

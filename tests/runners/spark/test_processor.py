@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from cep.rulebook.store import RulebookStore
+from cep.runners.spark.group_parts import MatchProcessor
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.processor import MatchProcessor
 from cep.step.rules import JobRules
 from tests.runners.spark.live_cases import make_job, rules
 
