@@ -5,10 +5,10 @@ Tested by: tests/lang/test_walk.py, tests/lang/test_lint.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 from cep.lang.ir import Expr, History, PatternIR
 from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
@@ -24,40 +24,43 @@ T = TypeVar("T")
 
 def nodes(tree: object) -> Iterator[object]:
     """Yield every dataclass in a tree of dataclasses and tuples, the outermost first, without recursion."""
-    return iter(_last.nodes_of(tree)) if isinstance(tree, PatternIR) else _walk(tree)
+    return iter(_nodes_of(_Object(tree)).nodes) if isinstance(tree, PatternIR) else _walk(tree)
 
 
 def nodes_of(tree: object, kind: type[T]) -> Iterator[T]:
     """Yield the nodes of one class, in the same order."""
     if isinstance(tree, PatternIR):
-        return iter(_last.by_class(tree).get(kind, ()))
+        return iter(_nodes_of(_Object(tree)).by_class.get(kind, ()))
     return (node for node in nodes(tree) if isinstance(node, kind))
 
 
-class _Last:
-    """The nodes of the pattern that was walked last: a rule that loads is walked by five readers in turn."""
+class _Object(NamedTuple):
+    """A pattern as a key. Only the same object is an equal key, because the hash of a pattern is a walk over it."""
 
-    def __init__(self) -> None:
-        self._walked: tuple[object, list[object], dict[type, list[Any]]] = (None, [], {})
+    tree: PatternIR
 
-    def nodes_of(self, pattern: PatternIR) -> list[object]:
-        return self._of(pattern)[1]
+    def __hash__(self) -> int:
+        return id(self.tree)
 
-    def by_class(self, pattern: PatternIR) -> dict[type, list[Any]]:
-        return self._of(pattern)[2]
-
-    def _of(self, pattern: PatternIR) -> tuple[object, list[object], dict[type, list[Any]]]:
-        walked = self._walked  # read once: another thread may replace it
-        if walked[0] is not pattern:
-            nodes = list(_walk(pattern))
-            by_class: dict[type, list[Any]] = {}
-            for node in nodes:
-                by_class.setdefault(node.__class__, []).append(node)
-            walked = self._walked = (pattern, nodes, by_class)
-        return walked
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Object) and self.tree is other.tree
 
 
-_last = _Last()
+class _Nodes(NamedTuple):
+    """The nodes of a pattern: all of them, and by class."""
+
+    nodes: tuple[object, ...]
+    by_class: Mapping[type, tuple[Any, ...]]
+
+
+@lru_cache(maxsize=1)
+def _nodes_of(pattern: _Object) -> _Nodes:
+    """Walk a pattern, or return the nodes of the last one: five readers in turn walk a rule that loads."""
+    by_class: dict[type, list[Any]] = {}
+    all_nodes = tuple(_walk(pattern.tree))
+    for node in all_nodes:
+        by_class.setdefault(node.__class__, []).append(node)
+    return _Nodes(all_nodes, {kind: tuple(same) for kind, same in by_class.items()})
 
 
 def _walk(tree: object) -> Iterator[object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import EventType, Schema, is_wider
@@ -93,23 +94,30 @@ def checked_text(source: str) -> Checked:
     A change of parameters, another rule of the same file, or a restart brings a text again. Reading is most of the
     work.
     """
-    place = _place(source)
-    if not place:
-        place.append(load_text(source).without_syntax())
-    return place[0]
+    return _checked(_Text(source))
 
 
 def remember(bundle: Bundle) -> None:
     """Put the checked form of a bundled text into the cache."""
-    place = _place(bundle.text)
-    if bundle.checked is not None and not place:
-        place.append(bundle.checked)
+    _checked(_Text(bundle.text, bundle.checked))
+
+
+class _Text(NamedTuple):
+    """A text with its checked form, if a reader has it. Equal texts are equal keys of the cache."""
+
+    source: str
+    checked: Checked | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.source)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Text) and self.source == other.source
 
 
 @lru_cache(_TEXTS_CACHED)
-def _place(_source: str) -> list[Checked]:
-    """Return the place of a text in the cache, empty at first."""
-    return []
+def _checked(text: _Text) -> Checked:
+    return text.checked or load_text(text.source).without_syntax()
 
 
 @lru_cache(_TEXTS_CACHED)

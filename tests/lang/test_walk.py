@@ -20,3 +20,13 @@ def test_nodes_by_class(seed: int) -> None:
                 by_class: list[object] = list(nodes_of(tree, kind))
                 assert [id(node) for node in by_class] == [id(node) for node in walked if isinstance(node, kind)]
             assert list(histories(tree)) == [node for node in walked if isinstance(node, History)]
+
+
+def test_the_nodes_of_an_equal_pattern_are_its_own() -> None:
+    """Another object has its own nodes, even if it is equal, because readers compare nodes with `is`."""
+    text = random_file(1)
+    first, second = ({**load_text(text).patterns} for _ in range(2))
+    for name, pattern in first.items():
+        assert pattern == second[name]
+        for tree in (pattern, second[name], pattern):
+            assert next(nodes(tree)) is tree

@@ -9,7 +9,8 @@ import pytest
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.lang.ir import PatternIR
-from cep.rulebook.compatible import Refused, compile_rule
+from cep.lang.load import Bundle, load_text
+from cep.rulebook.compatible import Refused, checked_text, compile_rule, remember
 from tests.rulebook.records import SCHEMA, SOURCE, upsert
 
 PAYMENT = SCHEMA.event_types[0]
@@ -98,3 +99,14 @@ def test_the_diagnostics_of_the_pattern_come_along() -> None:
     compiled = compile_rule(upsert(1, source=SOURCE.replace("amount >", "amuont >")), SCHEMA, None)
     assert isinstance(compiled, Refused)
     assert any("amuont" in diagnostic.message for diagnostic in compiled.diagnostics)
+
+
+def test_a_text_that_a_reader_has_checked_is_not_read_again() -> None:
+    text = SOURCE + "\n# of a bundle"
+    checked = load_text(text).without_syntax()
+    remember(Bundle(text, checked))
+    assert checked_text(text) is checked
+    remember(Bundle(text, load_text(text).without_syntax()))
+    assert checked_text("".join([*text])) is checked
+    remember(Bundle(text + " with a warning", None))
+    assert checked_text(text + " with a warning") is checked_text(text + " with a warning")

@@ -61,6 +61,11 @@ def order_of(structure: SequenceSyntax) -> Order:
     return order
 
 
+def spans_of(structure: SequenceSyntax | None) -> dict[str, Span]:
+    """Return the span of each variable of a structure; nothing without a structure."""
+    return {} if structure is None else {variable.name: variable.span for variable, _ in order_of(structure).places}
+
+
 def may_be_empty(repeat: RepeatSyntax | None) -> bool:
     """Return True if this repetition allows none. A minimum that is a parameter is at least 1."""
     return repeat is not None and isinstance(repeat.minimum, Literal) and repeat.minimum.value == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from cep.lang.check.order import order_of
+from cep.lang.check.order import spans_of
 from cep.lang.diagnostics import Diagnostic, Severity
 from cep.lang.ir import AlternativeNode, AnyOrderNode, Binary, Expr, Inner, Node, PatternIR, SequenceNode, Step, VarNode
 from cep.lang.load import Checked
@@ -20,8 +20,7 @@ CODE = "CEP713"
 def find(checked: Checked) -> Iterator[Diagnostic]:
     """Find required steps whose condition has all parts of the condition of the endless greedy loop before them."""
     for pattern in checked.patterns.values():
-        structure = checked.resolved.patterns[pattern.name].structure
-        spans = {} if structure is None else {place.name: place.span for place, _ in order_of(structure).places}
+        spans = spans_of(checked.resolved.patterns[pattern.name].structure)
         for loop, step in _blocked_steps(pattern):
             message = f"`{step}` never takes an event: each one that fits it fits the greedy loop `{loop}`, too"
             help_line = f"leave out `greedy`, or exclude the events of `{step}` in the condition of `{loop}`"

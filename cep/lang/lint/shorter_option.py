@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import permutations
 
-from cep.lang.check.order import order_of
+from cep.lang.check.order import spans_of
 from cep.lang.diagnostics import Diagnostic, Severity
 from cep.lang.ir import ONCE, AlternativeNode, Link, Node, PatternIR, SequenceNode, SkipKind, Step, VarNode
 from cep.lang.lint.greedy_step import parts_of
@@ -20,8 +20,7 @@ CODE = "CEP714"
 def find(checked: Checked) -> Iterator[Diagnostic]:
     """Find options of a whole pattern that begin with the steps of another option."""
     for pattern in checked.patterns.values():
-        structure = checked.resolved.patterns[pattern.name].structure
-        spans = {} if structure is None else {place.name: place.span for place, _ in order_of(structure).places}
+        spans = spans_of(checked.resolved.patterns[pattern.name].structure)
         for shorter, longer in _hidden_options(pattern):
             message = f"the alternative that ends with `{longer}` never matches: the one that ends with `{shorter}` is "
             message += "complete before it, on the same events"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cep.lang.check.order import order_of
+from cep.lang.check.order import spans_of
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.ir import Aggregate, Param, PatternIR, VarField
 from cep.lang.load import Checked
@@ -59,11 +59,11 @@ def _variables(pattern: PatternIR, syntax: PatternSyntax) -> Iterator[Diagnostic
     used = {node.variable for node in nodes(pattern) if isinstance(node, VarField | Aggregate)}
     conditioned = {v.name for v in pattern.variables if v.where is not None}
     entries = {where.variable: where.span for where in syntax.wheres}
-    places = {} if syntax.structure is None else {v.name: v.span for v, _ in order_of(syntax.structure).places}
+    spans = spans_of(syntax.structure)
     if len(pattern.variables) == 1:
         return
     for variable in pattern.variables:
         if variable.name not in used | conditioned | {pattern.skip.variable}:
             message = f"the variable `{variable.name}` has no condition and nothing refers to it: any event fits"
-            span = entries.get(variable.name) or places[variable.name]
+            span = entries.get(variable.name) or spans[variable.name]
             yield Diagnostic(CODE, message, span, (), "add a condition", Severity.WARNING)
