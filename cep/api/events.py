@@ -31,7 +31,7 @@ from cep.base.schema import Schema
 from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import FieldMapping, array_at, check_fields, path_of_text, view_of
 from cep.columnar.route import KeyDomain
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from cep.columnar.times import counting_skipped
 from cep.lang.diagnostics import did_you_mean
 from cep.model.setting_types import length_ms
@@ -171,7 +171,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
             if frame.row is not None:
                 with suppress(OverflowError, ValueError, KeyError):  # Python does not support the time or the zone
                     return json.dumps(frame.row(row), default=str)
-            return shown_row(table, row)
+            return RowTexts(table)(row)
 
         return _with_skipped(pieces_of_table(table, schema, show, naming.values(schema)), sum(skipped))
 

@@ -6,16 +6,31 @@ Tested by: tests/columnar/test_decode.py
 from __future__ import annotations
 
 import json
+from functools import cached_property
 
 import pyarrow as pa
 
 _CHARACTERS_MAX = 2_000  # as many as a dead letter has of a record
 
 
-def shown_row(table: pa.Table | pa.RecordBatch, row: int) -> str:
-    """Return a row as JSON."""
-    values = {name: shown_value(table.column(number), row) for number, name in enumerate(table.schema.names)}
-    return json.dumps(values, default=str)
+class RowTexts:
+    """The rows of a table as JSON, each when it is called for.
+
+    The columns are looked up once: a hostile file has thousands of columns, and all of its rows are shown.
+    """
+
+    def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
+        self._table = table
+
+    def __call__(self, row: int) -> str:
+        values = {name: None if column is None else shown_value(column, row) for name, column in self._columns}
+        return json.dumps(values, default=str)
+
+    @cached_property
+    def _columns(self) -> list[tuple[str, pa.Array | pa.ChunkedArray | None]]:
+        """The columns by name; None for a column of nulls."""
+        columns = zip(self._table.schema.names, self._table.columns, strict=True)
+        return [(name, None if column.null_count == len(column) else _in_one(column)) for name, column in columns]
 
 
 def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
@@ -25,3 +40,8 @@ def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
         return value[:_CHARACTERS_MAX] if isinstance(value, str) else value
     except (OverflowError, ValueError, KeyError):  # a zone that the machine does not have is a KeyError
         return " ".join(values.slice(row, 1).to_string().split())
+
+
+def _in_one(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the only chunk of a column, whose values are found faster."""
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column

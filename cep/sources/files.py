@@ -25,7 +25,7 @@ from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, de
 from cep.columnar.mapping import NUMBER_KINDS, PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, key_parts, route
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, unreadable
 from cep.sources.json_lines import LineCutter, whole_lines
 from cep.sources.tables import TableFile, open_table
@@ -60,7 +60,7 @@ def key_of_table(
     """Return the events of one key in a table, as `read_key` reads them from files."""
     some = _may_have_key(_column_parts(schema, domain, key, mapping), table.schema)
     chosen = table if some is None else table.filter(some)
-    return _of_key(decode_table(schema, chosen, partial(shown_row, chosen), mapping), schema, domain, key)
+    return _of_key(decode_table(schema, chosen, RowTexts(chosen), mapping), schema, domain, key)
 
 
 def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
@@ -122,7 +122,7 @@ def _decoded_rows(
         batches.append(each.batch)
         bad += each.bad_lines
     rows = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})
-    decoded = decode_table(schema, rows.combine_chunks(), partial(shown_row, rows), mapping)
+    decoded = decode_table(schema, rows.combine_chunks(), RowTexts(rows), mapping)
     return replace(decoded, poison=(*decoded.poison, *bad))
 
 

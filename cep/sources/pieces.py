@@ -26,7 +26,7 @@ from cep.base.reading import open_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, packing_of, unreadable
 from cep.sources.json_forms import has_json_lines
 from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, lines_between, whole_lines
@@ -225,7 +225,7 @@ def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
             while not read or row >= read[-1].first_row + read[-1].batch.num_rows:
                 read.append(next(batches))
             batch = next(each for each in reversed(read) if each.first_row <= row)
-        return shown_row(batch.batch, row - batch.first_row)
+        return RowTexts(batch.batch)(row - batch.first_row)
 
     return show
 

@@ -28,7 +28,7 @@ from cep.columnar.decode import Decoded, EventRows, concat_decoded, decode_rows,
 from cep.columnar.file_form import FileForm
 from cep.columnar.mapping import FieldMapping
 from cep.columnar.number_texts import NumberForm, plain_numbers
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from cep.columnar.strays import NO_STRAYS
 from cep.sources.csv_form import CsvFile
 from cep.sources.inputs import confining_root, files_of, folder_values, kind_of
@@ -125,7 +125,7 @@ def decoded_rows(schema: Schema, table: pa.Table | pa.RecordBatch, mapping: Fiel
     """Decode a table, and note the row and the view of each event."""
 
     def decode(view: FieldMapping) -> EventRows:
-        return decode_rows(schema, table, partial(shown_row, table), view, NO_STRAYS)
+        return decode_rows(schema, table, RowTexts(table), view, NO_STRAYS)
 
     return DecodedRows(*events_of_views(schema, mapping, decode))
 

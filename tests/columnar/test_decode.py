@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import decimal
 from datetime import UTC, datetime
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar.decode import Decoded, decode_json, decode_table
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from tests.columnar.common import GOOD, GOOD_MS, ONE, TWO, decode, record
 
 
@@ -53,7 +52,7 @@ def test_many_records_that_are_none_are_what_each_is_alone() -> None:
 def test_a_time_that_python_does_not_have_is_set_aside() -> None:
     for type_, value in ((pa.timestamp("us"), -(2**63) + 1), (pa.timestamp("s"), 2**55)):
         table = pa.table({"tx_id": ["t1"], "event_time": pa.array([value], type_)})
-        poison = decode_table(ONE, table, partial(shown_row, table)).poison
+        poison = decode_table(ONE, table, RowTexts(table)).poison
         assert [p.code for p in poison] == ["wrong_value"]
         assert "t1" in poison[0].record
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +31,7 @@ from cep.columnar.decode import Decoded, concat_decoded, decode_table, in_partit
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.order import ordered_by_id
 from cep.columnar.route import key_groups, route, split_by_group
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from cep.sources.live.files import decoded_file
 from cep.sources.pieces import FilePart, read_part
 from cep.step.duplicates import prepare
@@ -108,7 +107,7 @@ def packer(
             times = replace(times, now_ms=table.column(CLOCK_COLUMN)[0].as_py())
             table = table.drop_columns([CLOCK_COLUMN])
         whole = table.combine_chunks()
-        decoded = decode_table(job.schema, whole, partial(shown_row, whole), mapping)
+        decoded = decode_table(job.schema, whole, RowTexts(whole), mapping)
         return pack_parts(job, [DecodedPart(_WHOLE, decoded)], times, BY_ID)
 
     return lambda batches: map(packed, many_at_once(batches, lambda batch: batch.num_rows))

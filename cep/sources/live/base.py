@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -30,7 +29,7 @@ from cep.columnar.decode import (
     in_partition,
 )
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.columnar.shown import shown_row
+from cep.columnar.shown import RowTexts
 from cep.sources.tables import TableFile
 
 # Lane or file → offset, bytes or rows done.
@@ -182,7 +181,7 @@ def _decode_rows(schema: Schema, chunk: Chunk, mapping: FieldMapping) -> Decoded
     except InputError as error:
         assert chunk.table is not None
         return replace(concat_decoded(schema, []), poison=(unreadable_file(chunk.table.path, error),))
-    part = decode_table(schema, chunk.records.combine_chunks(), partial(shown_row, chunk.records), fitted)
+    part = decode_table(schema, chunk.records.combine_chunks(), RowTexts(chunk.records), fitted)
     return replace(part, poison=(*part.poison, *chunk.bad_lines))
 
 
