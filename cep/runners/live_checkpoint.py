@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.durable import replace_file
-from cep.base.errors import StateCorruptError, UsageError
+from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.base.schema import Schema, misreadings
 from cep.runners.documents import read_document
 from cep.step.job import Job
@@ -220,5 +220,7 @@ def _describe(job: Job) -> dict[str, Any]:
 def _write(path: Path, value: dict[str, Any]) -> None:
     try:
         replace_file(path, json.dumps(value, indent=1).encode())
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise UsageError(f"the checkpoint directory cannot be written: {error}; give another") from error
+    except OSError as error:  # such as a full disk: the same start may succeed later
+        raise StoreError(f"the checkpoint directory cannot be written: {error}; make room there") from error

@@ -81,6 +81,7 @@ FAULTS: dict[str, tuple[float, str]] = {
 MOMENTS = (
     "start", "first micro-batch", "steady state", "rule change", "heartbeat", "commit", "take-over", "shutdown",
 )  # fmt: skip
+SEEN = ("steady state", "rule change", "heartbeat", "commit")  # at other moments no process may be there to ask
 CELLS = tuple(product(("run", "live"), FAULTS, MOMENTS))
 _LIVE_STEP = 2  # `cep live` has every second moment of a fault in the sample
 
@@ -327,8 +328,7 @@ class Cell:
             if code is not None and code > 0 and MEANINGS[Exit(code)].restart is not True:
                 self.problems.append(f"exit {code}: {member.log.read_text()[-400:]}")
         lasts_s, part = FAULTS[self.fault]
-        is_seen = self.moment not in ("start", "first micro-batch", "take-over", "shutdown")
-        if part and is_seen and lasts_s > NAMED_S and (self.named_s is None or self.named_s > NAMED_S):
+        if part and self.moment in SEEN and lasts_s > NAMED_S and (self.named_s is None or self.named_s > NAMED_S):
             self.problems.append(f"/health named {part} after {self.named_s} s")
 
 
@@ -420,7 +420,8 @@ def table(outcomes: dict[int, Outcome]) -> list[tuple[str, ...]]:
     rows = []
     for fault in FAULTS:
         numbers = [number for number in outcomes if CELLS[number][1] == fault]
-        named = [seconds for number in numbers if (seconds := outcomes[number].named_s) is not None]
+        judged = (number for number in numbers if CELLS[number][2] in SEEN)
+        named = [seconds for number in judged if (seconds := outcomes[number].named_s) is not None]
         rows.append((
             fault, *(str(sum(CELLS[number][0] == runner for number in numbers)) for runner in ("run", "live")),
             str(len({CELLS[number][2] for number in numbers})), f"{max(named):.0f} s" if named else "-",

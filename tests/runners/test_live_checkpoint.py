@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from cep.base.errors import StateCorruptError, UsageError
+from cep.base.errors import StateCorruptError, StoreError, UsageError
+from cep.base.exits import MEANINGS, exit_of
 from cep.runners.live_checkpoint import JOB_FILE, open_checkpoint, read_job
 from tests.rulebook.people import TRUST
 from tests.runners.embedded.test_schema_change import changed
 from tests.runners.spark.live_cases import make_job, rules
+from tests.small_disk import small_disk
 
 JOB = make_job(rules("card_testing").values())
 RULES = (b'{"first": 1}', b'{"second": 2}')
@@ -88,3 +90,22 @@ def test_the_key_of_digests_stays_while_ids_are_stored(tmp_path: Path, dedup_ms:
     stored = read_job(tmp_path)
     assert stored is not None
     assert (stored.digest_key, stored.dedup_ms) == (key, 5)
+
+
+def test_a_start_on_a_full_disk_may_be_tried_again(tmp_path: Path) -> None:
+    """It ended with the code of a mistake in the settings, after which a supervisor does not start the job again."""
+    with small_disk(tmp_path / "disk", 1) as disk:
+        folder = disk.folder / "job"
+        folder.mkdir()
+        disk.fill(0)
+        with pytest.raises(StoreError, match="make room there") as caught:
+            open_checkpoint(folder, JOB, RULES)
+        assert MEANINGS[exit_of(caught.value)].restart is True
+        disk.free()
+        assert open_checkpoint(folder, JOB, RULES) == (RULES, False)
+
+
+def test_a_folder_that_cannot_be_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="give another"):
+        open_checkpoint(tmp_path / "file" / "job", JOB, RULES)
