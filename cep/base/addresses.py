@@ -21,9 +21,10 @@ def without_user(address: str) -> str | None:
 
 
 def check_place(place: str, instead: str) -> None:
-    """Check the place of a table or of checkpoints, a path or a URL. `instead` names the right place for its secrets.
+    """Check that an address contains no secret. `instead` names the right place for secrets.
 
-    Raises: UsageError for a URL with a user, a password or a query, without showing them.
+    The address is the path or URL of a table or of checkpoints. Raises: UsageError for a URL with a user, a password or
+    a query, without showing them.
     """
     if "://" not in place:
         return

@@ -87,19 +87,20 @@ class Verdict:
 def extended(
     head: Head, facts: Mapping[str, Any], texts: Mapping[str, str | None] | None = None, salt: str = ""
 ) -> tuple[Head, bytes]:
-    """Return the head after a line of these facts, and the line. Facts are JSON values without a clock.
+    """Append a line with these facts to the chain of audit lines. Return the new head, and the line.
 
-    `texts` may be erased later. `salt` must be unknown to readers of the line without its texts.
+    Facts are JSON values without a clock. `texts` may be erased later. `salt` must be unknown to readers of the line
+    without its texts.
     """
     assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1
     body = {"code": CODE, "number": f"{number:0{_DIGITS}}", "previous": head.hash, **facts}
-    behind = {}
+    erasable_part = {}
     if texts is not None:
-        behind[_TEXTS] = {_SALT: salt, **texts}
-        body[_SEALED] = _hash(behind[_TEXTS])
+        erasable_part[_TEXTS] = {_SALT: salt, **texts}
+        body[_SEALED] = _hash(erasable_part[_TEXTS])
     digest = _hash(body)
-    return Head(number, digest), _bytes({**body, "hash": digest, **behind})
+    return Head(number, digest), _bytes({**body, "hash": digest, **erasable_part})
 
 
 def texts_of(line: bytes) -> dict[str, Any]:
@@ -178,12 +179,12 @@ def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, 
 
 
 def _read(data: bytes) -> dict[str, Any] | None:
-    """Return the values of a line that has its own hash and the form that the job writes; otherwise None."""
+    """Parse an audit line. Return None unless it has its own hash and exactly the form that the job writes."""
     try:
         values = json.loads(data)
         number, digest = values["number"], values["hash"]
         body = {name: value for name, value in values.items() if name not in ("hash", _TEXTS)}
-        behind = {_TEXTS: values[_TEXTS]} if _SEALED in values else {}
+        erasable_part = {_TEXTS: values[_TEXTS]} if _SEALED in values else {}
         is_right = (
             isinstance(values["previous"], str)
             and isinstance(number, str)
@@ -191,9 +192,9 @@ def _read(data: bytes) -> dict[str, Any] | None:
             and number.isdigit()
             and len(number) <= _NUMBER_DIGITS_MAX
             and digest == _hash(body)
-            and data == _bytes({**body, "hash": digest, **behind})
-            and isinstance(behind.get(_TEXTS), dict | None)
-            and (behind.get(_TEXTS) is None or _hash(behind[_TEXTS]) == values[_SEALED])
+            and data == _bytes({**body, "hash": digest, **erasable_part})
+            and isinstance(erasable_part.get(_TEXTS), dict | None)
+            and (erasable_part.get(_TEXTS) is None or _hash(erasable_part[_TEXTS]) == values[_SEALED])
             and all(isinstance(line, int) for line in values.get(ERASED_LINES, ()))
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

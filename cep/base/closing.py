@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """A context manager that closes itself."""
+    """A base class whose objects close themselves at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None:

@@ -114,9 +114,9 @@ def _options(
 
 
 def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCESS_S) -> None:
-    """Ask the brokers once, where access is protected, so that a refusal is seen at the start and has its reason.
+    """Connect to brokers with protected access once, so that a refusal is reported at the start and with its reason.
 
-    Brokers that give no answer are left to who needs them. Raises: UsageError, without any secret.
+    Brokers that give no answer are reported by the later readers and writers. Raises: UsageError, without any secret.
     """
     if access.get("security.protocol", "plaintext").lower() == "plaintext":
         return
@@ -153,7 +153,7 @@ def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCES
 
 
 def _certificate_trouble(servers: str, access: Mapping[str, str]) -> str | None:
-    """Return the fault of the first broker's certificate; librdkafka only reports that there is one."""
+    """Return the fault of the first broker's certificate, None if it has none. librdkafka does not report it."""
     host, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
     try:
         context = ssl.create_default_context(cafile=access.get("ssl.ca.location"))
@@ -170,7 +170,7 @@ def _certificate_trouble(servers: str, access: Mapping[str, str]) -> str | None:
 def produce(
     producer: Producer, topic: str, value: bytes | None, key: bytes | None, deadline_s: float, **more: Any
 ) -> None:
-    """Put a record into the producer's queue, and wait for room until `deadline_s` (of time.monotonic).
+    """Add a record to the producer's queue, and wait for room until `deadline_s` (of time.monotonic).
 
     `more` are arguments of Producer.produce. Raises: KafkaException if the queue stays full.
     """
@@ -216,15 +216,15 @@ def sink_reason(error: KafkaException) -> str:
 
 
 def is_shown(admin: AdminClient, topic: str, wait_s: float) -> bool:
-    """Wait until brokers show a topic that they say they have made; return False if they do not in that time.
+    """Wait until the brokers list a topic that was just created. Return False if they do not within `wait_s`.
 
     A broker answers as soon as the controller has the topic, and learns of it itself some moments later.
     """
     end_s = monotonic() + wait_s
     while True:
         try:
-            about = admin.list_topics(topic, timeout=max(0.1, end_s - monotonic())).topics.get(topic)
-            if about is not None and about.error is None and about.partitions:
+            topic_metadata = admin.list_topics(topic, timeout=max(0.1, end_s - monotonic())).topics.get(topic)
+            if topic_metadata is not None and topic_metadata.error is None and topic_metadata.partitions:
                 return True
         except KafkaException:
             pass

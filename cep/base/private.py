@@ -29,19 +29,19 @@ def private_files() -> Iterator[None]:
 def is_ours(folder: Path) -> bool:
     """Return True if no other user but root can put a file into a folder, or another folder in its place.
 
-    So it is if the folder, and each above it, belongs to this user or root, and only they may write there. In a folder
-    with a sticky bit others cannot exchange what is ours. A group that has the user's number is this user alone.
+    That is so if the folder, and each folder above it, belongs to this user or root, and only they may write there. In
+    a folder with a sticky bit others cannot exchange our files. A group that has the user's number is this user alone.
     """
     place, user = Path(os.path.realpath(folder)), os.geteuid()
     for number, above in enumerate((place, *place.parents)):
         try:
-            about = above.stat()
+            status = above.stat()
         except OSError:
             return False
-        is_alone = about.st_gid in (0, user)
-        others = about.st_mode & (stat.S_IWOTH if is_alone else stat.S_IWOTH | stat.S_IWGRP)
-        is_sticky = number > 0 and about.st_mode & stat.S_ISVTX
-        if about.st_uid not in (0, user) or (others and not is_sticky):
+        is_alone = status.st_gid in (0, user)
+        others = status.st_mode & (stat.S_IWOTH if is_alone else stat.S_IWOTH | stat.S_IWGRP)
+        is_sticky = number > 0 and status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, user) or (others and not is_sticky):
             return False
     return True
 

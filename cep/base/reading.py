@@ -136,9 +136,9 @@ def _real(folder: Path) -> str:
 
 
 def check_below(path: Path, root: Path) -> Path:
-    """Return where the path leads, with all its links, if that is below the root. Raises: UnreadableError.
+    """Resolve all links of a path, and check that the result is below the root. Return it. Raises: UnreadableError.
 
-    The root of the whole file system would confine nothing: only the files that lie right in it count as below it.
+    The root of the whole file system would confine nothing: only the files that lie directly in it count as below it.
     """
     try:
         real = Path(os.path.realpath(path))
@@ -151,7 +151,10 @@ def check_below(path: Path, root: Path) -> Path:
 
 
 def _open_below(path: Path, root: Path) -> int:
-    """Open step by step, without links: the system refuses a folder that is replaced by a link in the meantime."""
+    """Open a file below the root, folder by folder and without links.
+
+    The system refuses a folder that is replaced by a link in the meantime.
+    """
     *folders, name = check_below(path, root).parts[len(root.parts) :] or (".",)
     descriptor = os.open(root, _FLAGS | os.O_DIRECTORY)
     for folder in folders:
@@ -175,6 +178,7 @@ def _check_regular(descriptor: int) -> None:
 
 
 def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
+    """Read an open file completely. Raises: UnreadableError if it is larger than `bytes_max`."""
     expected = os.fstat(descriptor).st_size
     if expected > bytes_max:
         raise UnreadableError(f"it is larger than it may be: {expected} bytes are over the limit of {bytes_max}")

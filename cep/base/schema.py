@@ -173,8 +173,9 @@ OF_DERIVED = {
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """A column of a job: for each event type's code, whether it has the field, requires it, has it as its id, and
-    orders events of one time by it.
+    """A column of a job, and how each event type uses it, by the code of the type.
+
+    The flags say whether the type has the field, requires it, has it as its id, and orders events of one time by it.
     """
 
     name: str
@@ -330,7 +331,7 @@ def _type_from_json(data: Mapping[str, Any]) -> Type:
 
 
 def misreadings(stored: Schema, schema: Schema) -> list[str]:
-    """Return why keyed state that was written with one schema would be misread with another; nothing if it would not.
+    """Return why keyed state that was written with one schema would be misread with another; [] if it would not.
 
     Fields may be added and dropped, and may become nullable, enums may gain symbols at their end, event types may be
     added after the others: columns go by name and have nulls, and codes keep their meaning. A decimal of another scale

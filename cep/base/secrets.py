@@ -93,6 +93,7 @@ def _file_keys(path: str) -> tuple[SecretKey, ...]:
 
 @lru_cache(maxsize=8)
 def _read(text: str, where: str) -> tuple[SecretKey, ...]:
+    """Parse the text of a key file. Return its keys, the oldest first. Raises: UsageError."""
     keys: list[SecretKey] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -108,6 +109,10 @@ def _read(text: str, where: str) -> tuple[SecretKey, ...]:
 
 
 def _key(words: list[str], where: str) -> SecretKey:
+    """Parse one line of a key file: id, secret, and optionally the time from which the key counts.
+
+    Raises: UsageError.
+    """
     if len(words) not in (2, 3) or not _ID.fullmatch(words[0]) or len(words[1]) < SECRET_CHARS_MIN:
         raise UsageError(
             f"{where} is no key: an id of letters a-z and digits, a secret of {SECRET_CHARS_MIN} characters or more, "

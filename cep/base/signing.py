@@ -59,7 +59,7 @@ class SigningKey:
 
 
 def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
-    """Make a key and write its two files. Raises: UsageError if a file is there, or cannot be written."""
+    """Create a key pair and write its two files. Raises: UsageError if a file exists, or cannot be written."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
         BestAvailableEncryption,
@@ -81,7 +81,7 @@ def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
 
 
 def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
-    """Read a private key. Raises: UsageError for an invalid file, or one that others may read."""
+    """Read a private key. Raises: UsageError for an invalid file, or one that other users may read."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 

@@ -116,7 +116,7 @@ def _value_at(tables: dict[str, Any], names: tuple[str, ...]) -> object:
 
 
 def _changed_texts(text: str, names: tuple[str, ...], written: str) -> Iterator[str]:
-    """Propose texts with the new value, the least change first."""
+    """Yield texts that may have the new value in the right place, the smallest change first."""
     key = names[-1]
     for match in re.finditer(rf"""(["']?){re.escape(key)}\1[ \t]*=[ \t]*""", text):
         value = _VALUE.match(text, match.end())

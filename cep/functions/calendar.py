@@ -37,7 +37,10 @@ def of_times(fn: str, zone_name: str, times_ms: Int64) -> Int64:
 
 
 def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
-    """When the hour, day, week (from Monday), month or year of each time began by the clock of the zone, in ms UTC."""
+    """Return when the hour, day, week (from Monday), month or year of each time began, by the zone's clock.
+
+    Shapes and units: int64[N], ms UTC.
+    """
     zone = ZoneInfo(zone_name)
     local_ms = times_ms + _offsets_ms(zone, times_ms)
     if unit == "hour":

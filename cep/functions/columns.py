@@ -32,11 +32,11 @@ from cep.nfa.columns import Column
 def fill_computed(
     kinds: Sequence[Column], lists: Lists, texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8
 ) -> pa.Array:
-    """Fill the computed ones of the columns, from the first new row on; returns the dictionary with their texts added.
+    """Fill the computed columns from the first new row on. Return the dictionary with the texts of their values added.
 
-    Cost: O(N) for each such column, and its function once for each different text of its source.
+    Cost: O(N) for each such column, and its function once for each distinct text of its source.
     """
-    present: dict[int, Int64] = {}
+    used_texts: dict[int, Int64] = {}
     computed: list[tuple[int, Int64, pa.Array]] = []
     for number, column in enumerate(kinds):
         call, source = column.computed, column.source
@@ -51,13 +51,13 @@ def fill_computed(
                 call.fn, str(_constant(call.arguments[1])), columns[source, first_row:]
             )
             continue
-        if source not in present:
-            present[source] = _present(columns[source, first_row:], nulls[source, first_row:], len(texts))
-        values = of_texts(call, texts.take(pa.array(present[source])))
+        if source not in used_texts:
+            used_texts[source] = _present(columns[source, first_row:], nulls[source, first_row:], len(texts))
+        values = of_texts(call, texts.take(pa.array(used_texts[source])))
         if column.type.is_text:
-            computed.append((number, present[source], values))
+            computed.append((number, used_texts[source], values))
         else:
-            _scatter(number, source, present[source], *slots(values), first_row, columns, nulls)
+            _scatter(number, source, used_texts[source], *slots(values), first_row, columns, nulls)
     if not computed:
         return texts
     # The texts that are there differ from each other, so they keep their numbers.
@@ -79,18 +79,18 @@ def _present(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
 
 
 def _scatter(
-    number: int, source: int, present: Int64, values: Int64, flags: UInt8, first_row: int, columns: Int64,
+    number: int, source: int, used_texts: Int64, values: Int64, flags: UInt8, first_row: int, columns: Int64,
     nulls: UInt8,
 ) -> None:  # fmt: skip
-    """Write the value of each present text (null where flagged) to the rows that have it."""
+    """Write the value of each used text to the rows that have the text; null where `flags` is set."""
     codes = columns[source, first_row:]
-    table = np.zeros(int(present[-1]) + 1 if len(present) else 1, np.int64)
+    table = np.zeros(int(used_texts[-1]) + 1 if len(used_texts) else 1, np.int64)
     # A row without text has number 0 whether that text is present or not.
-    table[present] = values
+    table[used_texts] = values
     columns[number, first_row:] = table[codes]
     if flags.any():
         missing = np.zeros(len(table), np.uint8)
-        missing[present] = flags
+        missing[used_texts] = flags
         nulls[number, first_row:] |= missing[codes]
 
 
@@ -107,23 +107,26 @@ class _Place:
 
 
 def _fill_listed(call: Call, lists: Lists, texts: pa.Array, place: _Place, columns: Int64, nulls: UInt8) -> None:
-    """Fill the column of list membership, row by row, in the list's version at the row's time; null without one."""
+    """Fill the column of list membership, by the version of the list at each row's time.
+
+    It is null before the first version.
+    """
     named = call.arguments[1]
     timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
-    listed, listed_nulls = columns[place.number, place.first_row :], nulls[place.number, place.first_row :]
+    is_member, member_nulls = columns[place.number, place.first_row :], nulls[place.number, place.first_row :]
     source = columns[place.source, place.first_row :]
     for content, rows in spans(timeline, columns[y.COLUMN_TIME, place.first_row :]):
         if content is None:
-            listed_nulls[rows] = 1
+            member_nulls[rows] = 1
         elif not call.arguments[0].type.is_text:
-            listed[rows] = content.numbers_within(source[rows])
+            is_member[rows] = content.numbers_within(source[rows])
         else:
-            present = _present(source[rows], listed_nulls[rows], len(texts))
-            is_listed, none = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(present))))
+            used_texts = _present(source[rows], member_nulls[rows], len(texts))
+            is_listed, is_invalid = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(used_texts))))
             table = np.zeros((2, len(texts) + 1), np.uint8)
-            table[:, present] = is_listed, none
-            listed[rows] = table[0, source[rows]]
-            listed_nulls[rows] |= table[1, source[rows]]
+            table[:, used_texts] = is_listed, is_invalid
+            is_member[rows] = table[0, source[rows]]
+            member_nulls[rows] |= table[1, source[rows]]
 
 
 # -------------------------------------------------------------------------------------------------------- text

@@ -58,7 +58,7 @@ def hashed_texts(texts: pa.Array) -> HashedTexts:
 
 
 class TextNumbers:
-    """The number of each of some different texts, found by its hash and compared."""
+    """Finds the number of a text among some distinct texts, by its hash."""
 
     def __init__(self, texts: pa.Array) -> None:
         self.hashed = hashed_texts(texts)
@@ -66,7 +66,7 @@ class TextNumbers:
         fill_places(self.hashed.hashes, self._places)
 
     def of(self, texts: pa.Array) -> Int32:
-        """int32[N]: the number of each text, -1 for others."""
+        """Return the number of each text, -1 for unknown texts: int32[N]."""
         return self.of_hashed(hashed_texts(texts))
 
     def of_hashed(self, texts: HashedTexts) -> Int32:

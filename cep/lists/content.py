@@ -45,7 +45,7 @@ class Content:
         return "".join(f"{(base + added - removed) % 2**64:016x}" for base, added, removed in parts)
 
     def changed(self, change: ChangeKind, keys: Keys) -> Content:
-        """Return the content after a change.
+        """Return the content after an addition, a removal or a replacement.
 
         Cost: proportional to the keys and to the difference from the base; for a replacement or a new base, to all
         entries.
@@ -70,21 +70,26 @@ class Content:
         return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
-        """Return uint8[N] twice: the texts in the list, and the texts that are not addresses. No text is null."""
+        """Look texts up in the list.
+
+        Returns uint8[N] twice: 1 for texts in the list, and 1 for texts that are not addresses.
+
+        No text is null.
+        """
         texts = texts.cast(TEXT)
-        out, none = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
+        is_member, is_invalid = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
         _, bounds, buffer = texts.buffers()
         offsets = np.frombuffer(bounds, np.int64, len(texts) + 1, texts.offset * 8) if len(texts) else np.zeros(1, int)
         data = np.frombuffer(buffer, np.uint8) if buffer is not None and buffer.size else np.zeros(0, np.uint8)
         if self.kind == "cidr":
-            networks_within(self._layers, self._lengths, offsets, data, out)
-            none = (out == 2).astype(np.uint8)
-            out[none != 0] = 0
+            networks_within(self._layers, self._lengths, offsets, data, is_member)
+            is_invalid = (is_member == 2).astype(np.uint8)
+            is_member[is_invalid != 0] = 0
         elif self.kind == "prefix":
-            prefixes_within(self._layers, self._lengths[: 1 + _last(self._lengths)], offsets, data, out)
+            prefixes_within(self._layers, self._lengths[: 1 + _last(self._lengths)], offsets, data, is_member)
         else:
-            texts_within(self._layers, offsets, data, out)
-        return out, none
+            texts_within(self._layers, offsets, data, is_member)
+        return is_member, is_invalid
 
     def numbers_within(self, values: Int64) -> UInt8:
         """Flag the scaled numbers that are in the list: uint8[N]."""

@@ -68,9 +68,9 @@ def scale_of(kind: str) -> int | None:
 
 
 def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[WrongEntry]]:
-    """Return the keys of the good entries, in their order, and the first wrong ones. Null is a wrong entry.
+    """Convert entries to keys: the valid entries in their order. Return them and the first wrong entries.
 
-    Cost: O(N) and no Python object for an entry, but for decimals.
+    Null is a wrong entry. Cost: O(N) and no Python object for an entry, but for decimals.
     """
     assert is_kind(kind), kind
     texts = entries if isinstance(entries, pa.Array) else pa.array(entries, TEXT)
@@ -150,6 +150,7 @@ def _numbers(texts: pa.Array, kind: str) -> tuple[Keys, list[WrongEntry]]:
 
 
 def _scaled(text: str | None, scale: int) -> int | None:
+    """Convert a decimal text to whole units of its scale; None for another text or one with more digits."""
     if text is None or len(text) > _NUMBER_CHARS_MAX:
         return None
     try:
@@ -171,17 +172,20 @@ def _buffers(texts: pa.Array) -> Keys:
 
 
 def _wrong(texts: pa.Array, bad: np.ndarray, noun: str) -> list[WrongEntry]:
-    wrong = []
+    """Describe the first wrong entries, and count the others."""
+    problems = []
     for number in np.flatnonzero(bad)[:_PROBLEMS_MAX].tolist():
         text = texts[number].as_py()
         size = 0 if text is None else len(text.encode())
         if size > LIST_ENTRY_BYTES_MAX:
             message = f"entry {number + 1} has {size} bytes, an entry has at most {LIST_ENTRY_BYTES_MAX}"
-            wrong.append(WrongEntry(number, "CEP803", message))
+            problems.append(WrongEntry(number, "CEP803", message))
         else:
             shown = "nothing" if not text else f"`{text}`"
-            wrong.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {noun}"))
-    more = int(bad.sum()) - len(wrong)
-    if more:
-        wrong.append(WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {more} entries more"))
-    return wrong
+            problems.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {noun}"))
+    others_count = int(bad.sum()) - len(problems)
+    if others_count:
+        problems.append(
+            WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {others_count} entries more")
+        )
+    return problems

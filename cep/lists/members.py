@@ -35,11 +35,11 @@ _SECOND_SEED = 0x5851F42D4C957F2D
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of keys (kernels/text/members.py).
+    """A set of keys in arrays, which a kernel searches by hash (kernels/text/members.py): N keys in B buckets.
 
-    Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data uint8[bytes], lengths uint8[LENGTHS], which
-    marks the lengths of prefixes. `digest` are two 64-bit words, each the sum of a hash of the keys: the digest of a
-    union of disjoint sets is the sum of their digests.
+    Shapes: first int64[B + 1], the first key of each bucket; hashes uint64[N]; offsets int64[N + 1] and data
+    uint8[bytes], the keys; lengths uint8[LENGTHS] marks the lengths of prefixes. `digest` are two 64-bit words, each
+    the sum of a hash of the keys: the digest of a union of disjoint sets is the sum of their digests.
     """
 
     first: Int64
@@ -69,7 +69,7 @@ class KeySet:
 
 
 def build(keys: Keys, kind: str) -> KeySet:
-    """Build the set of these keys, each once. Cost: a sort of their hashes."""
+    """Build a set from keys; a repeated key counts once. Cost: a sort of their hashes."""
     hashes = np.empty(len(keys), np.uint64)
     hash_texts(keys.offsets, keys.data, 0, hashes)
     order = np.argsort(hashes, kind="stable")
@@ -79,13 +79,13 @@ def build(keys: Keys, kind: str) -> KeySet:
     data = np.empty(int(sizes.sum()), np.uint8)
     copy_keys(order, keys.offsets, keys.data, offsets, data)
     hashes = hashes[order]
-    buckets = max(len(order), 1)
-    number = ((hashes >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
-    first = np.zeros(buckets + 1, np.int64)
-    np.cumsum(np.bincount(number.astype(np.int64), minlength=buckets), out=first[1:])
-    other = np.empty(len(order), np.uint64)
-    hash_texts(offsets, data, _SECOND_SEED, other)
-    digest = int(hashes.sum(dtype=np.uint64)), int(other.sum(dtype=np.uint64))
+    buckets_count = max(len(order), 1)
+    bucket_of_key = ((hashes >> np.uint64(32)) * np.uint64(buckets_count)) >> np.uint64(32)
+    first = np.zeros(buckets_count + 1, np.int64)
+    np.cumsum(np.bincount(bucket_of_key.astype(np.int64), minlength=buckets_count), out=first[1:])
+    second_hashes = np.empty(len(order), np.uint64)
+    hash_texts(offsets, data, _SECOND_SEED, second_hashes)
+    digest = int(hashes.sum(dtype=np.uint64)), int(second_hashes.sum(dtype=np.uint64))
     return KeySet(first, hashes, offsets, data, _lengths(offsets, data, kind), digest)
 
 
@@ -128,15 +128,15 @@ EMPTY = KeySet(
 
 
 def write(path: Path, members: KeySet) -> None:
-    """Write the file of a set, whole or not at all. Raises: StoreError."""
-    about, *arrays = (np.ascontiguousarray(array).view(np.uint8).data for array in _arrays(members))
+    """Write a set to its file, completely or not at all. Raises: StoreError."""
+    header, *arrays = (np.ascontiguousarray(array).view(np.uint8).data for array in _arrays(members))
 
     def fill(file: BinaryIO) -> None:
-        checksum = zlib.crc32(about)
+        checksum = zlib.crc32(header)
         for array in arrays:
             checksum = zlib.crc32(bytes(-len(array) % 8), zlib.crc32(array, checksum))
         file.write(_MAGIC + _FORMAT)
-        file.write(about)
+        file.write(header)
         file.write(checksum.to_bytes(8, "little"))
         for array in arrays:
             file.write(array)
@@ -157,9 +157,10 @@ def _arrays(members: KeySet) -> Iterator[np.ndarray]:
 
 
 def mapped(path: Path) -> KeySet:
-    """Map the set of a file into memory.
+    """Map the file of a set into memory.
 
-    Raises: StateCorruptError for a file that is missing, damaged or none, StateFormatError for one of a later build.
+    Raises: StateCorruptError for a file that is missing, damaged or not a set, StateFormatError for one of a later
+    build.
     """
     try:
         # Copy on write: arrays that may be written compile to the same code as those in memory, and no page is.
@@ -180,7 +181,7 @@ def mapped(path: Path) -> KeySet:
 
 
 def _verified(whole: UInt8, path: Path) -> int:
-    """Return where the arrays of a file begin. Raises: as `mapped`."""
+    """Check the header and the checksum of a file. Return where its arrays begin. Raises: as `mapped`."""
     magic, format_ = whole[: len(_MAGIC)].tobytes(), whole[len(_MAGIC) : 8].tobytes()
     if len(whole) < _ABOUT or magic != _MAGIC:
         raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")

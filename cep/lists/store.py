@@ -62,7 +62,7 @@ class ListStore:
             write(self.path(name), make())
 
     def get(self, name: str) -> KeySet:
-        """Return a set. Raises: StateCorruptError for one that is not there, or damaged."""
+        """Return the set with this name. Raises: StateCorruptError if it is missing or damaged."""
         if name == NOTHING:
             return EMPTY
         if self.folder is None:

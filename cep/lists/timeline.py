@@ -29,7 +29,7 @@ _IN_PLACE_CACHED = 1_024
 
 @dataclass(frozen=True)  # without slots: the content is loaded when it is first asked for
 class ListVersion:
-    """One version of a list, from the event time `from_ms` on. The sets are names in the store."""
+    """One version of a list, from the event time `from_ms` on. Its sets are names in the store."""
 
     from_ms: int
     kind: str
@@ -75,7 +75,10 @@ def _in_place(name: str, kind: str) -> Timeline:
 
 
 def spans(timeline: Timeline, times: Int64) -> Iterator[tuple[Content | None, Int64 | slice]]:
-    """(content, rows) for each version that some of the times see; None for rows before the first."""
+    """Group times by the version of a list at that time.
+
+    Yield (content, rows); content is None before the first version.
+    """
     if not timeline or not len(times):
         yield None, slice(None)
         return

@@ -36,6 +36,7 @@ def problems_of(error: ValidationError, valid_names: tuple[str, ...], tags: tupl
 
 
 def _problem(detail: ErrorDetails, valid_names: tuple[str, ...], tags: tuple[str, ...]) -> Problem:
+    """Convert an error of pydantic to a problem: the path in the file, and a sentence."""
     location = detail["loc"]
     if location and location[0] in tags:
         location = location[1:]

@@ -87,6 +87,7 @@ def _date(value: object) -> str:
 
 
 def _param(value: object) -> object:
+    """Check the value of a parameter. Raises: ValueError."""
     if isinstance(value, int):  # a bool is one
         if -_INT64_MAX <= value <= _INT64_MAX:
             return value
@@ -386,6 +387,7 @@ def topic_key(record: ControlRecord) -> str:
 
 
 def _line_key(record: ControlRecord) -> str:
+    """Return the key of a record's item: the rule, its shadow, its pause, its snooze, or one part of a list."""
     match record:
         case UpsertRecord(id=name, status="shadow"):
             return f"{name}/shadow"

@@ -60,7 +60,7 @@ def _path(value: object) -> object:
 
 
 def _place(value: object) -> str:
-    """Offsets may stand in a file as a table."""
+    """Check a place in a topic: earliest, latest, a time or offsets. In a file, offsets may be a table."""
     text = json.dumps(value) if isinstance(value, dict) else str(value)
     try:
         if text in ("earliest", "latest") or _OFFSETS.validate_json(text):

@@ -395,9 +395,7 @@ class RuleTables:
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
         """Return the register of a run that stores a value, such as ("sum", variable, argument).
 
-        Create it if it is new.
-
-        The registers that its update reads are created, too.
+        A new register is created, together with the registers that its update reads.
         """
         key = (kind, variable, argument)
         if key not in self._registers:

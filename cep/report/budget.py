@@ -18,7 +18,7 @@ CODE = "CEP706"
 
 
 def find(checked: Checked) -> Iterator[Diagnostic]:
-    """Patterns above the budget with the defaults of their parameters."""
+    """Find patterns whose keyed state exceeds the budget with the defaults of their parameters."""
     for planned in plan(checked.patterns.values(), checked.schema, {}).patterns:
         if planned.state_bytes <= STATE_BYTES_PER_KEY_BUDGET:
             continue

@@ -25,7 +25,7 @@ from cep.state.pages import StoredPage, decode_page
 
 @dataclass(frozen=True, slots=True)
 class BusyKey:
-    """The runs of one rule on one key. `fullness` is its share of the nearer limit: at 1 the oldest runs go.
+    """The runs of one rule on one key. `fullness` is the share of the nearer limit: at 1 the oldest runs are dropped.
 
     `bound` counts events, each step of a run once however many runs share it. With `SHARED` as the rule it is 0, and
     `runs` are events that begin a run of several rules.
@@ -47,7 +47,7 @@ def busiest_keys(pages: Iterable[StoredPage], count: int) -> list[BusyKey]:
 
 
 def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
-    """Yield the busiest of one page: `count` at most, so that only they become objects."""
+    """Yield the `count` busiest rules and keys of one page. Only these become objects."""
     keyed_state = decode_page(page.content)
     pair = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
     pairs, pair_of_node = np.unique(pair, return_inverse=True)
@@ -65,8 +65,9 @@ def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
 
 
 def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
-    """Return for each node with an event the pair of rule and key of the runs that need it. `pair` is the pair of each
-    run.
+    """Assign each bound event to a rule and key whose runs need it.
+
+    `pair` is the number of rule and key of each run.
     """
     owners = np.full(len(keyed_state.nodes), -1, np.int64)
     belongs = keyed_state.is_run & ~_is_shared(keyed_state)[keyed_state.run_rule]
@@ -76,9 +77,12 @@ def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
         is_new[is_new] = owners[nodes[is_new]] < 0
         nodes, pairs = nodes[is_new], pairs[is_new]
         owners[nodes] = pairs
-        row, also_before, before = keyed_state.nodes[nodes].T
-        joins = row < 0  # such a node has two branches and no event
-        nodes, pairs = np.concatenate([before, also_before[joins]]), np.concatenate([pairs, pairs[joins]])
+        row, second_branches, previous_nodes = keyed_state.nodes[nodes].T
+        is_join = row < 0  # such a node has two branches and no event
+        nodes, pairs = (
+            np.concatenate([previous_nodes, second_branches[is_join]]),
+            np.concatenate([pairs, pairs[is_join]]),
+        )
     return owners[(keyed_state.nodes[:, 0] >= 0) & (owners >= 0)]
 
 

@@ -29,9 +29,9 @@ SHARED = "(what rules share that begin alike)"
 
 @dataclass(frozen=True, slots=True)
 class RuleShare:
-    """The keyed state of one version of a rule.
+    """The part of a job's keyed state that belongs to one version of a rule, `size` in bytes.
 
-    With `SHARED` as its id it is the state that several rules share, and `runs` are the events that begin one.
+    With `SHARED` as its id it is the state that several rules share, and `runs` are the events that begin a run.
     """
 
     rule_id: str
@@ -80,7 +80,7 @@ class RunFacts:
 
 
 def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
-    """Count the runs of all pages. Raises: StateError for a page that cannot be read."""
+    """Count the runs of all pages, in all and by rule. Raises: StateError for a page that cannot be read."""
     counts: Counter[tuple[KeyDomain, str, int, str]] = Counter()
     pages_count = keys = runs = size = largest = 0
     groups: set[int] = set()
@@ -92,13 +92,13 @@ def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
         keys, runs = keys + len(keyed_state.keys), runs + int(is_run.sum())
         groups.add(page.key_group)
         for slot, (identity, _, _) in enumerate(keyed_state.layout.rules):
-            of_rule = keyed_state.run_rule == slot
-            if not of_rule.any():
+            is_of_rule = keyed_state.run_rule == slot
+            if not is_of_rule.any():
                 continue
             rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]
-            counts[page.domain, rule_id, version, "runs"] += int((of_rule & is_run).sum())
-            counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[of_rule]))
-            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * of_rule.mean())
+            counts[page.domain, rule_id, version, "runs"] += int((is_of_rule & is_run).sum())
+            counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[is_of_rule]))
+            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * is_of_rule.mean())
     names = sorted({key[:3] for key in counts})
     rules = tuple(RuleShare(n[1], n[2], n[0], *(counts[*n, name] for name in ("runs", "keys", "size"))) for n in names)
     return RunTotals(pages_count, len(groups), keys, runs, size, largest, rules)
@@ -140,7 +140,7 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
 def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
-    """Describe an event of a prefix that rules share, in the words of those rules."""
+    """Describe an event of a prefix that several rules share, with the variables and waits of these rules."""
     shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]
     rules = [program.rules[number] for number in shared.rules]
     entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]
@@ -162,7 +162,7 @@ def _start_facts(
 
 
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
-    """Return the events on the way to a node, oldest first; of several ways the first."""
+    """Return the events that a run has bound, oldest first. If branches were merged, follow the first one."""
     path: list[BoundEvent] = []
     events, types = keyed_state.events, program.schema.event_types
     while node >= 0:
@@ -179,7 +179,7 @@ def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: i
 
 
 def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int) -> Iterator[str]:
-    """Yield the variables that may come next, each once."""
+    """Yield the variables that a run may take next, each once."""
     offset = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
     first, end = program.image[offset + y.S_WAITS], program.image[offset + y.S_WAITS_END]
     yielded: set[str] = set()

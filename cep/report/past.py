@@ -29,10 +29,10 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """The retained past of a key domain.
+    """The size of the retained past of a key domain.
 
     `size` is bytes of segments, `head_size` of heads; `panes` are rows of panes, which replace the events of
-    approximate functions. `parts` are its shares by rule.
+    approximate functions. `parts` divide it by rule.
     """
 
     domain: KeyDomain
@@ -59,17 +59,19 @@ class KeyPast:
 
 
 def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
-    """Count, by key domain. Keys are those with a carried sum or a pinned event. `programs` are as in runs_of_key.
+    """Measure the retained past by key domain. A key counts if it has a carried sum or a pinned event.
 
-    Raises: StateError.
+    `programs` are as in runs_of_key. Raises: StateError.
     """
     shares: dict[KeyDomain, PastShare] = {}
-    askers: dict[KeyDomain, RulesWithHistories] = {}
+    readers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:
         share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
-        if past.domain not in askers:
-            askers[past.domain] = RulesWithHistories([level[past.domain] for level in programs if past.domain in level])
+        if past.domain not in readers:
+            readers[past.domain] = RulesWithHistories(
+                [level[past.domain] for level in programs if past.domain in level]
+            )
         panes = sum(len(segment) for segment in histories.segments if segment.panes)
         shares[past.domain] = replace(
             share,
@@ -80,7 +82,7 @@ def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomai
             segments=share.segments + len(histories.segments),
             size=share.size + sum(s.stored.size for s in histories.segments if s.stored),
             head_size=share.head_size + len(past.head),
-            parts=joined((*share.parts, *parts_of(histories, askers[past.domain]))),
+            parts=joined((*share.parts, *parts_of(histories, readers[past.domain]))),
         )
     return tuple(shares[domain] for domain in sorted(shares))
 
@@ -90,17 +92,17 @@ def past_of_key(
 ) -> Iterator[KeyPast]:
     """Yield the retained past of one key in every domain. Raises: StateError."""
     for past in pasts:
-        askers = [level[past.domain] for level in programs if past.domain in level]
-        if not askers:
+        readers = [level[past.domain] for level in programs if past.domain in level]
+        if not readers:
             continue
         histories = decode_head(past.head, _loader(past))
         rows = [_of_key(Block(histories.keys, histories.pinned), key)]
         rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
         panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
-        events = sorted((e for part in rows for e in _events(part, askers[0])), key=lambda e: e["event_time"])
+        events = sorted((e for part in rows for e in _events(part, readers[0])), key=lambda e: e["event_time"])
         unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]
         tallies = tuple(
-            {name: value for program in askers for name, value in _tallies(histories, key, program)}.items()
+            {name: value for program in readers for name, value in _tallies(histories, key, program)}.items()
         )
         if unique or tallies or panes:
             clock_ms = histories.facts.clock_ms
@@ -140,6 +142,7 @@ def _in_words(value: Any, type_: Type) -> Any:
 
 
 def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple[str, int | float]]:
+    """Yield (history, value) of each carried tally of a key."""
     names = histories.keys.to_pylist()
     if key not in names or program.histories is None:
         return

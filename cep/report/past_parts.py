@@ -29,10 +29,9 @@ _KINDS = ("kept events", "panes", "pinned events", "carried")
 
 @dataclass(frozen=True, slots=True)
 class PastPart:
-    """One part of the stored past of a key domain.
+    """A part of the stored past of a key domain, and the rules that need it.
 
-    `kind` is one of the four words above, `of` is its object, `rows` counts events or entries, `size` is bytes, `rules`
-    are the rules that need it.
+    `kind` is one of the four words above, `of` is its object, `rows` counts events or entries, `size` is bytes.
     """
 
     kind: str
@@ -57,18 +56,21 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return the retention time and the types of events of a span (rows.py), and the rules that need them."""
-        askers = [
+        """Return the event types and retention time that a span code (rows.py) stands for.
+
+        The second value is the rules that need these events.
+        """
+        readers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
             if not (column.is_single or column.is_approximate) and span_code(column.span_ms) == code
         ]
-        askers += [(name, ms, (f"retain of {name}",)) for name, ms in self._retained if span_code(ms) == code]
-        if not askers:
+        readers += [(name, ms, (f"retain of {name}",)) for name, ms in self._retained if span_code(ms) == code]
+        if not readers:
             return f"up to {show_duration(min(2**code, TIME_MS_MAX))}", ()
-        longest_ms = max(ms for _, ms, _ in askers)
-        types = ", ".join(sorted({name for name, _, _ in askers}))
-        return f"{types} for {show_duration(longest_ms)}", _names(rules for _, _, rules in askers)
+        longest_ms = max(ms for _, ms, _ in readers)
+        types = ", ".join(sorted({name for name, _, _ in readers}))
+        return f"{types} for {show_duration(longest_ms)}", _names(rules for _, _, rules in readers)
 
     def pinned(self, code: int) -> tuple[str, tuple[str, ...]]:
         """Return the name of an event type, and the rules for which its events are pinned."""
@@ -93,7 +95,7 @@ def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
 
 
 def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastPart]:
-    """Yield the parts of one page; the same part may come several times."""
+    """Divide the past of one page into parts by rule; the same part may come several times."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes:

@@ -46,13 +46,13 @@ class _Way:
 
 
 def picture(planned: PatternPlan) -> str:
-    """Draw one pattern's automaton as SVG."""
+    """Draw the automaton of a pattern as SVG."""
     automaton = planned.automaton
-    ways = _ways(automaton)
-    count = len(automaton.positions) + any(w.is_absence for w in ways)
-    places = _places(count, ways)
+    arrows = _ways(automaton)
+    count = len(automaton.positions) + any(w.is_absence for w in arrows)
+    places = _places(count, arrows)
     width = max(x for x, _ in places) + _BOX_WIDTH + 2 * _MARGIN
-    below = sum(1 for way in ways if places[way.target][0] < places[way.source][0])
+    below = sum(1 for way in arrows if places[way.target][0] < places[way.source][0])
     height = max(y for _, y in places) + _BOX_HEIGHT + 2 * _MARGIN + 30 * below
     title = f"{planned.pattern.name} by {', '.join(planned.pattern.key)}"
     parts = [
@@ -64,7 +64,7 @@ def picture(planned: PatternPlan) -> str:
         '<rect width="100%" height="100%" fill="#fff"/>',
         f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>',
     ]
-    parts += _drawn_ways(ways, places)
+    parts += _drawn_ways(arrows, places)
     parts += [_box(automaton, number, places[number]) for number in range(count)]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -83,7 +83,10 @@ def _way(source: int, wait: Wait, end: int) -> _Way:
 
 
 def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
-    """Place the upper left corner of every box."""
+    """Compute the upper left corner (x, y) of every box, in pixels.
+
+    A column is the distance from the start; the rows of a column are ordered to avoid crossings.
+    """
     columns = _columns(count, ways)
     heights = [0.0] * count
     for column in sorted(set(columns)):
@@ -93,10 +96,10 @@ def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
     for _ in range(_SWEEPS):
         for column in sorted(set(columns)):
             _sweep([n for n in range(count) if columns[n] == column], ways, heights)
-    over = max((columns[way.target] - columns[way.source] - 1 for way in ways), default=0)
-    top = _TITLE + 2 * _MARGIN + (3 * _OVER * max(over, 0)) // 4
-    least = min(heights)
-    return [(_MARGIN + columns[n] * _COLUMN, top + round((heights[n] - least) * _ROW)) for n in range(count)]
+    columns_crossed_max = max((columns[way.target] - columns[way.source] - 1 for way in ways), default=0)
+    top = _TITLE + 2 * _MARGIN + (3 * _OVER * max(columns_crossed_max, 0)) // 4
+    lowest = min(heights)
+    return [(_MARGIN + columns[n] * _COLUMN, top + round((heights[n] - lowest) * _ROW)) for n in range(count)]
 
 
 def _columns(count: int, ways: list[_Way]) -> list[int]:
@@ -126,6 +129,7 @@ def _sweep(members: list[int], ways: list[_Way], heights: list[float]) -> None:
 
 
 def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
+    """Draw the box of one NFA state, with a double border if a match may end there."""
     x, y = place
     is_end = number == len(automaton.positions)
     name = "nothing came" if is_end else state_name(automaton, number)
@@ -142,7 +146,7 @@ def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
 
 
 def _drawn_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
-    """Curves with their labels. Several ways between the same boxes, and ways over a column, are bent apart."""
+    """Draw arrows with their labels. Arrows between the same boxes, and arrows across a column, are bent apart."""
     drawn: list[str] = []
     bottom = max(y for _, y in places) + _BOX_HEIGHT
     back = 0

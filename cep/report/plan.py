@@ -54,7 +54,7 @@ class VariablePlan:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """The retained past of a busy key.
+    """The estimated past of a busy key.
 
     `events` of `event_bytes`, as many as in the pattern's window, if any window needs them; `pinned` single events that
     alone decide a value; tallies of counts and sums, with `carried_bytes` including the values around ranks;
@@ -77,7 +77,7 @@ class PastPlan:
 
 @dataclass(frozen=True, slots=True)
 class PatternPlan:
-    """The plan of one pattern."""
+    """The estimated cost of one pattern."""
 
     pattern: PatternIR
     automaton: Automaton
@@ -124,7 +124,7 @@ def plan(
     arguments: Mapping[str, object],
     events: int = PLAN_EVENTS_PER_KEY,
 ) -> Plan:
-    """Plan patterns; `arguments` apply to those with a parameter of the name.
+    """Estimate the cost of patterns for a busy key with `events` events. `arguments` set their parameters by name.
 
     A pattern that cannot be bound or compiled is in `refused` with the reason.
     """
@@ -156,11 +156,14 @@ def _reasons(mistakes: Iterable[Diagnostic]) -> str:
 
 
 def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
+    """Estimate runs, bytes and instructions of one bound pattern."""
     automaton = build(bound.structure)
     program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
     branches = _branches(automaton, bound)
-    least = events if bound.within_events is None or not isinstance(bound.within_events, int) else bound.within_events
-    runs = min(events, least)
+    events_in_window = (
+        events if bound.within_events is None or not isinstance(bound.within_events, int) else bound.within_events
+    )
+    runs = min(events, events_in_window)
     if branches:
         # Every event may be taken or not: two to the power of the events, so the limit holds, not the formula.
         runs = RUNS_PER_KEY_MAX if events >= RUNS_PER_KEY_MAX.bit_length() else 2**events
@@ -181,19 +184,19 @@ def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
 
 
 def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
-    """None for a pattern that does not look back."""
+    """Estimate the past of a busy key. None for a pattern without histories."""
     if histories is None or not histories.histories:
         return None
     windowed = [h for h in histories.histories if not h.is_single and not h.is_approximate]
     tallies, bands = {h.tally for h in windowed if h.tally}, {h.band for h in windowed if h.ranked}
-    of_panes = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
+    pane_rows_max = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
     return PastPlan(
         events=min(events, histories.events_max) if windowed else 0,
         event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.stored_columns),
         pinned=sum(1 for h in histories.histories if h.is_single),
         tallies=len(tallies),
         carried_bytes=_SLOT_BYTES * sum(map(tally_width, tallies)) + _BAND_BYTES * len(bands),
-        pane_rows=sum(min(events, rows_max) for rows_max in of_panes),
+        pane_rows=sum(min(events, rows_max) for rows_max in pane_rows_max),
     )
 
 

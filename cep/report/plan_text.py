@@ -14,7 +14,7 @@ _LINKS = {Link.NEXT: "directly after", Link.FOLLOWED_BY: "the next that fits", L
 
 
 def plan_text(plan: Plan) -> str:
-    """Write the whole plan."""
+    """Write a plan as text."""
     parts = [_pattern(planned) for planned in plan.patterns]
     parts += [f"pattern {name}\n  cannot be compiled: {reason}\n" for name, reason in plan.refused]
     shared = [f"  {text}\n      {', '.join(users)}" for text, users in plan.shared]
@@ -41,7 +41,7 @@ def state_name(automaton: Automaton, number: int) -> str:
 
 
 def wait_text(wait: Wait) -> str:
-    """Say how a run goes on by this wait, after the arrow."""
+    """Describe after the arrow how a run may continue: the link, counts, bounds and guards of a wait."""
     if wait.target is None:
         parts = ["directly after" if wait.link is Link.NEXT else "when the window closes"]
     else:
@@ -90,6 +90,7 @@ def _position(automaton: Automaton, number: int, position: Position) -> list[str
 
 
 def _pattern(planned: PatternPlan) -> str:
+    """Write the automaton, the conditions and the cost of one pattern."""
     pattern, automaton = planned.pattern, planned.automaton
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     lines += [f"  {line}" for line in pattern.doc.splitlines()]

@@ -25,7 +25,7 @@ text { font: 12px sans-serif; fill: #222 }
 
 
 def timeline(alert: Mapping[str, Any]) -> str:
-    """Draw an alert, given as a row of the alert table, as SVG."""
+    """Draw an alert, a row of the alert table, as an SVG time line with one lane per variable."""
     events = [event for event in alert["events"] if event["event_time"] is not None][:_EVENTS_MAX]
     variables = list(dict.fromkeys(event["variable"] for event in events))
     times = [*(event["event_time"] for event in events), alert["detected_at"]]
@@ -50,7 +50,7 @@ def timeline(alert: Mapping[str, Any]) -> str:
 
 
 def timeline_spec(alert: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same picture of an alert in Vega-Lite, to change or to save."""
+    """Return the time line of an alert as a Vega-Lite specification, to change or to save."""
     events = [event for event in alert["events"] if event["event_time"] is not None][:_EVENTS_MAX]
     rows = [
         {"variable": event["variable"], "event": event["event_id"], "time": _utc(event["event_time"])}
@@ -88,7 +88,7 @@ def _point(event: Mapping[str, Any], x: int, y: int, color: str) -> str:
 
 
 def _axis(first: datetime, last: datetime, detected: datetime, height: int) -> list[str]:
-    """Draw when the alert was certain, and the times below the lanes."""
+    """Draw the line of the alert, and the times below the lanes."""
     alert_x, y = _x(detected, first, last), height - _BOTTOM + 18
     parts = [
         f'<line class="alert" x1="{alert_x}" y1="{_TOP - 12}" x2="{alert_x}" y2="{height - _BOTTOM + 4}"/>',

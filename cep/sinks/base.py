@@ -33,12 +33,12 @@ SINK_REASONS = {
 
 
 class AlertSink(Protocol):
-    """A taker of alerts, one micro-batch after the other.
+    """A destination of alerts, which gets them one micro-batch after the other.
 
-    A runner that crashed does its last micro-batch again, so the same batch id may come twice, with the same alerts.
-    The sink then ends in the same place as if it had come once. When `write` returns, the alerts are as safe as the
-    sink can make them. When it raises SinkError, the runner stops before it commits, and the batch comes again. A write
-    is one try: after a SinkAwayError the runner calls it again, in the same process (runners/patience.py).
+    A runner that crashed repeats its last micro-batch, so the same batch id may come twice, with the same alerts. The
+    sink then has the same content as if it had come once. When `write` returns, the alerts are as safe as the sink can
+    make them. When it raises SinkError, the runner stops before it commits, and the batch comes again. A write is one
+    try: after a SinkAwayError the runner calls it again, in the same process (runners/patience.py).
     """
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
@@ -60,15 +60,14 @@ class Recalled:
 
 @runtime_checkable
 class RecallingSink(Protocol):
-    """An AlertSink that can report its earlier alerts to a job that has lost its own memory of them."""
+    """An AlertSink that can report its earlier alerts to a job that no longer has the list of them."""
 
     def place(self) -> str:
         """Return the sink's place after its last write, in its own form; empty if `recall` needs none."""
         ...
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the alerts that came after the micro-batch `after`, which was delivered before the time `since_ms`
-        (UTC).
+        """Return the alerts that came after the micro-batch `after`, which was delivered before `since_ms` (UTC).
 
         `places` are the sinks' places from before any of these writes. Unlike a time, a place depends on no clock.
         Raises: SinkError.

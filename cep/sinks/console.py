@@ -16,7 +16,7 @@ _STYLES = {"low": "cyan", "medium": "yellow", "high": "red", "critical": "bold w
 
 
 class ConsoleSink:
-    """Lines `time severity rule vVERSION message` on a terminal, shadow alerts dimmed."""
+    """A sink that prints a line per alert: `time severity rule vVERSION message`. Shadow alerts are dimmed."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Terminal(highlight=False, soft_wrap=True)

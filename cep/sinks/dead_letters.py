@@ -13,16 +13,19 @@ from cep.sinks.durable import write_durably
 
 
 class DeadLetterFiles:
-    """Files in `directory`, which is made with its first file. Their names begin with `prefix`."""
+    """A sink that writes the dead letters of each micro-batch to a file in `directory`.
+
+    The name begins with `prefix`.
+    """
 
     def __init__(self, directory: Path, prefix: str = "batch") -> None:
         self._directory = directory
         self._prefix = prefix
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
-        """Write the micro-batch's file; none for no dead letters. Raises: SinkError."""
+        """Write the file of a micro-batch, if it has dead letters. Raises: SinkError."""
         if dead_letters:
             write_durably(self._directory / f"{self._prefix}-{batch_id:019d}.jsonl", b"\n".join(dead_letters) + b"\n")
 
     def close(self) -> None:
-        """Do nothing: no file is open between writes."""
+        """Do nothing, because no file is open between writes."""

@@ -31,7 +31,10 @@ _PREFIX = "batch-"
 
 
 class FileSink:
-    """Files in `directory`, which is made if it is not there. Raises: SinkError if it cannot be made."""
+    """A sink that writes the alerts of each micro-batch to a file in `directory`.
+
+    Raises: SinkError if it cannot be created.
+    """
 
     def __init__(self, directory: Path, form: Form = "jsonl") -> None:
         self._directory = directory
@@ -42,7 +45,10 @@ class FileSink:
             raise SinkError(f"the folder for alerts {directory} cannot be made: {error}; give another") from error
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Write the micro-batch's file; none for no alerts. Raises: SinkError, the old file is then as it was."""
+        """Write the file of a micro-batch, if it has alerts.
+
+        Raises: SinkError; an earlier file is then unchanged.
+        """
         if alerts.num_rows == 0:
             return
         # 19 digits hold every int64, so that the order of names is the order of batches.

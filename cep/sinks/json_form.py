@@ -41,7 +41,7 @@ def json_lines(alerts: pa.Table) -> Iterator[bytes]:
 
 
 def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int) -> Texts:
-    """Write an object for each row."""
+    """Write each row as a JSON object. `fields` and `columns` are its members, all of length `count`."""
     if not count:
         return Texts(np.zeros(1, np.int64), np.zeros(0, np.uint8))
     names, kinds, may_lack = _shape(tuple([(field.name, field.type) for field in fields]))

@@ -28,20 +28,21 @@ _RECALL_MS_BEFORE = 3_600_000  # clocks differ; earlier records do no harm
 
 
 class KafkaTransactionSink:
-    """Alerts into a topic, each once for readers of committed records."""
+    """A sink that writes alerts to a topic in transactions: readers of committed records get each alert once."""
 
     def __init__(self, target: KafkaTarget) -> None:
         self._transactions = Transactions(target, "alerts")
         self._carried: list[Record] = []
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Bring the alerts and the carried records into Kafka unless they are there. Raises: SinkError."""
+        """Write the alerts and the carried records to Kafka, unless they are already there. Raises: SinkError."""
         self._transactions.write(_alert_records(alerts), batch_id, self._carried)
         self._carried = []
 
     def open(self) -> None:
-        """End the transaction that an earlier process of this job has left open, so that readers can continue. Raises:
-        SinkError.
+        """End the transaction that an earlier process of this job has left open, so that readers can continue.
+
+        Raises: SinkError.
         """
         self._transactions.open()
 
@@ -50,7 +51,7 @@ class KafkaTransactionSink:
         self._carried = [Record(key, value, (), topic) for key, value in entries]
 
     def bring(self, topic: str, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Bring these (key, value) to another topic, all or none. Raises: SinkError."""
+        """Write these (key, value) to another topic in one transaction, all or none. Raises: SinkError."""
         self._transactions.bring(Record(key, value, (), topic) for key, value in entries)
 
     def place(self) -> str:
@@ -141,13 +142,13 @@ class KafkaDeadLettersAtOnce(_AtOnce):
 
 
 class KafkaDeadLetters:
-    """Dead letters into a topic, each once for readers of committed records."""
+    """A sink that writes dead letters to a topic in transactions: readers of committed records get each letter once."""
 
     def __init__(self, target: KafkaTarget) -> None:
         self._transactions = Transactions(target, "letters")
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
-        """Bring the micro-batch's dead letters into the topic unless they are there. Raises: SinkError."""
+        """Write the dead letters of a micro-batch to the topic, unless they are already there. Raises: SinkError."""
         self._transactions.write(_letter_records(dead_letters), batch_id)
 
     def place(self) -> str:

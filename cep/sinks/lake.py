@@ -59,7 +59,7 @@ class LakeSink:
         self._options = _ONE_TRY if "://" in place else {}
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Commit the alerts unless they are there. The table is as it was after an error.
+        """Commit the alerts to the table, unless they are already there. After an error the table is unchanged.
 
         Raises: SinkAwayError if the place does not take them now; SinkError if another job has their number.
         """
@@ -77,9 +77,9 @@ class LakeSink:
                 storage_options=self._options,
             )  # fmt: skip
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-            said, reason = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__, _reason(error)
+            message, reason = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__, _reason(error)
             raise SinkAwayError(
-                f"{alerts.num_rows} alerts of micro-batch {batch_id} did not reach the table {self._place}: {said}; "
+                f"{alerts.num_rows} alerts of micro-batch {batch_id} did not reach the table {self._place}: {message}; "
                 f"{SINK_REASONS[reason]}: nothing is lost",
                 reason,
             ) from error
@@ -89,7 +89,7 @@ class LakeSink:
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the ids in files written since then, as of RecallingSink.recall. Raises: SinkError."""
+        """Return the ids in files that were written since `since_ms`, as of RecallingSink.recall. Raises: SinkError."""
         try:
             table = self._table()
             newest = -1 if table is None else self._newest(table)
@@ -103,17 +103,17 @@ class LakeSink:
             ids = frozenset(name for part in parts for name in part.to_table(columns=[_ID])[_ID].to_pylist())
             return Recalled(ids, newest)
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-            said = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__
+            message = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__
             raise SinkError(
-                f"nobody can say which alerts have reached the table {self._place}: {said}; mend it, then start again: "
-                "nothing is lost"
+                f"nobody can say which alerts have reached the table {self._place}: {message}; mend it, then start "
+                "again: nothing is lost"
             ) from error
 
     def close(self) -> None:
         """Do nothing: nothing is open between writes."""
 
     def _table(self) -> DeltaTable | None:
-        """Open the table; None if there is none.
+        """Open the table; None if it does not exist.
 
         The library's own question for a table (`is_deltatable`) holds Python's lock until the place answers, so a place
         that hangs would stop every thread of the job.

@@ -66,7 +66,7 @@ class PostgresSink:
         self._connection: psycopg.Connection[Any] | None = None
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Bring the alerts into the table unless they are there.
+        """Insert the alerts into the table, unless they are already there.
 
         Raises: SinkAwayError if the server does not take them, or a table stays locked for `wait_ms_max`.
         """

@@ -23,7 +23,10 @@ COUNTER = "alerts_refused"
 
 @dataclass(frozen=True, slots=True)
 class RefusedAlerts:
-    """The refusals of one sink. `tell` gets the sink's name, the number of alerts and the reason."""
+    """Collects the alerts that the receiver of one sink refuses, and writes them to the dead letters.
+
+    `tell` is called with the sink's name, the number of alerts and the reason.
+    """
 
     sink: str
     dead_letters: DeadLetterSink
@@ -39,7 +42,7 @@ class RefusedAlerts:
         return f"{COUNTER}[{self.sink}]"
 
     def take(self, lines: Sequence[bytes], reason: str, batch_id: int) -> None:
-        """Bring refused alerts of a micro-batch to the dead letters. Raises: SinkError."""
+        """Write refused alerts of a micro-batch to the dead letters. Raises: SinkError."""
         letter = {"code": CODE, "sink": self.sink, "reason": reason}
         self.dead_letters.write([orjson.dumps({**letter, "record": line.decode()}) for line in lines], batch_id)
         with self._lock:

@@ -109,15 +109,18 @@ class WebhookSink:
             self.send(list(json_lines(alerts)), batch_id)
 
     def send(self, lines: Sequence[bytes], batch_id: int) -> None:
-        """Send alerts as JSON. Refused ones go to the dead letters. Raises: as `write`."""
+        """Send alerts as JSON in requests. Alerts that the receiver refuses go to the dead letters. Raises: as `write`.
+
+        A refused request is repeated in halves, so that only the refused alerts are set aside.
+        """
         refused: dict[int, list[bytes]] = {}
-        waiting = [list(lines)]  # a request each, the next one last
-        while waiting:
-            part = waiting.pop()
+        requests = [list(lines)]  # a request each, the next one last
+        while requests:
+            part = requests.pop()
             status = self._status(part, batch_id)
             if status is not None and len(part) > 1:
                 half = len(part) // 2
-                waiting += [part[half:], part[:half]]
+                requests += [part[half:], part[:half]]
             elif status is not None:
                 refused.setdefault(status, []).extend(part)
         if refused:

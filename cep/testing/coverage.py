@@ -19,7 +19,7 @@ from cep.testing.journal import Trace
 
 @dataclass(slots=True)
 class Share:
-    """Items with their text, in order, and the covered ones among them."""
+    """A set of items, such as the states of a pattern, and the items that tests have reached."""
 
     every: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)
@@ -57,8 +57,8 @@ def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
         automaton, names = trace.automaton, _state_names(trace.automaton)
         for position, name in enumerate(names[1:], start=1):
             coverage.states.add(name, name, is_reached=position in trace.covered.positions)
-        for position, nfa_state in enumerate(automaton.positions):
-            for index, wait in enumerate(nfa_state.waits):
+        for position, position_waits in enumerate(automaton.positions):
+            for index, wait in enumerate(position_waits.waits):
                 name = f"{names[position]} {_arrow(wait)} {_target(names, wait)}"
                 coverage.transitions.add(name, name, is_reached=(position, index) in trace.covered.waits)
         _outcomes(coverage.outcomes, trace)

@@ -26,7 +26,7 @@ from cep.testing.past import PastValues, past_values
 
 
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
-    """Make a batch of a test's events, keyed as the engine's are, in the order given. The test starts at `start_ms`."""
+    """Build a batch of a test's events, keyed as in the engine. The test starts at `start_ms`."""
     rows = [dict(event.fields) for event in events]
     columns = {}
     for name, type_ in data_columns(schema).items():
@@ -47,10 +47,10 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
 def traced_events(
     schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
-    """Return the events of each key in the engine's order (columnar/order.py).
+    """Return the events of each key in the engine's order (columnar/order.py), for a trace.
 
     An event has its fields, the values of the pattern's histories, and its list memberships; the latter are computed
-    from these events and lists unless they are given.
+    from these events and lists unless they are given as `past`.
     """
     past = past_values(schema, pattern, batch, lists) if past is None else past
     names = list(batch.columns)
@@ -61,7 +61,7 @@ def traced_events(
     ordinals: dict[str, int] = {}
     for row in order:
         event_type = schema.event_types[int(batch.event_type[row])]
-        of_key = by_key.setdefault(keys[row], [])
+        key_events = by_key.setdefault(keys[row], [])
         ordinal = -1
         if event_type.name in pattern.event_types:
             ordinal = ordinals.get(keys[row], 0)
@@ -70,5 +70,5 @@ def traced_events(
         fields = {name: column[row] for name, column in zip(names, columns, strict=True)}
         fields[event_type.time_field] = time_ms
         fields |= past.get(ids[row], {})
-        of_key.append(TracedEvent(len(of_key), ids[row], event_type.name, time_ms, fields, ordinal))
+        key_events.append(TracedEvent(len(key_events), ids[row], event_type.name, time_ms, fields, ordinal))
     return {key: tuple(events) for key, events in by_key.items()}

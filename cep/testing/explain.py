@@ -60,7 +60,7 @@ class Explainer:
         return self.story(max(start.descendants(), key=_progress))
 
     def lines(self, runs_max: int = _RUNS_SHOWN_MAX) -> list[str]:
-        """Write a few lines for a person: the furthest runs, or why none started."""
+        """Explain in a few lines how far the furthest runs came, or why no run started."""
         stories = self.furthest()
         if not stories:
             return self.not_started()
@@ -119,6 +119,7 @@ class Explainer:
         return "no " + " and no ".join(g.variable for g in wait.guards if g.variable is not None)
 
     def _reasons(self, run: Run) -> Iterable[str]:
+        """Yield the reasons why a run did not continue: too few loop events, events that did not fit, ended waits."""
         waits = self._positions[run.position].waits
         count = run.counts.get(run.position, 0)
         closings = {c.wait: c for c in run.closings}
@@ -168,7 +169,7 @@ class Explainer:
         return f"{show_expr(part)} {outcome}" + (f" ({values})" if values else "")
 
     def closing(self, run: Run, closing: Closing) -> list[str]:
-        """Say in words how a wait ended."""
+        """Explain why a wait ended."""
         wait = self._positions[run.position].waits[closing.wait]
         clock = self.clock(closing.at_ms)
         event = "" if closing.row is None else self.trace.events[closing.row].event_id
@@ -206,7 +207,7 @@ class Explainer:
                 return []
 
     def _too_late(self, run: Run, closing: Closing) -> list[str]:
-        """Find the event that would have been taken if the time had not been up."""
+        """Find a later event that would have continued the run if the time had not been up."""
         wait = self._positions[run.position].waits[closing.wait]
         if wait.target is None:
             return []

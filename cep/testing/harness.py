@@ -76,7 +76,10 @@ class Verdict:
 
 
 def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verdict:
-    """Run one test, with the lists of its files. Raises: nothing that the pattern or the test can cause."""
+    """Run one test of a pattern, all events at once and one by one, and compare the matches with the expected ones.
+
+    Raises: nothing that the pattern or the test can cause.
+    """
     started = time.perf_counter()
     reasons = problems(test.pattern, schema)
     if reasons:
@@ -84,13 +87,13 @@ def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verd
     rule = DeployedRule("test", 1, 1, "test", test.pattern)
     program = replace(compile_rules(schema, test.pattern.key, (rule,)), lists=lists)
     batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
-    together = _matches_of(program, [(batch, _END_MS)])
-    apart = _matches_of(program, _one_by_one(schema, batch))
+    at_once = _matches_of(program, [(batch, _END_MS)])
+    singly = _matches_of(program, _one_by_one(schema, batch))
     labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))
     traces, error = _traces(test, traced_events(schema, test.pattern, batch, lists=lists), labels)
-    ordered = tuple(sorted(together, key=lambda f: (f.at_ms, f.key, f.bound)))
-    if together != apart:
-        error = f"the engine finds {len(together)} at once and {len(apart)} event by event; please report this pattern"
+    ordered = tuple(sorted(at_once, key=lambda f: (f.at_ms, f.key, f.bound)))
+    if at_once != singly:
+        error = f"the engine finds {len(at_once)} at once and {len(singly)} event by event; please report this pattern"
         return Verdict(test, Outcome.BROKEN, ordered, (), labels, traces, error, time.perf_counter() - started)
     differences = tuple(_differences(test, ordered, labels))
     outcome = Outcome.GAP if test.todo is not None else Outcome.FAILED if differences else Outcome.PASSED
@@ -133,6 +136,7 @@ def _traces(
 
 
 def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels: dict[str, str]) -> list[Difference]:
+    """Compare the matches with the expectations of a test: missing, unexpected and miscounted ones."""
     differences: list[Difference] = []
     for is_timeout in (False, True):
         expected = [e for e in test.expected if e.is_timeout == is_timeout]
@@ -155,7 +159,7 @@ def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels:
 def _unexpected(
     test: PatternTest, unpaired: list[ObservedMatch], labels: dict[str, str], *, is_timeout: bool
 ) -> list[Difference]:
-    """List the matches that nothing in the test allows."""
+    """List the matches that no expectation of the test allows."""
     differences: list[Difference] = []
     wants_timeouts = any(e.is_timeout for e in test.expected)
     for one in unpaired:
@@ -168,7 +172,7 @@ def _unexpected(
 
 
 def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
-    """Each expectation with a match of its own, as many as can be: augmenting paths (Kuhn, 1955)."""
+    """Assign to each expectation its own match, for as many as possible: augmenting paths (Kuhn, 1955)."""
     fits = [[n for n, one in enumerate(observed) if fitting(e, one, labels) == 0] for e in expected]
     owner: dict[int, int] = {}
 
@@ -187,18 +191,18 @@ def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: d
 
 
 def fitting(expected: Expected, observed: ObservedMatch, labels: dict[str, str]) -> int:
-    """Count the things that are not as expected; 0 is a fit."""
+    """Count the properties of a match that differ from an expectation; 0 is a fit."""
     wrong = 2 * (expected.key not in (None, labels[observed.key]))
     wrong += expected.at_ms is not None and START_MS + expected.at_ms != observed.at_ms
     values = {name: (value, type_) for name, value, type_ in observed.values}
-    for want in expected.values:
-        value, type_ = values[want.name]
-        target = want.value
+    for expected_value in expected.values:
+        value, type_ = values[expected_value.name]
+        target = expected_value.value
         if type_.kind.value == "time" and isinstance(target, int):
             target += START_MS
         if isinstance(value, float) and isinstance(target, float):
             # half a unit of the last digit, and the rounding error of the float
-            wrong += abs(value - target) > want.tolerance + 1e-12 * abs(target)
+            wrong += abs(value - target) > expected_value.tolerance + 1e-12 * abs(target)
         else:
             wrong += value != target
     return wrong

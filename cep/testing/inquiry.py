@@ -61,7 +61,10 @@ class World:
 def why(
     world: World, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str], *, is_timeout: bool = False
 ) -> Answer:
-    """Find the match, or time-out, that binds these events in this order, or say how far runs of the first one came."""
+    """Explain a match: find the match or time-out that binds these events in this order.
+
+    Without such a match, explain how far the runs of the first event came.
+    """
     trace = _trace(world, rule.pattern, batch, _interval(rule), None)
     explainer = Explainer(trace, show_time)
     bound_ids = tuple(event_ids)
@@ -83,7 +86,7 @@ def why_not(
     world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
-    """Return why no version of a rule has a match, around `at_ms` if it is given. `versions` is not empty.
+    """Explain why no version of a rule has a match, around `at_ms` if it is given. `versions` is not empty.
 
     `late` are the ids of events that came after the watermark and were not matched.
     """
@@ -113,7 +116,7 @@ def why_not(
 
 
 def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
-    """Trace a key; only the time around `at_ms` if the whole is too long."""
+    """Trace the runs of a key. If there are too many events, trace only the time around `at_ms`."""
     past = past_values(world.schema, pattern, batch, world.lists)
     events = next(iter(traced_events(world.schema, pattern, batch, past).values()), ())
     try:
@@ -149,7 +152,7 @@ def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
 def _late(
     world: World, versions: Sequence[DeployedRule], whole: EventBatch, at_ms: int | None, late: frozenset[str]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Say which events came too late to be matched, and which match there would be if they had not."""
+    """List the events that came too late, and the match that they would have completed in time."""
     events = [
         (int(time_ms), event_id)
         for time_ms, event_id in zip(whole.time_ms, whole.event_id.to_pylist(), strict=True)
@@ -173,7 +176,7 @@ def _late(
 def _outside(
     world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Find a match that there would be if this version had always been in force."""
+    """Find a match that this version would have had if it had always been in force."""
     trace = _trace(world, rule.pattern, batch, ALWAYS, at_ms)
     explainer = Explainer(trace, show_time)
     missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
@@ -191,7 +194,7 @@ def _outside(
 
 
 def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
-    """Describe the furthest runs, or the runs that were open at a time, and why its events did not match."""
+    """Explain how the furthest runs ended, or the runs that were open at `at_ms`."""
     trace = explainer.trace
     stories = explainer.furthest()
     if at_ms is not None:

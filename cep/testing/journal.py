@@ -27,7 +27,7 @@ class TracedEvent:
 
 
 class Why(Enum):
-    """The end of a wait."""
+    """The reason why a wait ended."""
 
     TAKEN = "an event was taken"
     CONDITION = "the next event does not fit, and no other may come between"
@@ -137,9 +137,10 @@ class Covered:
 
 @dataclass(slots=True)
 class Trace:
-    """The journal of one key. `start` is the run that has taken nothing; its misses are events that began none.
+    """The record of all runs of one key.
 
-    `misses` has by row of the event each run that the event did not fit.
+    `start` is the run that has taken no event; its misses are events that began no run. `misses` has by row of the
+    event each run that the event did not fit.
     """
 
     pattern: PatternIR
@@ -151,5 +152,5 @@ class Trace:
     misses: dict[int, list[tuple[Run, Miss]]]
 
     def emitted(self) -> list[TracedMatch]:
-        """Return the matches and time-outs that come out."""
+        """Return the matches and time-outs that become alerts."""
         return [m for m in self.matches if m.dropped_by is None]

@@ -17,7 +17,7 @@ from cep.testing.suite import Suite
 
 
 def junit_xml(suite: Suite) -> bytes:
-    """Write the whole document, UTF-8."""
+    """Write the outcomes of tests as a JUnit XML document, UTF-8."""
     root = Element("testsuites", {"name": "cep test", **_counts(suite.tested, len(suite.refused))})
     names = dict.fromkeys([*(t.test.pattern.name for t in suite.tested), *(r.pattern for r in suite.refused)])
     for name in names:
@@ -56,6 +56,7 @@ def _outcome(case: Element, tested: Verdict) -> None:
 
 
 def _counts(tested: Iterable[Verdict], refused_count: int) -> dict[str, str]:
+    """Return the attributes of a test suite that count outcomes."""
     outcomes = list(tested)
 
     def count(outcome: Outcome) -> int:

@@ -27,7 +27,7 @@ class ObservedMatch:
 
 
 def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
-    """Return all matches and time-outs of a program with one rule."""
+    """Convert the matches and time-outs of a program with one rule to a set that tests can compare."""
     (rule,) = program.rules
     observed: set[ObservedMatch] = set()
     for row in range(len(matches)):
@@ -40,8 +40,8 @@ def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
             values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in enumerate(rule.measures))
             observed.add(ObservedMatch(key, at_ms, False, values, bound))
         if matches.timed_out[row]:
-            late = enumerate(rule.timeout_measures, start=len(rule.measures))
-            values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in late)
+            timeout_measures = enumerate(rule.timeout_measures, start=len(rule.measures))
+            values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in timeout_measures)
             observed.add(ObservedMatch(key, at_ms, True, values, bound))
     return observed
 

@@ -27,7 +27,10 @@ PastValues = Mapping[str, Mapping[str, Slot]]
 
 
 def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Lists = NO_LISTS) -> PastValues:
-    """Return by event id the value of each history and list membership, by its text. Empty without any."""
+    """Compute the histories and list memberships of a pattern at each event, by event id and text of the expression.
+
+    The result is empty for a pattern without them.
+    """
     rule = DeployedRule("past", 1, 1, "past", pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     computed: list[tuple[int, Expr]] = [

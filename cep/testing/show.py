@@ -54,7 +54,7 @@ def _shown(part: Expr, event: Fields, bound: BoundFields) -> Iterator[tuple[str,
 
 
 def _side_texts(expr: Binary, event: Fields, bound: BoundFields) -> tuple[str, str]:
-    """Write both sides of a comparison with as many digits as its outcome needs."""
+    """Write both sides of a comparison, with as many digits as its outcome needs."""
     short = [_short(_uncast(side), event, bound, digits=10) for side in (expr.left, expr.right)]
     order = _order(expr, event, bound) if expr.left.type.kind in _NUMBERS else None
     if order is None:
@@ -120,7 +120,7 @@ def _rounded(side: Twofold, digits: int) -> str:
 
 
 def _looked_at(expr: Expr) -> list[Expr]:
-    """List the comparisons of a condition, and the names outside of comparisons."""
+    """List the parts of a condition whose values explain its outcome: comparisons, and other values."""
     match expr:
         case Const() | Param():
             return []

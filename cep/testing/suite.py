@@ -20,14 +20,17 @@ from cep.testing.harness import Outcome, Verdict, run_test
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The tests of a set of files. `refused` could not be carried out: their text or their pattern's is wrong."""
+    """The outcomes of the tests of a set of files.
+
+    `refused` tests could not run: their text or their pattern has mistakes.
+    """
 
     checked: Checked
     tested: tuple[Verdict, ...]
     refused: tuple[RefusedTest, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """Count the tests that ended so; refused ones are errors."""
+        """Count the tests with this outcome; refused tests are errors."""
         refused_count = len(self.refused) if outcome is Outcome.BROKEN else 0
         return refused_count + sum(t.outcome is outcome for t in self.tested)
 
@@ -59,10 +62,10 @@ def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
 
 
 def run_checked(checked: Checked, only: str | None = None) -> Suite:
-    """Run the tests of a checked file set.
+    """Run the tests of checked files.
 
     `only` is a test's name, a pattern's, or both (`card_testing: three declines`): without an exact match, every test
-    with this text in its name. Raises: UsageError without any.
+    with this text in its name. Raises: UsageError if no test matches.
     """
     tests, refused = checked.tests, checked.refused_tests
     if only is not None:

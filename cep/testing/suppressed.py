@@ -1,6 +1,6 @@
 """The rules of a job and the events of one key → their matches without an alert, and the reasons.
 
-The engine and the policies are those of every runner (rulebook/suppression.py), so the answer equals a replay.
+The engine and the policies are the same as in every runner (rulebook/suppression.py), so the answer equals a replay.
 Tested by: tests/cli/test_why.py
 """
 
@@ -31,9 +31,10 @@ def suppression_reasons(
     deployment: Deployment, domain: KeyDomain, batch: EventBatch, late: frozenset[str] = frozenset(),
     end_ms: int = TIME_MS_MAX,
 ) -> dict[tuple[str, int, tuple[str, ...]], str]:  # fmt: skip
-    """Return the reason against each suppressed alert, by rule, version and the ids of its events.
+    """Match the events of a key again, and return why each suppressed alert was suppressed.
 
-    `late` are the ids of events that were not matched; `end_ms` is the watermark at the end of the events.
+    Returns: the reasons by rule, version and the ids of the events. `late` are the ids of events that were not matched;
+    `end_ms` is the watermark at the end of the events.
     """
     batch = batch.take(~np.isin(np.array(batch.event_id.to_pylist(), object), list(late)))
     rules = deployment.rulebook.domains().get(domain, ())

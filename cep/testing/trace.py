@@ -1,6 +1,6 @@
 """The events of one key over a pattern's automaton in plain Python, with a journal of every run.
 
-The steps are those of match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. `cep
+The steps are the same as in match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. `cep
 test` and `cep why` explain from it, but it never decides; tests on random patterns check that the two agree.
 Tested by: tests/testing/test_trace.py
 """
@@ -50,6 +50,7 @@ def fires_on_deadlines(pattern: PatternIR) -> bool:
 
 class _Tracer:
     def __init__(self, pattern: PatternIR, events: tuple[TracedEvent, ...], interval: Interval, end_ms: int) -> None:
+        """Prepare the trace of one key: compile the pattern's automaton and note which rules of time apply."""
         self.pattern, self.events, self.interval, self.end_ms = pattern, events, interval, end_ms
         self.automaton: Automaton = build(pattern.structure)
         self.positions = self.automaton.positions
@@ -60,11 +61,11 @@ class _Tracer:
         self.matches: list[TracedMatch] = []
         self.misses: dict[int, list[tuple[Run, Miss]]] = {}
         self.steps = self.numbers = 0
-        every = [w for p in self.positions for w in p.waits]
+        all_waits = [w for p in self.positions for w in p.waits]
         self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE
         self.times_out = pattern.timeout_measures is not None
-        self.fires = self.times_out or self.in_order or any(w.target is None for w in every)
-        is_strict = any(w.link is Link.NEXT or any(g.moment == "next" for g in w.guards) for w in every)
+        self.fires = self.times_out or self.in_order or any(w.target is None for w in all_waits)
+        is_strict = any(w.link is Link.NEXT or any(g.moment == "next" for g in w.guards) for w in all_waits)
         self.counts = is_strict or self.in_order or pattern.within_events is not None
         self.within_ms = _whole(pattern.within_ms)
         self.within_events = _whole(pattern.within_events)
@@ -83,6 +84,7 @@ class _Tracer:
     # ------------------------------------------------------------------------------------------------ events
 
     def _on_event(self, event: TracedEvent) -> None:
+        """Process an event: expire runs, start a new run, and offer the event to each open run."""
         if self.fires:
             self._expire(event.time_ms, event.ordinal)
             if self.within_events < _FOREVER:
@@ -106,6 +108,7 @@ class _Tracer:
         self.runs = [run for run in self.runs if run.open or run.is_suppressed]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:
+        """Offer an event to each open wait of a run: it may be taken, close the wait, or be ignored."""
         self.steps += 1
         if self.steps > TRACE_STEPS_MAX:
             raise LimitError("steps of a trace", self.steps, TRACE_STEPS_MAX, "take fewer events, or a shorter time")
@@ -133,7 +136,7 @@ class _Tracer:
                     self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
 
     def _go_on(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
-        """Take the event if the wait does; otherwise end a wait for the very next event."""
+        """Take the event if it matches the wait; otherwise close a wait that accepts only the very next event."""
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._suits(run, index, event):
             self._take(run, index, event)
@@ -150,7 +153,7 @@ class _Tracer:
         return any(self.positions[run.position].waits[index].loop in wait.reopens for index in run.open)
 
     def _suits(self, run: Run, index: int, event: TracedEvent) -> bool:
-        """Return True if the event matches the wait. Note the reason if not."""
+        """Return True if the event matches the wait; otherwise note why not."""
         wait = self.positions[run.position].waits[index]
         assert wait.target is not None, "only asked of a wait that takes"
         variable = self.positions[wait.target].variable
@@ -168,8 +171,9 @@ class _Tracer:
         return False
 
     def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
-        """Find the guard that closes the wait, among the guards that apply before an event is taken or among the
-        others.
+        """Return the guard that closes the wait at this event, or None.
+
+        With `before`, check the guards that apply before the event is taken, otherwise the other guards.
         """
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
@@ -207,7 +211,7 @@ class _Tracer:
     # -------------------------------------------------------------------------------------------------- runs
 
     def _take(self, parent: Run, index: int, event: TracedEvent) -> None:
-        """Make the run that `parent` becomes by taking the event; it may be a match."""
+        """Create the run that results when `parent` takes the event. It may be complete at once."""
         wait = self.positions[parent.position].waits[index]
         target = wait.target
         assert target is not None, "only a wait with a target takes"
@@ -239,7 +243,7 @@ class _Tracer:
             self._complete(child, event.time_ms, None)
 
     def _complete(self, run: Run, at_ms: int, absence: int | None) -> None:
-        """Complete the run: at once, or when no run with an earlier start is left."""
+        """Complete a run: emit its match at once, or with `in order` once no open run started earlier."""
         if absence is not None:
             self.conditions.covered.waits.add((run.position, absence))
         if not self.in_order:
@@ -317,8 +321,10 @@ class _Tracer:
                     self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
 
     def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
-        """Close the waits whose time is up: an absence is a match, another wait a time-out. The key's stream has had
-        `events_count` events by then."""
+        """Close the waits of a run whose time is up. An absence becomes a match, another wait a time-out.
+
+        The key's stream has had `events_count` events by then.
+        """
         waits = self.positions[run.position].waits
         absent = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
@@ -377,6 +383,7 @@ class _Tracer:
             self._choose([m for m in self.matches[before:] if m.is_match], at_ms)
 
     def _choose(self, waiting: list[TracedMatch], at_ms: int) -> None:
+        """Emit waiting matches by preference, and drop the others that the skip clause excludes."""
         while waiting:
             best = waiting[0]
             for match in waiting[1:]:
@@ -394,7 +401,7 @@ class _Tracer:
             self._cover(cut, best, at_ms)
 
     def _settle(self, at_ms: int) -> None:
-        """`skip … in order`: hand out complete matches, earliest start first, while no open run started earlier."""
+        """Emit complete matches of `skip … in order`, the earliest start first, while no open run started earlier."""
         while True:
             waiting = [run for run in self.runs if run.is_suppressed]
             if not waiting:

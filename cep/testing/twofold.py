@@ -34,7 +34,7 @@ def exact(high: float, low: float = 0.0) -> Twofold:
 
 
 def mean_of(numbers: Sequence[int | float], scale: int | None) -> Twofold | None:
-    """Return the average of decimals with so many digits, or of floats (None), one after the other."""
+    """Compute the average of decimals with `scale` digits, or of floats (None), as the engine does: in order."""
     if not numbers:
         return None
     count = exact(float(len(numbers)))
@@ -64,7 +64,7 @@ def spread_of(numbers: Sequence[int | float], scale: int | None) -> float:
 
 
 def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> bool | None:
-    """Compare two sides, one of which has an average in it. `value` and `average` work out the parts."""
+    """Compare two sides of which at least one has an average. `value` and `average` evaluate the parts."""
     left, right = (side_of(side, value, average) for side in (expr.left, expr.right))
     if left is None or right is None:
         return None
@@ -88,7 +88,7 @@ def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Exp
 
 
 def side_of(expr: Expr, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> Twofold | None:
-    """Return one side of a comparison as the comparison computes with it."""
+    """Evaluate one side of such a comparison as a float and its rest."""
     if is_average(expr):
         return average(expr)
     if not expr.type.is_float:

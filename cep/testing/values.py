@@ -46,7 +46,10 @@ class UnexplainedError(CepError):
 
 
 def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
-    """Return the value of the expression. An aggregate's argument speaks of each bound event by CurrentField."""
+    """Evaluate an expression in plain Python, as a reference for the engine.
+
+    The argument of an aggregate refers to each bound event by CurrentField.
+    """
     match expr:
         case Const():
             return expr.value
@@ -107,7 +110,7 @@ def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
 
 
 def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
-    """Return the values of the run's registers after these events."""
+    """Compute an aggregate over the events of a variable."""
     argument = expr.argument
     if argument is None:
         return len(events)
@@ -172,6 +175,7 @@ def _logic(op: str, left: Slot, right: Slot) -> Slot:
 
 
 def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
+    """Compute an operator with two operands, null if one of them is null."""
     if left is None or right is None:
         return None
     if isinstance(left, str) or isinstance(right, str):
@@ -189,7 +193,10 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
-    """Divide the counts if both sides count the same unit, otherwise the floats; null by zero."""
+    """Divide two numbers; null if the divisor is 0.
+
+    If both sides count the same unit, the counts are divided, otherwise the floats.
+    """
     units = same_units(expr.left, expr.right)
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
@@ -220,7 +227,7 @@ def _in(value: Slot, items: Sequence[Slot]) -> Slot:
 
 
 def _column_function(expr: Call, event: Fields) -> Slot:
-    """Call a function of the event's text or time, by the engine's function for columns."""
+    """Evaluate a function of the event's text or time with the engine's function for columns."""
     field: Expr = expr
     while isinstance(field, Call):
         field = field.arguments[0]
@@ -237,6 +244,7 @@ def _column_function(expr: Call, event: Fields) -> Slot:
 
 
 def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
+    """Evaluate a function of numbers, null if an argument is null."""
     if None in arguments:
         return None
     if expr.fn in ROUNDING:
@@ -277,7 +285,7 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[float], Slot]] = {
 
 
 def _rounded(expr: Call, value: float) -> Slot:
-    """Halves away from zero; a decimal becomes coarser, or a whole number."""
+    """Round a number: halves away from zero. A decimal gets a coarser scale."""
     source = expr.arguments[0].type
     if source.is_float:
         digits = expr.arguments[1] if len(expr.arguments) > 1 else None

@@ -95,9 +95,9 @@ class _AgainError(Exception):
 class Transactions:
     """Micro-batches of records into one topic, each once."""
 
-    def __init__(self, target: KafkaTarget, what: str) -> None:
+    def __init__(self, target: KafkaTarget, noun: str) -> None:
         self._target = target
-        self._what = what
+        self._noun = noun
         self._name = f"cep-{target.job_id}"
         self._here = (target.topic, 0)
         self._place = TopicPartition(*self._here)
@@ -122,7 +122,7 @@ class Transactions:
         self._is_open = False
 
     def write(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
-        """Write the micro-batch and `beside` to the topic unless they are there.
+        """Write the micro-batch and `beside` to the topic in one transaction, unless they are already there.
 
         Raises: SinkAwayError if brokers do not answer within `wait_ms_max`: the same may be written again; SinkError.
         """
@@ -153,7 +153,7 @@ class Transactions:
         self._has_written = True
 
     def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
-        """Make new clients after an outage, unless another process has taken the job over in the meantime.
+        """Create new clients after an outage, unless another process has taken over the job in the meantime.
 
         Returns True if `begun`, the micro-batch to write, is in the topic. The process that wrote it may still be
         running, and new clients would fence it off. Raises: SinkError; KafkaException.
@@ -172,11 +172,11 @@ class Transactions:
             consumer.close()
         if place.error is not None:
             raise KafkaException(place.error)
-        there = (place.offset - 1, place.metadata or "")
-        if there == begun:
+        newest_batch = (place.offset - 1, place.metadata or "")
+        if newest_batch == begun:
             return True
         if place.offset - 1 > self._newest[0] and self._has_looked:
-            raise self._taken_over(there[0])
+            raise self._taken_over(newest_batch[0])
         self._connect()
         self._is_doubtful = False
         return False
@@ -195,7 +195,7 @@ class Transactions:
             raise _kind(error)(self._failed([], -1, _reason(error))) from error
 
     def bring(self, records: Iterable[Record]) -> None:
-        """Send these in a transaction without a micro-batch. Raises: SinkError after `wait_ms_max`."""
+        """Write records in a transaction that belongs to no micro-batch. Raises: SinkError after `wait_ms_max`."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
@@ -221,7 +221,7 @@ class Transactions:
             keys = frozenset(self._keys(since_ms, places, deadline_s)) if number > after else frozenset[str]()
         except KafkaException as error:
             raise _kind(error)(
-                f"topic {self._target.topic} at {self._target.servers} does not tell which {self._what} it has: "
+                f"topic {self._target.topic} at {self._target.servers} does not tell which {self._noun} it has: "
                 f"{_reason(error)}; check the brokers and start again: nothing is lost"
             ) from error
         return keys, max(number, after)
@@ -246,6 +246,7 @@ class Transactions:
         self._ends, self._ends_s = {at.partition: at.offset for at in ends if at.error is None}, monotonic()
 
     def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
+        """Yield the keys of the topic's records from the known places on, or since a time."""
         fixed = {**_READING, "group.id": self._name}
         consumer = Consumer(reader_options(self._target.servers, self._target.settings, fixed=fixed))
         try:
@@ -254,8 +255,8 @@ class Transactions:
             )
             ends = {topic: dict(offsets) for topic, offsets in map(orjson.loads, places)}.get(self._target.topic)
             if ends is None:
-                asked = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
-                consumer.assign(consumer.offsets_for_times(asked, seconds_left(deadline_s)))
+                start_times = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
+                consumer.assign(consumer.offsets_for_times(start_times, seconds_left(deadline_s)))
             else:  # a partition that the topic got later is read from its start
                 consumer.assign(
                     [TopicPartition(self._target.topic, p, ends.get(p, OFFSET_BEGINNING)) for p in partitions]
@@ -292,6 +293,10 @@ class Transactions:
         self._is_open = self._has_looked = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
+        """Return True if the micro-batch is already in the topic.
+
+        Raises: SinkError if its number is taken by other records.
+        """
         if batch_id > self._newest[0]:
             return False
         if (batch_id, digest) != self._newest:
@@ -299,13 +304,14 @@ class Transactions:
                 raise self._taken_over(self._newest[0])
             raise SinkError(
                 f"topic {self._target.topic} already holds micro-batch {self._newest[0]} of this job, and micro-batch "
-                f"{batch_id} comes with other {self._what}: the checkpoint directory is older than the topic; "
+                f"{batch_id} comes with other {self._noun}: the checkpoint directory is older than the topic; "
                 "restore the one that goes with it, or begin a new job with a new checkpoint directory"
             )
         return True
 
     # Step 3 of the protocol. A record that does not reach the brokers makes the transaction one that must be aborted.
     def _send(self, records: Iterable[Record], place: TopicPartition | None, deadline_s: float) -> None:
+        """Send records in a new transaction, with the number of the micro-batch (`place`) if there is one."""
         self._producer.begin_transaction()
         try:
             for record in records:
@@ -319,7 +325,7 @@ class Transactions:
             raise
 
     def _send_offset(self, place: TopicPartition, deadline_s: float) -> None:
-        """Send the micro-batch's number into the transaction.
+        """Add the micro-batch's number to the transaction.
 
         The client may wait for ever for a coordinator that went away and came back, in spite of its time-out
         (https://github.com/confluentinc/librdkafka/issues/5456). The call therefore has a thread. An overdue call is
@@ -372,7 +378,7 @@ class Transactions:
     def _failed(self, records: Sequence[Record], batch_id: int, said: str, reason: str | None = None) -> str:
         """Return the message; `reason` is a word of SINK_REASONS, None if `said` names the next step."""
         failure = (
-            f"{len(records)} {self._what} of micro-batch {batch_id} did not reach topic {self._target.topic} "
+            f"{len(records)} {self._noun} of micro-batch {batch_id} did not reach topic {self._target.topic} "
             f"at {self._target.servers}: {said}"
         )
         return failure if reason is None else f"{failure}; {SINK_REASONS[reason]}: nothing is lost"
