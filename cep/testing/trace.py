@@ -1,6 +1,7 @@
 """The events of one key over a pattern's automaton in plain Python, with a journal of every run.
 
-The steps are the same as in match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. `cep
+The steps are the same as in match/advance.py,
+one event at a time: expire, offer to every run, apply the skip strategy. `cep
 test` and `cep why` explain from it, but it never decides; tests on random patterns check that the two agree.
 Tested by: tests/testing/test_trace.py
 """
