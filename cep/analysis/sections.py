@@ -23,7 +23,7 @@ from cep.analysis.thresholds import Drawn
 from cep.analysis.timelines import Timeline
 from cep.analysis.upset import upset
 from cep.report.plan_text import size_text
-from cep.rulebook.compare import compare
+from cep.rulebook.difference import compare
 
 _HASH_CHARS = 12
 _STOPPED_SHOWN = 5

@@ -21,11 +21,10 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import GivenList, given_lists
 from cep.rulebook.changes import with_signatures
 from cep.rulebook.compatible import KeyDomains, checked_text
-from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
+from cep.rulebook.deploy import Deployment, deploy, deploy_to_job, first_lists
 from cep.rulebook.files import list_record, read_control, read_lists, read_rules
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.signed_lists import first_lists
 from cep.rulebook.trust import Trust
 
 _USUAL = Path("rules")

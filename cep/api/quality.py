@@ -25,7 +25,7 @@ from cep.api.frames import Like
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.schema import Schema
-from cep.rulebook.compare import compare
+from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
 from cep.sources.pieces import Pieces
 

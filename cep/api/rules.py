@@ -53,7 +53,7 @@ from cep.nfa.given_lists import given_lists
 from cep.report.picture import picture
 from cep.report.plan import plan
 from cep.report.plan_text import plan_text
-from cep.rulebook.history import folder_at
+from cep.rulebook.files import folder_at
 
 
 class Rule:

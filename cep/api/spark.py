@@ -24,7 +24,7 @@ from cep.base.secrets import secret_keys
 from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.lang.diagnostics import did_you_mean
 from cep.model.settings import read_settings
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, open_checkpoint, read_job
 from cep.step.job import Job
 

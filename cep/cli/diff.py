@@ -23,7 +23,7 @@ from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import add_label_terms, deployed_folder
 from cep.cli.period import add_period_arguments, add_to_the_end_argument, given_period
 from cep.cli.rejected import judged
-from cep.rulebook.compare import Comparison, compare
+from cep.rulebook.difference import Comparison, compare
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
 from cep.runners.warm import warm_up

@@ -26,7 +26,7 @@ from cep.cli.keys import private_key
 from cep.cli.paths import printed
 from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
-from cep.rulebook.erasure_request import check_request, read_request, write_request
+from cep.rulebook.erasure import check_request, read_request, write_request
 from cep.rulebook.statement import names_key, snoozed_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import default_target, is_embedded, target_of

@@ -22,9 +22,8 @@ from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import ControlSettings, JobSettings, Settings
 from cep.rulebook.changes import with_signatures
-from cep.rulebook.deploy import Deployment
+from cep.rulebook.deploy import Deployment, first_lists
 from cep.rulebook.files import read_lists, read_rules
-from cep.rulebook.signed_lists import first_lists
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start

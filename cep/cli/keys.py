@@ -15,9 +15,8 @@ from rich.table import Table
 from cep.base.errors import UsageError
 from cep.base.signing import SigningKey, new_key, read_key
 from cep.base.terminal import Terminal
-from cep.rulebook.signers import read_trust, roots_path, rotate_root, sign_signers, signature_path
+from cep.rulebook.signers import read_trust, roots_path, rotate_root, sign_signers, signature_path, withdraw
 from cep.rulebook.trust import Trust
-from cep.rulebook.withdraw import withdraw
 
 HELP = """\
 Make keys, and say who may sign changes of rules. A private key stays with its person. CEP_KEY_PASSPHRASE in the

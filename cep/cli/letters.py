@@ -38,7 +38,7 @@ from cep.cli.refused import list_refused, send_refused
 from cep.cli.rejected import judged
 from cep.columnar.batch import NO_TEXTS, TEXT
 from cep.model.setting_types import duration_ms, length_ms
-from cep.rulebook.compare import compare
+from cep.rulebook.difference import compare
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
 from cep.sources.inputs import Records

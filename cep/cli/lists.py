@@ -37,10 +37,9 @@ from cep.cli.topics import (
 from cep.lang.show import show_time
 from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
 from cep.model.rule import ListRecord
-from cep.rulebook.before_sending import values_in
 from cep.rulebook.files import declared_lists
 from cep.rulebook.outcome import ListReport
-from cep.rulebook.publish_lists import next_version, pointless_keys, replacing, running_lists
+from cep.rulebook.publish import next_version, pointless_keys, replacing, running_lists, values_in
 from cep.runners.control_topic import read_control_topic
 
 HELP = """\

@@ -47,7 +47,7 @@ from cep.cli.stopping import Stopping
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.embedded.targets import is_embedded
 from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.handover.beginning import read_beginning

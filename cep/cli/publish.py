@@ -45,11 +45,11 @@ from cep.nfa.given_lists import GivenList, asked_lists
 from cep.report import budget
 from cep.rulebook.deploy import deploy
 from cep.rulebook.difference import difference
-from cep.rulebook.files import declared_lists, read_rule_file, read_rules
-from cep.rulebook.history import in_git
+from cep.rulebook.files import declared_lists, in_git, read_rule_file, read_rules
 from cep.rulebook.ledger import chain_of
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.publish import (
+    ListStep,
     Running,
     Step,
     approval_problem,
@@ -58,8 +58,9 @@ from cep.rulebook.publish import (
     name_of_change,
     on_topic,
     plan,
+    plan_lists,
+    running_lists,
 )
-from cep.rulebook.publish_lists import ListStep, plan_lists, running_lists
 from cep.rulebook.statement import Signable
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked

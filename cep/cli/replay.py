@@ -37,10 +37,9 @@ from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF, length_ms
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import given_trust
-from cep.rulebook.suppression import Suppression, fired_json
+from cep.rulebook.suppression import LastAlerts, Suppression, fired_json
 from cep.runners.embedded import replay as embedded
 from cep.runners.handover.warm_start import About, Ending, check_free, put_lists
 from cep.runners.handover.warm_start import finish as end

@@ -26,10 +26,9 @@ from cep.cli.topics import (
     written_against,
 )
 from cep.model.rule import PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
-from cep.rulebook.before_sending import values_in
 from cep.rulebook.changes import signed_version
-from cep.rulebook.history import in_git
-from cep.rulebook.publish import on_topic
+from cep.rulebook.files import in_git
+from cep.rulebook.publish import on_topic, values_in
 
 HELP_PAUSE = """\
 Stop a rule until `cep rules resume`. A paused rule does not match, and its open runs are dropped. Versions that are

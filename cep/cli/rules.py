@@ -21,9 +21,8 @@ from cep.cli.paths import printed, replace_text
 from cep.cli.rule_card import card_of
 from cep.cli.trust_flags import add_trust_arguments
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
-from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import declared_lists, read_rules
-from cep.rulebook.history import at_commit, history
+from cep.rulebook.deploy import Deployment, deploy, entries_name, list_name
+from cep.rulebook.files import at_commit, declared_lists, history, read_rules
 from cep.rulebook.lock import (
     changed_lists,
     locked,
@@ -34,7 +33,6 @@ from cep.rulebook.lock import (
     write_lock,
 )
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.signed_lists import entries_name, list_name
 from cep.rulebook.signers import given_trust
 
 HELP_LIST = """\

@@ -24,7 +24,7 @@ from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
 from cep.cli.job_flags import KAFKA
-from cep.rulebook.compare import compare
+from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
 from cep.runners.documents import read_document
 from cep.runners.live_progress import read_progress

@@ -24,10 +24,10 @@ from cep.lang.parse.lexer import without_comments
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.model.settings import Settings
 from cep.rulebook.changes import change_path, read_change, version_before, write_change
+from cep.rulebook.deploy import with_lists
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.signed_lists import with_lists
 from cep.rulebook.statement import Signable, approve, digest_of, sign, sign_heartbeat
 from cep.rulebook.trust import Trust, reason_against, reason_against_heartbeat
 

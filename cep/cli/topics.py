@@ -29,13 +29,13 @@ from cep.rulebook.ledger import Ledger, described, hash_of
 from cep.rulebook.publish import (
     Running,
     acknowledged,
+    acknowledged_lists,
     counting,
     first_of,
     name_of_change,
     running_of_records,
     running_of_status,
 )
-from cep.rulebook.publish_lists import acknowledged_lists
 from cep.rulebook.statement import Signable, with_nonce
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 

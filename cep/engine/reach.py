@@ -5,7 +5,7 @@ on the third day is one of three days. A condition without a window reads the wh
 further: on the first day of a history every device is seen for the first time. The same holds for a rule that was added
 to a running job, if its past was not stored. The alert then gives the time from which the events of its window are
 complete. It also does so if the match depends on the *absence* of a derived event whose producer has an incomplete past
-(rulebook/producer_gaps.py).
+(rulebook/completeness.py).
 Tested by: tests/engine/test_reach.py
 """
 

@@ -45,7 +45,7 @@ class DeployedRule:
     key's folded events count too. Empty: always. `level` is where it is matched among rules that feed each other
     (rulebook/levels.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each fed
     by the one before. `gaps` are the times before which derived events that it reads may be missing
-    (rulebook/producer_gaps.py). `earlier_hash` is the hash of its content in builds before 0.3. `identity` is what
+    (rulebook/completeness.py). `earlier_hash` is the hash of its content in builds before 0.3. `identity` is what
     stored runs are tied to: another version, content or part of a version is another automaton. `mark` is all that
     decides what is matched, as text; alerts of one event come out in the order of `place`.
     """

@@ -1,24 +1,47 @@
 """Can a rule run in this job? A record and the job's schema and keys → a bound pattern, or the reasons against it.
 
-Tested by: tests/rulebook/test_compatible.py
+Two more questions follow. May a list or a snooze have these values? Where rules see tokens, raw values are refused: the
+list, or the rule that looks up a card number in it. And may the runs of one pattern go on as runs of another? They may
+if both have the same automaton and give a run's past the same meaning. Structure, windows, counts of repetitions, NFA
+states and registers are equal, and so is every condition that an event must not have met so far: of a negated variable,
+and of `until`. The conditions of the variables that a run binds, and the measures, may differ in numbers and texts. A
+run keeps its bound events, and from then on the new conditions decide.
+
+A run does not know its events that matched nothing. So the place that it would have under other counts, or under
+another negation, cannot be worked out from it: such runs drain, as they do for another window.
+Tested by: tests/rulebook/test_compatible.py, tests/rulebook/test_list_tokens.py, tests/rulebook/test_carry.py
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from enum import Enum
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+import pyarrow as pa
+
+from cep.base.errors import StateError
 from cep.base.limits import PRODUCE_DEPTH_MAX
-from cep.base.schema import EventType, Schema, is_wider
+from cep.base.schema import EventType, Schema, Type, is_wider
+from cep.base.secrets import token_key
+from cep.columnar.route import key_parts
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
-from cep.lang.ir import PatternIR
+from cep.lang.ir import AlternativeNode, Const, Node, PatternIR, Quantifier, SequenceNode, Variable, VarNode
 from cep.lang.load import Bundle, Checked, load_text
 from cep.lang.walk import histories, nodes
-from cep.model.rule import UpsertRecord
-from cep.nfa.compile import problems
+from cep.lists.entries import TEXT, Keys
+from cep.lists.timeline import Lists
+from cep.model.rule import ListRecord, SnoozeRecord, UpsertRecord
+from cep.nfa.compile import compile_rules, problems
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.list_tokens import raw_count, raw_keys, token_lists
+from cep.nfa.program import Program
+from cep.rulebook.outcome import Outcome
 
 _TEXTS_CACHED = 4_096  # without their syntax; a folder may have a text for each of its rules
 KeyDomains = tuple[tuple[str, ...], ...]
@@ -236,3 +259,112 @@ def _escalate_reason(record: UpsertRecord, pattern: PatternIR) -> str:
 def _did_you_mean(name: str, names: tuple[str, ...]) -> str:
     near = get_close_matches(name, names, n=1)
     return f"; did you mean `{near[0]}`?" if near else ""
+
+
+_HELP = "give tokens, as alerts show them"
+
+
+def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Callable[[str], Keys]) -> Outcome | None:
+    """Return the refusal of a list in which a rule looks a protected field up, and that has values; None for others.
+
+    `stored` gives the entries that a record names. Such entries may be removed, if they came before the rule.
+    """
+    if record.change == "remove":
+        return None
+    if not any((record.id, record.of) in token_lists(pattern) for pattern in patterns):
+        return None
+    raw = raw_count(pa.array([str(entry) for entry in record.entries], TEXT))
+    if record.stored is not None:
+        with suppress(StateError, KeyError):  # RuleLists says that it is not there
+            raw += raw_keys(stored(record.stored), record.of)
+    message = f"{raw} of its entries are no tokens, and a rule looks a field of type pan or sensitive up in the list"
+    return _refused(message) if raw else None
+
+
+def raw_lists(pattern: PatternIR, lists: Lists) -> Outcome | None:
+    """Return the refusal of a rule that looks a protected field up in a list that has values; None for others."""
+    for key in sorted(token_lists(pattern)):
+        for version in lists.get(key, ())[-1:]:
+            content = version.content
+            raw = sum(raw_keys(part.keys, key[1]) for part in (content.base, content.added))
+            raw -= raw_keys(content.removed.keys, key[1])
+            if raw:
+                return _refused(
+                    f"{raw} entries of the list `{key[0]}` are no tokens, and the rule looks a field of type pan or "
+                    "sensitive up in it"
+                )
+    return None
+
+
+def raw_key(record: SnoozeRecord, patterns: Iterable[PatternIR], schema: Schema) -> Outcome | None:
+    """Return the refusal of a snooze whose key has a value where a pattern of its rule has a token; None for others."""
+    protected = {name for name, _ in schema.protected}
+    for key_fields in {pattern.key for pattern in patterns}:
+        named = zip(key_fields, key_parts(record.key or "", key_fields), strict=False)
+        if record.key is not None and any(name in protected and token_key(part) is None for name, part in named):
+            return _refused("its key is no token, and the rule has a field of type pan or sensitive as its key")
+    return None
+
+
+def _refused(message: str) -> Outcome:
+    return Outcome("refused", _HELP, (Diagnostic("CEP320", message),))
+
+
+def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
+    """Return True if runs can go on. Both patterns are bound and have compiled for this schema."""
+    negated = frozenset(_negated(after.structure))
+    if before.key != after.key or _shape(before, negated) != _shape(after, negated):
+        return False
+    one, other = (compile_rules(schema, p.key, (DeployedRule("carry", 1, 0, "", p),)) for p in (before, after))
+    return (
+        one.width == other.width
+        and one.rules[0].states_count == other.rules[0].states_count
+        and one.row_registers.tolist() == other.row_registers.tolist()
+        and one.rules[0].measures == other.rules[0].measures
+        and _emitted(one) == _emitted(other)
+    )
+
+
+def _emitted(program: Program) -> list[str]:
+    """Return the histories that are kept with bound events: a run has them from when an event came, or never."""
+    return [column.name for _, column in program.emitted]
+
+
+def _negated(node: Node) -> Iterator[str]:
+    """Yield the variables that must not occur."""
+    if isinstance(node, SequenceNode):
+        for step in node.steps:
+            yield from _variables(step.node) if step.negated else _negated(step.node)
+    elif not isinstance(node, VarNode):
+        for part in node.options if isinstance(node, AlternativeNode) else node.items:
+            yield from _negated(part)
+
+
+def _variables(node: Node) -> Iterator[str]:
+    if isinstance(node, VarNode):
+        yield node.variable
+    elif isinstance(node, SequenceNode):
+        for step in node.steps:
+            yield from _variables(step.node)
+    else:
+        for part in node.options if isinstance(node, AlternativeNode) else node.items:
+            yield from _variables(part)
+
+
+def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
+    """Return a tree without the numbers and texts that bound events are compared with.
+
+    `negated` are the variables that must not occur: their conditions, the conditions of `until`, and counts stay
+    unchanged. Windows stay: a run keeps its own, and the version that takes it over is forgotten by its window.
+    """
+    if isinstance(value, Const):
+        return "const", repr(value.type)
+    if isinstance(value, Quantifier) or (isinstance(value, Variable) and value.name in negated):
+        return repr(value)
+    if isinstance(value, Enum | str | bool | int | float | Type) or value is None:
+        return repr(value)
+    if isinstance(value, tuple):
+        return tuple(_shape(item, negated) for item in value)
+    assert is_dataclass(value), f"{type(value).__name__} in a pattern"
+    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "doc"}
+    return type(value).__name__, tuple((name, _shape(part, negated)) for name, part in parts.items())

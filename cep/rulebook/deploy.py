@@ -1,21 +1,41 @@
 """Control records of a job → its event types, and the rulebook in force.
 
 A job takes its schema and its keys from its initial rules. Two rules may describe one event type differently: their
-fields are joined (joined_types.py), and a rule that contradicts an earlier one is set aside. Later records are judged
-by the job's event types, keys and levels at that time (levels.py).
-Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py
+fields are joined, and a rule that contradicts an earlier one is set aside. Later records are judged by the job's event
+types, keys and levels at that time (levels.py).
+
+    rule 1:  payment { tx_id id  event_time time  card string  amount int }
+    rule 2:  payment { tx_id id  event_time time  card pan     country string }
+    job:     payment { tx_id id  event_time time  card pan     amount int?  country string? }
+
+A field is required if every text that declares the event type requires it. So a rule that declares another field does
+not affect other rules: in an event without the field, the rule itself reads null. If a text declares a field `pan` or
+`sensitive`, the job protects the field, even if other texts do not. Otherwise the first text decides the type of a
+field, the id of an event type and the order of its events.
+
+A list may change without a new version of its rules. So its entries are not a part of a rule's meaning, and a signature
+of the rule alone would not notice an edited list. `cep rules sign` puts the name of each list's entries
+(lists/store.py) into the record. A job takes a declared list only if its signed rules name these entries, or if a
+signed change of the list in `signed/` has the same entries.
+Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py, tests/rulebook/test_joined_types.py,
+tests/rulebook/test_signed_lists.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from cep.base.collection import paused
-from cep.base.schema import Schema
+from cep.base.errors import UsageError
+from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import Checked
-from cep.lists.store import ListStore
+from cep.lists.content import Content
+from cep.lists.entries import keys_of
+from cep.lists.store import ListStore, given_name
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
@@ -24,8 +44,10 @@ from cep.model.rule import (
     UpsertRecord,
     VersionedRecord,
 )
+from cep.nfa.given_lists import GivenList, asked_lists
+from cep.rulebook.changes import change_path, read_change
 from cep.rulebook.compatible import KeyDomains, checked_text
-from cep.rulebook.joined_types import JoinedTypes
+from cep.rulebook.files import declared_lists
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -175,3 +197,150 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
         last = checked  # rules of one file follow each other, and say the same
         joined.add(checked.schema)
     return joined.schema()
+
+
+@dataclass
+class _JoinedType:
+    """An event type so far. `texts_count` counts its declarations; `required` counts the declarations that require each
+    field.
+    """
+
+    order_field: str
+    texts_count: int = 0
+    names: dict[str, None] = field(default_factory=dict)
+    required: Counter[str] = field(default_factory=Counter)
+    id_field: str | None = None
+    retain_ms: int | None = None
+    derived: bool = False
+
+    def is_always_there(self, name: str) -> bool:
+        """Return True if every event of the type has the field."""
+        return name in (TIME_FIELD, self.id_field) or self.required[name] == self.texts_count
+
+
+class JoinedTypes:
+    """The event types of a job, joined from one text after the other, the oldest first."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, _JoinedType] = {}
+        self._columns: dict[str, Type] = {}  # by the name of a field, not nullable; one for all event types
+
+    def add(self, schema: Schema) -> None:
+        """Join the event types of a text."""
+        for event_type in schema.event_types:
+            joined = self._types.setdefault(event_type.name, _JoinedType(event_type.order_field))
+            joined.texts_count += 1
+            joined.derived |= event_type.derived
+            if event_type.retain_ms is not None:
+                joined.retain_ms = max(event_type.retain_ms, joined.retain_ms or 0)
+            for declared in event_type.fields:
+                self._add_field(joined, declared)
+
+    def _add_field(self, joined: _JoinedType, declared: Field) -> None:
+        name, type_ = declared.name, declared.type.as_nullable(False)
+        column = self._columns.setdefault(name, type_)
+        if type_.protected and not column.protected and _may_be_protected(name, column):
+            column = self._columns[name] = type_
+        joined.required[name] += not declared.type.nullable
+        is_covered = bool(column.protected) and _may_be_protected(name, type_)
+        if type_ != column and not is_covered:
+            return
+        if type_.kind is Kind.ID:
+            if joined.id_field not in (None, name):  # an event has one id
+                return
+            joined.id_field = name
+        joined.names.setdefault(name)
+
+    def schema(self) -> Schema:
+        """Return the event types that have an id and a time."""
+        whole = {
+            name: joined
+            for name, joined in self._types.items()
+            if joined.id_field is not None and TIME_FIELD in joined.names
+        }
+        # A pattern that reads a null may emit it into an event that it produces.
+        may_emit_null = any(
+            0 < joined.required[name] < joined.texts_count
+            for joined in whole.values()
+            for name in joined.names
+            if not joined.is_always_there(name)
+        )
+        return Schema(tuple(self._event_type(name, joined, may_emit_null) for name, joined in whole.items()))
+
+    def _event_type(self, name: str, joined: _JoinedType, may_emit_null: bool) -> EventType:
+        fields = []
+        for field_name in joined.names:
+            is_identity = field_name in (TIME_FIELD, joined.id_field)
+            is_nullable = not joined.is_always_there(field_name) or (joined.derived and may_emit_null)
+            fields.append(Field(field_name, self._columns[field_name].as_nullable(is_nullable and not is_identity)))
+        order_field = joined.order_field if joined.order_field in joined.names else ""
+        return EventType(name, tuple(fields), joined.retain_ms, joined.derived, order_field)
+
+
+def _may_be_protected(name: str, type_: Type) -> bool:
+    """Return False for the fields by which an event is identified: their types never change."""
+    return type_.kind is not Kind.ID and name != TIME_FIELD
+
+
+def list_name(declared: GivenList) -> str:
+    """Return the name of a list as `lists` of a record has it."""
+    return f"{declared.name}/{declared.kind}"
+
+
+def entries_name(declared: GivenList) -> str:
+    """Return the name of a list's entries."""
+    return given_name(declared.kind, declared.content.digest)
+
+
+def with_lists(directory: Path, record: UpsertRecord) -> UpsertRecord:
+    """Return the rule with the names of the entries of the declared lists that it reads. Raises: UsageError."""
+    list_keys = _asked([record])
+    lists, problems = declared_lists(directory) if list_keys else ([], [])
+    if problems:
+        raise UsageError("; ".join(problems))
+    entries = {list_name(each): entries_name(each) for each in lists if (each.name, each.kind) in list_keys}
+    return record.model_copy(update={"lists": entries or None})
+
+
+def first_lists(directory: Path, lists: Sequence[ListRecord], rules: Sequence[UpsertRecord]) -> list[ListRecord]:
+    """Return the lists that a job with signatures begins with: the lists that its rules read.
+
+    If a signed change of a list has the declared entries, its records replace the declared list.
+    """
+    list_keys = _asked(rules) if lists else set()
+    first: list[ListRecord] = []
+    for record in lists:
+        if (record.id, record.of) in list_keys:
+            first += _newest_change(directory, record) or [record]
+    return first
+
+
+def _asked(rules: Sequence[UpsertRecord]) -> set[tuple[str, str]]:
+    return asked_lists(rule.pattern for rule in deploy(rules).rulebook.deployed())
+
+
+def _newest_change(directory: Path, record: ListRecord) -> list[ListRecord]:
+    """Return the newest signed change that replaces the list by the declared entries; empty without such a change."""
+    name = change_path(directory, record).name.removesuffix(f".{record.version}.json")
+    newest: list[ListRecord] = []
+    for path in sorted((directory / "signed").glob(f"{name}.*.json")):
+        try:
+            change = [each for each in read_change(path) if isinstance(each, ListRecord)]
+        except UsageError:
+            continue
+        if (
+            change
+            and _changed_entries(change) == record.stored
+            and change[0].version > sum(r.version for r in newest[:1])
+        ):
+            newest = change
+    return newest
+
+
+def _changed_entries(change: Sequence[ListRecord]) -> str | None:
+    """Return the name of the entries that a whole change gives a list; None for a change that adds or removes."""
+    if any(record.change != "replace" for record in change) or len(change) != change[0].parts:
+        return None
+    kind = change[0].of
+    keys, wrong = keys_of([str(entry) for record in change for entry in record.entries], kind)
+    return None if wrong else given_name(kind, Content(kind).changed("replace", keys).digest)

@@ -27,8 +27,8 @@ from cep.lists.members import KeySet, build, joined
 from cep.lists.store import NOTHING, ListStore, name_of
 from cep.lists.timeline import NO_LISTS, Lists, ListVersion
 from cep.model.rule import ListRecord
-from cep.rulebook.intervals import start_of
 from cep.rulebook.outcome import ListReport, Outcome
+from cep.rulebook.versions import start_of
 
 ListKey = tuple[str, str]  # name, type of its entries
 

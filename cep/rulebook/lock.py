@@ -4,7 +4,7 @@
     1 = "5a0c…"     the hash of rulebook/meaning.py
     2 = "91fe…"
     ["list:blocked/string"]
-    1 = "0000…"     the name of the entries of a declared list (signed_lists.py)
+    1 = "0000…"     the name of the entries of a declared list (deploy.py)
 
 A locked version keeps its meaning for good: a job refuses another text for it, and an old alert identifies its rule by
 version and hash. The file is under version control and only grows. A rule with a new version moves to the end, so the

@@ -8,7 +8,7 @@ that is waiting for its start, in force, or draining, each with its interval, re
     until_ms         the first that it no longer sees: open after `drain`, its successor's from_ms after `restart`
 
 The start of a change is stored, not computed again: it depends on the events that the job had seen when the record
-came, and a restored rulebook must equal the saved one (intervals.py). A shadow version exists next to the live one and
+came, and a restored rulebook must equal the saved one (versions.py). A shadow version exists next to the live one and
 ends only an earlier shadow; a live version ends both, except a shadow with a still higher version. The highest version
 wins, in any order of arrival and for any repetition of records. The rulebook does not know Spark or Kafka. Every key
 group applies the same records in the same order and holds an equal rulebook.
@@ -53,21 +53,10 @@ from cep.model.rule import (
 )
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import asked_lists
-from cep.rulebook.carry import same_automaton
-from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
+from cep.rulebook.compatible import KeyDomains, Refused, compile_rule, raw_entries, raw_key, raw_lists, same_automaton
 from cep.rulebook.completeness import Neighbour, with_completeness
-from cep.rulebook.intervals import (
-    Change,
-    Entry,
-    inherited_runs,
-    not_overtaken,
-    start_of,
-    turned,
-    with_turns,
-)
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.levels import Places, by_level, earliest, place_among, place_at_first, placed
-from cep.rulebook.list_tokens import raw_entries, raw_key, raw_lists
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import (
     OTHER_AUTOMATON,
@@ -77,10 +66,21 @@ from cep.rulebook.outcome import (
     RuleReport,
     incomplete_histories,
 )
-from cep.rulebook.snoozes import Snoozes
 from cep.rulebook.statement import Signable, snooze_line
 from cep.rulebook.trust import Trust, reason_against, reason_against_rollback, reason_against_signers
-from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of
+from cep.rulebook.versions import (
+    Change,
+    Entry,
+    RuleVersions,
+    Snoozes,
+    deployed_rule,
+    entry_of,
+    inherited_runs,
+    not_overtaken,
+    start_of,
+    turned,
+    with_turns,
+)
 
 # Versions with one of these are matched; the others only end their predecessor.
 _MATCHING = ("shadow", "live")

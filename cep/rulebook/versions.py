@@ -1,28 +1,219 @@
-"""The changes of one rule → its versions, each with its interval.
+"""The changes of a rule → its versions, with the event times at which each is in force; and the snoozes.
 
-    changes   version 1 ─▶ version 2 (drain) ─▶ pause ─▶ resume
-    versions  1 ├──────────┤
-              2            ├──────────────────┤        ├──────▶
+    version 1   ├───────────┤            starts matches until version 2 does
+    version 2               ├──────────▶
+    paused            ├────────┤
+    in force    ├─────┤        ├───────▶ version 1, then version 2 as its part after the pause
 
-The rulebook holds one `RuleVersions` for each rule. intervals.py derives the intervals.
-Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_pause.py
+Changes are stored as they arrive, and intervals are derived from all of them, because a change that has not started yet
+can still be overtaken: a higher version that starts before it takes its whole turn, and the version that it would have
+ended continues. A started change stays; `settled` records it, so that changes can be forgotten. The rulebook holds one
+`RuleVersions` for each rule, and all snoozes. A snooze suppresses the alerts of a rule and does not affect matching.
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_pause.py,
+tests/rulebook/test_snoozes.py
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import SNOOZES_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.lang.ir import PatternIR
-from cep.model.rule import UpsertRecord
+from cep.model.rule import SnoozeRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.rulebook.compatible import patterns_behind
-from cep.rulebook.completeness import needs_of
-from cep.rulebook.intervals import Change, Entry, Spans, end_of, parts, rules_of, settled
+from cep.rulebook.completeness import Need, needs_of
 from cep.rulebook.meaning import content_hash, earlier_hash
+from cep.rulebook.outcome import Outcome, RunsReport, SnoozeReport, runs_of_before
+
+Spans = tuple[tuple[int, int], ...]  # [from_ms, until_ms) in order; the last one may be open (TIME_MS_MAX)
+
+
+@dataclass(frozen=True)  # without slots: it remembers its bytes
+class Entry:
+    """A version that matches: its record (to save it) and its rule (to run it), without its interval.
+
+    `data` is the record as JSON and `digest` its SHA-256, computed when the rulebook is saved: a record carries the
+    whole text of its file, and there may be thousands. `carries`: its automaton equals that of the version that it
+    names, so that it may take over the runs of that version. `needs` are the needs of its histories.
+    """
+
+    record: UpsertRecord
+    rule: DeployedRule
+    carries: int = 0
+    needs: tuple[Need, ...] = ()
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.record.to_json()
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A version that starts at `from_ms`. Without an entry it only ends the previous one: retired, a draft, forgotten.
+
+    `drops`: earlier versions see no events from then on; otherwise they finish their runs. The other fields are settled
+    times: the end of its own starts, the end of its events, and the pause after which it resumed.
+    """
+
+    version: int
+    from_ms: int
+    drops: bool
+    entry: Entry | None
+    closed_ms: int = TIME_MS_MAX
+    ended_ms: int = TIME_MS_MAX
+    resumed_ms: int | None = None
+
+    def to_json(self) -> list[Any]:
+        """Return the change for saved.py, with the entry by the hash of its record."""
+        entry = self.entry
+        record: list[Any] | None = None
+        if entry is not None:
+            rule = entry.rule
+            times: list[Any] = [rule.complete_ms, rule.unfolded_ms]
+            if rule.level is not None:
+                times.append(rule.level)
+            elif not any(times):
+                times = []
+            record = [entry.digest, rule.epoch, entry.carries, *times]
+        return [self.version, self.from_ms, self.drops, record, self.closed_ms, self.ended_ms, self.resumed_ms]
+
+
+def turned(pauses: Spans, change_ms: int, *, is_paused: bool) -> Spans:
+    """Pause or resume a rule from `change_ms` on, replacing any plan for later. Return its pauses."""
+    spans = [(start, min(end, change_ms)) for start, end in pauses if start < change_ms]
+    if is_paused and spans and spans[-1][1] == change_ms:
+        spans[-1] = (spans[-1][0], TIME_MS_MAX)
+    elif is_paused:
+        spans.append((change_ms, TIME_MS_MAX))
+    return tuple(spans)
+
+
+def start_of(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:
+    """(from_ms, late_ms) of a change. Without a time it means as early as can be: since ever, if nothing was seen."""
+    if seen_ms is None:
+        return (TIME_MS_MIN if effective_ms is None else effective_ms), 0
+    first_ms = seen_ms + 1
+    if effective_ms is None:
+        return first_ms, 0
+    return max(effective_ms, first_ms), max(0, first_ms - effective_ms)
+
+
+def with_turns(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Sort the changes by version. Leave out changes whose turn a higher version takes."""
+    with_turn: list[Change] = []
+    for change in sorted(changes, key=lambda c: c.version, reverse=True):
+        if not with_turn or change.from_ms < with_turn[-1].from_ms:
+            with_turn.append(change)
+    return tuple(reversed(with_turn))
+
+
+def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...]:
+    """Leave out the shadows whose whole turn a live change takes: older ones that start no sooner.
+
+    They go when the change comes. The change may be forgotten before they would start: nothing of a retirement goes on.
+    """
+    return tuple(c for c in shadows if c.version > ender.version or c.from_ms < ender.from_ms)
+
+
+def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
+    """Yield the interval of every version that matches, ignoring pauses.
+
+    `changes` have their turns; `enders` are changes of another track: higher versions there end these too, including
+    all their events, unless a still higher change here has taken their turn.
+    """
+    for number, change in enumerate(changes):
+        if change.entry is None:
+            continue
+        later = changes[number + 1 :]
+        above = [e.from_ms for e in enders if e.version > change.version and not _is_overtaken(e, later)]
+        closed_ms = min([change.closed_ms, *(c.from_ms for c in later[:1]), *above])
+        ended_ms = min([change.ended_ms, *(c.from_ms for c in later if c.drops), *above])
+        from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms
+        if from_ms >= closed_ms:
+            continue
+        last = changes[number - 1].version if number else 0
+        carries = change.entry.carries if change.entry.carries == last and change.resumed_ms is None else 0
+        rule, resumed_ms = change.entry.rule, change.resumed_ms
+        before = (rule.from_ms, rule.starts_until_ms, rule.until_ms, rule.resumed_ms, rule.carries)
+        if before != (from_ms, closed_ms, ended_ms, resumed_ms, carries):
+            rule = replace(
+                rule, from_ms=from_ms, starts_until_ms=closed_ms, until_ms=ended_ms, resumed_ms=resumed_ms,
+                carries=carries,
+            )  # fmt: skip
+        yield change, rule
+
+
+def inherited_runs(changes: Sequence[Change]) -> Iterator[tuple[int, RunsReport]]:
+    """Yield each version that follows another one, with what becomes of the open runs of that one."""
+    for before, after in pairwise(changes):
+        if before.entry is not None and after.entry is not None:
+            carries = after.entry.carries == before.version
+            yield after.version, runs_of_before(before.version, after.entry.record.on_update, carries=carries)
+
+
+def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:
+    return any(change.version > ender.version and change.from_ms <= ender.from_ms for change in later)
+
+
+def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
+    """Yield the parts of a version that no pause covers. Each ends, with its runs, where the next pause begins."""
+    for start_ms, end_ms in spans:
+        if start_ms > rule.from_ms:
+            yield replace(
+                rule, starts_until_ms=min(rule.starts_until_ms, start_ms), until_ms=min(rule.until_ms, start_ms)
+            )
+        if end_ms > rule.from_ms:
+            rule = replace(rule, from_ms=end_ms, resumed_ms=end_ms, carries=0)
+        if rule.from_ms >= rule.starts_until_ms:
+            return
+    yield rule
+
+
+def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, watermark_ms: int) -> tuple[Change, ...]:
+    """Write the times that the watermark has made final into the changes. Drop finished changes.
+
+    A change is finished when its version can neither start a match nor have a live run, and its effect on earlier
+    versions has happened. `over` are the finished pauses.
+    """
+    rules = {change.version: rule for change, rule in rules_of(changes, enders)}
+    remaining: list[Change] = []
+    for change in changes:
+        rule = rules.get(change.version)
+        if rule is None or end_of(rule) <= watermark_ms:
+            if change.from_ms > watermark_ms:
+                remaining.append(change)
+            continue
+        resumed_ms = max((end for _, end in over if end > rule.from_ms), default=change.resumed_ms)
+        if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
+            continue  # a version that a pause has ended drained nothing, and its successor has taken over
+        closed_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.closed_ms
+        ended_ms = rule.until_ms if rule.until_ms <= watermark_ms else change.ended_ms
+        remaining.append(replace(change, closed_ms=closed_ms, ended_ms=ended_ms, resumed_ms=resumed_ms))
+    return tuple(remaining)
+
+
+def end_of(rule: DeployedRule) -> int:
+    """Return the watermark from which on a version can neither start a match nor have an open run.
+
+    TIME_MS_MAX for a version that continues, and for a draining one without a `within`.
+    """
+    within_ms = rule.pattern.within_ms
+    if rule.starts_until_ms == TIME_MS_MAX or within_ms is None:
+        return rule.until_ms
+    assert isinstance(within_ms, int), "`bind` has left no open parameter"
+    # The last start is before starts_until_ms, and a run lives while last − first < within.
+    return min(rule.until_ms, rule.starts_until_ms + within_ms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,3 +310,62 @@ def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Deplo
         message=record.message,
         behind=0 if pattern.produces is None else patterns_behind(record.source, record.pattern),
     )
+
+
+RuleKey = tuple[str, str | None]
+
+
+class Snoozes:
+    """The snoozes of one job. The ledger has their versions."""
+
+    def __init__(self, snoozes: Mapping[RuleKey, Spans] | None = None) -> None:
+        self._snoozes = dict(snoozes or {})
+
+    def copy(self) -> Snoozes:
+        return Snoozes(self._snoozes)
+
+    def apply(self, record: SnoozeRecord, from_ms: int) -> Outcome:
+        """Apply one new record, whose change starts at `from_ms`."""
+        rule_key = record.id, record.key
+        if rule_key not in self._snoozes and len(self._snoozes) >= SNOOZES_MAX:
+            return Outcome("refused", f"there are {SNOOZES_MAX} snoozes, which is the limit")
+        spans = [(a, min(b, from_ms)) for a, b in self._snoozes.get(rule_key, ()) if a < from_ms]
+        if from_ms < record.until_ms:
+            spans.append((from_ms, record.until_ms))
+        self._snoozes[rule_key] = tuple(spans)
+        return Outcome("applied")
+
+    def forget(self, watermark_ms: int) -> None:
+        """Drop snoozes that are over. Their names stay until they are too many: the report has their versions."""
+        for rule_key, spans in self._snoozes.items():
+            self._snoozes[rule_key] = tuple(span for span in spans if span[1] > watermark_ms)
+        if len(self._snoozes) >= SNOOZES_MAX:
+            self._snoozes = {rule_key: spans for rule_key, spans in self._snoozes.items() if spans}
+
+    def without(self, keys: Collection[str]) -> Snoozes:
+        """Return the snoozes without these keys."""
+        return Snoozes({rule_key: spans for rule_key, spans in self._snoozes.items() if rule_key[1] not in keys})
+
+    @property
+    def forget_ms(self) -> int:
+        """The watermark at which a snooze ends; TIME_MS_MAX without one."""
+        return min((end for spans in self._snoozes.values() for _, end in spans), default=TIME_MS_MAX)
+
+    def report(self) -> tuple[SnoozeReport, ...]:
+        """Report the snoozes that are not over, in the order of rule and key."""
+        return tuple(SnoozeReport(*rule_key, *span) for rule_key in self.names() for span in self._snoozes[rule_key])
+
+    def names(self) -> list[RuleKey]:
+        """Return the rule and key of every snooze, in order."""
+        return sorted(self._snoozes, key=lambda rule_key: (rule_key[0], rule_key[1] or ""))
+
+    def to_json(self) -> list[Any]:
+        return [[*rule_key, [list(span) for span in self._snoozes[rule_key]]] for rule_key in self.names()]
+
+    @staticmethod
+    def from_json(saved: Iterable[Any]) -> Snoozes:
+        """Invert `to_json`. Raises: ValueError, TypeError for other values."""
+        # A build before 0.3 put the version between the key and the times.
+        return Snoozes(
+            {(rule_id, key): tuple((start, end) for start, end in spans) for rule_id, key, *_, spans in saved}
+        )

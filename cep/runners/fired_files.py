@@ -1,4 +1,4 @@
-"""The last alert of each rule that suppresses, by key (rulebook/last_alerts.py), in files of a job's folder.
+"""The last alert of each rule that suppresses, by key (rulebook/suppression.py), in files of a job's folder.
 
     DIRECTORY/held_memory.json   {"batch_id": 7, "fired": [[rule, key, ms, for ms] …]}       all
     DIRECTORY/held_memory.jsonl  {"batch_id": 9, "fired": [[rule, key, ms, for ms] …], "gone": [[rule, key] …]}  since
@@ -20,8 +20,7 @@ import orjson
 
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired, LastAlert, fired_from_json, fired_json
+from cep.rulebook.suppression import Fired, LastAlert, LastAlerts, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 
 _WHOLE, _LINES = "held_memory.json", "held_memory.jsonl"

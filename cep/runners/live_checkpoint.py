@@ -2,7 +2,7 @@
 
     CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, lateness.
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules.
-    CHECKPOINT/rulebooks/          the rulebooks that key groups refer to by their digest (rulebook/store.py).
+    CHECKPOINT/rulebooks/          the rulebooks that key groups refer to by their digest (rulebook/saved.py).
     CHECKPOINT/progress.json       totals (live_progress.py).
     CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any.
     CHECKPOINT/paused_partitions.json  what the next micro-batch leaves alone (spark/paused_partitions.py).

@@ -2,7 +2,7 @@
 
 A rule that reads an unreadable value sees null, so a sender may hide an event from the rule. An alert is `flawed` if
 its key had such an event at the time of the alert, or less than MARK_MS before. A replay knows all times of a key. A
-job remembers a mark of each key, among the last alerts of its rules (rulebook/last_alerts.py):
+job remembers a mark of each key, among the last alerts of its rules (rulebook/suppression.py):
 
     "flawed card_id", key  →  last event, MARK_MS, last event before the pause, first event after the pause
 
@@ -22,8 +22,7 @@ from cep.base.limits import MARK_MS, MARKS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded
 from cep.columnar.texts import rows_among
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired, LastAlert, mark_name
+from cep.rulebook.suppression import Fired, LastAlert, LastAlerts, mark_name
 
 FLAWED = "flawed"
 Marks = Mapping[tuple[str, str], Sequence[int]]  # ascending event times by mark_name and key

@@ -15,8 +15,8 @@ from cep.lists.timeline import Lists
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
+from cep.rulebook.completeness import with_producer_gaps
 from cep.rulebook.levels import by_level
-from cep.rulebook.producer_gaps import with_producer_gaps
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.suppression import Policies
 from cep.step.job import Job

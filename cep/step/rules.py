@@ -1,7 +1,7 @@
 """Control records → the rules in force: steps 2 and 8 of a micro-batch, once a process however many key groups ask.
 
 Every key group of Spark sees the same control records in the same micro-batch and has an equal rulebook. Its state has
-the digest of it, and the job's folder has the rulebook (rulebook/store.py). A worker serves many key groups, so it
+the digest of it, and the job's folder has the rulebook (rulebook/saved.py). A worker serves many key groups, so it
 caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given, always;
 its state says which ones these were.
 Tested by: tests/runners/spark/test_live_rules.py
@@ -39,8 +39,7 @@ from cep.rulebook.deploy import RefusedRecord, is_given, vouched_lists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import rulebook_from_bytes, save
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore, rulebook_from_bytes, save
 from cep.rulebook.trust import HEARTBEAT, reason_against_heartbeat
 from cep.step.dead_letters import dead_letter, under_rules
 from cep.step.event_time import NO_CLOCK

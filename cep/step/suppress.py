@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import orjson
 import pyarrow as pa
 
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
+from cep.rulebook.suppression import LastAlerts, Policies, Suppression, count_suppressed, suppress_alerts
 from cep.sinks.json_form import json_lines
 from cep.step.marks import NO_MARKS, Marks, remember_marks, with_marks
 

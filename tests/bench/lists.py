@@ -26,7 +26,7 @@ from cep.lists.entries import TEXT, keys_of
 from cep.lists.members import build, mapped, write
 from cep.lists.store import ListStore
 from cep.model.rule import ListRecord
-from cep.rulebook.publish_lists import replacing
+from cep.rulebook.publish import replacing
 from cep.rulebook.rulebook import Rulebook
 from tests.engine.rules import SCHEMA
 

@@ -14,7 +14,7 @@ import cep
 from cep.lang.ir import CurrentField, History, HistoryFn, HistoryWindow, Measure, PatternIR
 from cep.lang.load import load_text
 from cep.nfa.compile import problems
-from cep.rulebook.carry import same_automaton
+from cep.rulebook.compatible import same_automaton
 from tests.engine.bridge import batch_of, engine_answers, oracle_answers, program_of, split, whole
 from tests.engine.test_against_oracle import difference
 from tests.oracle.random_cases import EVENT_TYPE, INT, MAYBE_INT, SCHEMA, TEXT, Case, random_case

@@ -10,8 +10,7 @@ import pytest
 
 from cep.base.utc import utc_ms, utc_text
 from cep.model.rule import UpsertRecord
-from cep.rulebook.carry import same_automaton
-from cep.rulebook.compatible import compile_rule
+from cep.rulebook.compatible import compile_rule, same_automaton
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
 from cep.sinks.json_form import json_lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cep.rulebook.compare import compare
+from cep.rulebook.difference import compare
 from tests.rulebook.test_suppression import alert, table
 
 

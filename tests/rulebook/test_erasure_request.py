@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cep.base.errors import UsageError
-from cep.rulebook.erasure_request import ErasureRequest, check_request, digests_of, read_request, write_request
+from cep.rulebook.erasure import ErasureRequest, check_request, digests_of, read_request, write_request
 from cep.rulebook.trust import Trust
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, SIGNERS, TRUST
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cep.rulebook.history import at_commit, history
+from cep.rulebook.files import at_commit, history
 
 ROOT = Path(__file__).parents[2]
 

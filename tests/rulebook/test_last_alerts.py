@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.rulebook import last_alerts as memory_module
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import NO_MEASURE, Fired
+from cep.rulebook import suppression as memory_module
+from cep.rulebook.suppression import NO_MEASURE, Fired, LastAlerts
 
 RULES = "ab"
 AT = st.tuples(st.sampled_from(RULES), st.sampled_from("cdefg"))

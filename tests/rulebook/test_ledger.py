@@ -22,8 +22,7 @@ from cep.model.rule import (
     topic_key,
 )
 from cep.rulebook.ledger import Ledger, chain_of, hash_of
-from cep.rulebook.publish import acknowledged, counting, lost_to
-from cep.rulebook.publish_lists import acknowledged_lists
+from cep.rulebook.publish import acknowledged, acknowledged_lists, counting, lost_to
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import restore, rulebook_bytes, rulebook_from_bytes, save
 from cep.rulebook.statement import Signable

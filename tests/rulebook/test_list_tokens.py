@@ -17,9 +17,9 @@ from cep.lists.entries import keys_of
 from cep.lists.store import ListStore
 from cep.model.rule import ListRecord, SnoozeRecord
 from cep.nfa.given_lists import GivenList
-from cep.rulebook.before_sending import values_in
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.files import declared_lists, list_record
+from cep.rulebook.publish import values_in
 from cep.rulebook.rulebook import Rulebook
 from cep.step.rules import apply_records
 from tests.columnar.protected import VISA, keys

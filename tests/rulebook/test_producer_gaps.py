@@ -8,7 +8,7 @@ from cep.base.limits import PRODUCER_GAPS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.lang.ir import CALENDAR_MS_MAX
 from cep.lang.load import load_text
 from cep.nfa.deployed import FOR_EVER, DeployedRule, ProducerGap
-from cep.rulebook.producer_gaps import absent_types, match_reach_ms, with_producer_gaps
+from cep.rulebook.completeness import absent_types, match_reach_ms, with_producer_gaps
 
 EVENTS = """
 event pay { tx_id id  event_time time  card string  amount int }

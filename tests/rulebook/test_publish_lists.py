@@ -14,10 +14,10 @@ from cep.lists.entries import TEXT, keys_of
 from cep.lists.store import ListStore
 from cep.model.rule import ListRecord, parse_control
 from cep.nfa.given_lists import GivenList
-from cep.rulebook import publish_lists
+from cep.rulebook import publish
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import ListReport
-from cep.rulebook.publish_lists import (
+from cep.rulebook.publish import (
     acknowledged_lists,
     next_version,
     plan_lists,
@@ -61,7 +61,7 @@ def test_the_job_or_the_topic_whichever_is_ahead() -> None:
 @given(st.lists(st.text(min_size=1, max_size=30), max_size=60), st.integers(20, 400))
 def test_a_list_in_many_records_is_the_list(entries: list[str], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publish_lists, "_RECORD_BYTES", size)
+        patch.setattr(publish, "_RECORD_BYTES", size)
         records = replacing("a", "string", 3, pa.array(entries, TEXT), None)
     lists = RuleLists(ListStore())
     kinds = [lists.apply(one, None).kind for one in reversed(records)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cep.base.utc import utc_text
 from cep.model.rule import SnoozeRecord
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.rulebook.snoozes import Snoozes
+from cep.rulebook.versions import Snoozes
 from tests.rulebook.records import SCHEMA, new_book
 
 

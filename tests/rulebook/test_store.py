@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import SinkError, StateCorruptError
-from cep.rulebook.saved import rulebook_bytes, save
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore, rulebook_bytes, save
 from tests.rulebook.records import SCHEMA, new_book, upsert
 
 

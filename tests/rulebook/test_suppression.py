@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.suppression import (
     SEVERITIES,
     Fired,
+    LastAlerts,
     Policies,
     count_suppressed,
     fired_from_json,

@@ -10,10 +10,9 @@ from cep.base.errors import UsageError
 from cep.cli.main import main
 from cep.model.rule import PauseRecord
 from cep.rulebook.changes import change_path, write_change
-from cep.rulebook.signers import read_trust
+from cep.rulebook.signers import read_trust, withdraw
 from cep.rulebook.statement import digest_of, sign
 from cep.rulebook.trust import reason_against
-from cep.rulebook.withdraw import withdraw
 from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, by_two, write_key, write_signers
 
 PAUSE = PauseRecord(id="r1", version=3)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Policies, fired_from_json, fired_json, mark_name
+from cep.rulebook.suppression import LastAlerts, Policies, fired_from_json, fired_json, mark_name
 from cep.step import marks as marks_module
 from cep.step.marks import Marks, joined_marks, marks_bytes, marks_from_bytes, remember_marks, with_marks
 from cep.step.suppress import filter_alerts

@@ -12,7 +12,7 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.decode import concat_decoded
 from cep.columnar.route import route
 from cep.rulebook.deploy import deploy
-from cep.rulebook.last_alerts import LastAlerts
+from cep.rulebook.suppression import LastAlerts
 from cep.sources.pieces import read_pieces
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
@@ -27,7 +27,7 @@ AT_MS = 1_767_225_600_000
 
 
 def test_suppression_that_is_forgotten_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.rulebook.last_alerts.FIRED_MAX", 1)
+    monkeypatch.setattr("cep.rulebook.suppression.FIRED_MAX", 1)
     memory = LastAlerts()
     alerts = table(alert(1, 5_000, key="first"), alert(2, 5_100, key="second"))
     assert filter_alerts(alerts, POLICIES, memory, 4_000).counters["fired_forgotten"] == 1

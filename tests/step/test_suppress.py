@@ -6,8 +6,7 @@ import orjson
 
 from cep.base.limits import TIME_MS_MIN
 from cep.engine.alerts import NO_ALERTS
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import NO_MEASURE, Policies
+from cep.rulebook.suppression import NO_MEASURE, LastAlerts, Policies
 from cep.step.suppress import filter_alerts
 from tests.rulebook.test_suppression import alert, table
 

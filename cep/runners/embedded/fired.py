@@ -1,4 +1,4 @@
-"""The last alert of each rule that suppresses, by key (rulebook/last_alerts.py), as entries of the store.
+"""The last alert of each rule that suppresses, by key (rulebook/suppression.py), as entries of the store.
 
     | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert:
                                                     event time i64, ~for how long i64, severity i64, value f64, key
@@ -15,8 +15,7 @@ import struct
 from hashlib import blake2b
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import NO_MEASURE, UNKNOWN_SEVERITY, Fired, LastAlert
+from cep.rulebook.suppression import NO_MEASURE, UNKNOWN_SEVERITY, Fired, LastAlert, LastAlerts
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 

@@ -17,8 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import save
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore, save
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.handover.beginning import FOLDER, Beginning, write_beginning
 from cep.runners.handover.warm_start import WarmStart

@@ -77,7 +77,7 @@ def erase_savepoint(
     """Write a savepoint again without these keys. `keys` are the keys of each domain in the form of `route`.
 
     work: a new local folder. audit_lines: the lines of the job's audit that lose their texts. digests: the keyed
-    digests of the keys, for the audit (rulebook/erasure_request.py).
+    digests of the keys, for the audit (rulebook/erasure.py).
     Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")

@@ -24,9 +24,8 @@ import orjson
 from cep.base.durable import replace_file
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
+from cep.rulebook.saved import RulebookStore, rulebook_from_bytes
 from cep.rulebook.saved import Saved as SavedRulebook
-from cep.rulebook.saved import rulebook_from_bytes
-from cep.rulebook.store import RulebookStore
 from cep.runners.handover.beginning import Beginning, Entries, write_beginning
 from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from cep.base.errors import CepError, SinkAwayError, SourceAwayError, UsageError
 from cep.base.utc import utc_ms
 from cep.rulebook.kafka import StatusTopic
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.handover.beginning import Beginning, read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.observe import Observed

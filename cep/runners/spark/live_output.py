@@ -46,7 +46,7 @@ from cep.base.errors import CepError, StateCorruptError
 from cep.base.limits import MICRO_BATCHES_RETAINED, TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.rulebook.kafka import StatusTopic
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.documents import read_document
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER

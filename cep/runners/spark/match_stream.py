@@ -37,7 +37,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.rulebook.suppression import Policies
 from cep.runners.handover.beginning import Beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER

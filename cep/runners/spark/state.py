@@ -19,7 +19,7 @@ from cep.base.errors import StateCorruptError, UsageError
 from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIABLE, prepare_query

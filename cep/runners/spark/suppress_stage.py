@@ -23,8 +23,7 @@ from pyspark.sql import Row
 
 from cep.base.limits import FIRED_MAX, TIME_MS_MIN
 from cep.engine.alerts import sorted_together
-from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired, Policies, fired_from_json, fired_json
+from cep.rulebook.suppression import Fired, LastAlerts, Policies, fired_from_json, fired_json
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.packed import ALERTS, COUNTERS, NO_ORDER, STATUS, WATERMARK

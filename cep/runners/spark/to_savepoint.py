@@ -24,8 +24,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import rulebook_bytes
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore, rulebook_bytes
 from cep.runners.handover.beginning import lane_name, read_beginning
 from cep.runners.handover.group_entries import GroupState, entries_of
 from cep.runners.handover.payload import STAGES, Payload, Saved

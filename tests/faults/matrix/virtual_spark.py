@@ -22,7 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 
 from cep.base.errors import CepError
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.admission import ReadAllAvailable

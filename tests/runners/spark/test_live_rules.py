@@ -12,8 +12,7 @@ import pytest
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.utc import utc_text
 from cep.model.rule import HeartbeatRecord, RetireRecord
-from cep.rulebook.saved import rulebook_bytes
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore, rulebook_bytes
 from cep.step import rules as group_rules
 from cep.step.rules import JobRules, change_rules, forget_rules, rulebook_of, save_rulebook
 from tests.runners.spark.live_cases import make_job, rules

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from cep.base.errors import StoreError
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.place import Place
 from cep.step.rules import JobRules

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore
 from cep.runners.spark.group_parts import MatchProcessor
 from cep.runners.spark.match_stage import MatchStage
 from cep.step.rules import JobRules

@@ -8,8 +8,7 @@ import pytest
 
 from cep.base.errors import StateCorruptError
 from cep.base.limits import MICRO_BATCHES_RETAINED
-from cep.rulebook.saved import save
-from cep.rulebook.store import RulebookStore
+from cep.rulebook.saved import RulebookStore, save
 from cep.runners.spark.live_output import RetainedRulebooks
 from tests.rulebook.records import SCHEMA, new_book, upsert
 
