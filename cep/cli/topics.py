@@ -29,7 +29,6 @@ from cep.rulebook.ledger import Ledger, described, hash_of
 from cep.rulebook.publish import (
     Running,
     acknowledged,
-    acknowledged_lists,
     counting,
     first_of,
     name_of_change,
@@ -219,12 +218,12 @@ def await_answer(
     """
 
     def is_done(status: dict[str, Any]) -> bool:
-        return not (acknowledged(status, records)[0] or acknowledged_lists(status, records)[0])
+        return not acknowledged(status, records)[0]
 
     status = _await_status(options, topics, is_done, console)
     if status is None:
         return 0, None
-    reasons = acknowledged(status, records)[1] | acknowledged_lists(status, records)[1]
+    reasons = acknowledged(status, records)[1]
     for name, reason in reasons.items():
         console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
     there = published(topics)

@@ -154,11 +154,11 @@ def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord])
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published records that the job has not reported yet, and the refused ones, with the reasons."""
+    """Return the published changes that the job has not reported yet, and the refused ones, with the reasons."""
     open_: list[str] = []
     reasons: dict[str, str] = {}
     for record in records:
-        if isinstance(record, HeartbeatRecord | ListRecord):
+        if isinstance(record, HeartbeatRecord):
             continue
         name = name_of_change(record)
         reason = refusal(status, record) or lost_to(status, record)
@@ -166,7 +166,7 @@ def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) ->
             reasons[name] = reason
         elif not _is_taken(status, record):
             open_.append(name)
-    return open_, reasons
+    return list(dict.fromkeys(open_)), reasons  # a list may have several parts
 
 
 def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
@@ -206,6 +206,9 @@ def first_of(records: Iterable[ControlRecord], record: Signable) -> Signable | N
 
 
 def _is_taken(status: Mapping[str, Any], record: Signable) -> bool:
+    if isinstance(record, ListRecord):  # the ledger also has versions that wait
+        versions = {(r["name"], r["of"]): r["version"] for r in status.get("lists", ())}
+        return bool(versions.get((record.id, record.of), 0) >= record.version)
     return any(entry["version"] == record.version for entry in status.get("taken", {}).get(chain_of(record), []))
 
 
@@ -349,23 +352,6 @@ def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -
         whole = [version for version, there in parts.items() if len(there) == first[version].parts]
         keys += [key for key, record in same_list if record.version < max(whole, default=0)]
     return list(dict.fromkeys(keys))
-
-
-def acknowledged_lists(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published lists that the job has not reported yet, and the refused ones, with the reasons."""
-    versions = {(r["name"], r["of"]): r["version"] for r in status.get("lists", ())}
-    open_: list[str] = []
-    reasons: dict[str, str] = {}
-    for record in records:
-        if not isinstance(record, ListRecord):
-            continue
-        name = name_of_change(record)
-        reason = refusal(status, record) or lost_to(status, record)
-        if reason is not None:
-            reasons[name] = reason
-        elif versions.get((record.id, record.of), 0) < record.version:
-            open_.append(name)
-    return list(dict.fromkeys(open_)), reasons
 
 
 def values_in(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord]) -> str | None:

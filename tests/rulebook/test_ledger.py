@@ -22,7 +22,7 @@ from cep.model.rule import (
     topic_key,
 )
 from cep.rulebook.ledger import Ledger, chain_of, hash_of
-from cep.rulebook.publish import acknowledged, acknowledged_lists, counting, lost_to
+from cep.rulebook.publish import acknowledged, counting, lost_to
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import restore, rulebook_bytes, rulebook_from_bytes, save
 from cep.rulebook.statement import Signable
@@ -85,7 +85,7 @@ def test_of_two_at_once_one_is_refused_and_both_sides_are_told(name: str) -> Non
         counters = apply_records(book, (ours.to_json(), theirs.to_json()), None)[1]
         assert (counters["control_refused"], counters["control_conflict"]) == (1, 1)
         status = status_of(book)
-        reasons = acknowledged(status, [theirs])[1] | acknowledged_lists(status, [theirs])[1]
+        reasons = acknowledged(status, [theirs])[1]
         assert len(reasons) == 1
         assert not acknowledged(status, [ours])[1]
         assert lost_to(status, ours) is None
@@ -115,7 +115,6 @@ def test_the_same_change_twice_is_one_change() -> None:
         status = status_of(book)
         both = [one, again]
         assert acknowledged(status, both) == ([], {})
-        assert acknowledged_lists(status, both) == ([], {})
 
 
 def test_who_and_why_stand_in_the_status() -> None:
@@ -174,10 +173,9 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
     wins: dict[tuple[str, int], str] = {}
     for _, _, record in topic:
         open_, reasons = acknowledged(status, [record])
-        more_open, more_reasons = acknowledged_lists(status, [record])
         is_waiting = record.kind in ("pause", "resume") and "r" not in status["last_versions"]
-        assert not [*open_, *more_open]
-        if reasons or more_reasons or is_waiting:
+        assert not open_
+        if reasons or is_waiting:
             continue
         won = wins.setdefault((chain_of(record), record.version), hash_of(record))
         assert won == hash_of(record), "two that differ are told success for one version"

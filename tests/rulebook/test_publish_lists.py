@@ -18,7 +18,7 @@ from cep.rulebook import publish
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import ListReport
 from cep.rulebook.publish import (
-    acknowledged_lists,
+    acknowledged,
     next_version,
     plan_lists,
     pointless_keys,
@@ -100,6 +100,6 @@ def test_records_that_a_replacement_has_made_pointless() -> None:
 def test_what_the_job_says_of_what_was_sent() -> None:
     sent = [record(2, "add", "x"), record(3, "add", "y")]
     status = {"refused": [], "lists": [{"name": "a", "of": "string", "version": 2}]}
-    assert acknowledged_lists(status, sent) == (["list a version 3"], {})
+    assert acknowledged(status, sent) == (["list a version 3"], {})
     refused = {**status, "refused": [{"rule_id": "list a", "version": 3, "reason": "no"}]}
-    assert acknowledged_lists(refused, sent) == ([], {"list a version 3": "no"})
+    assert acknowledged(refused, sent) == ([], {"list a version 3": "no"})
