@@ -8,10 +8,12 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cep.engine.alerts import ALERT_SCHEMA
+from cep.sinks import json_form
 from cep.sinks.json_form import json_lines
 from tests.sinks.alerts import alert_table
 
@@ -40,10 +42,11 @@ def test_no_alerts_no_lines() -> None:
 
 def test_the_largest_numbers_are_written_as_they_are() -> None:
     numbers = [-(2**63), 2**63 - 1, -10, -1, 0, 9, 10, None]
-    lines = list(json_lines(pa.table({"n": pa.array(numbers, pa.int64())})))
+    lines = both_ways(pa.table({"n": pa.array(numbers, pa.int64())}))
     assert lines == [orjson.dumps({"n": number}) for number in numbers]
 
 
+DAY_MS = 86_400_000
 OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed", "flawed")
 TEXTS = st.one_of(st.sampled_from(('a"b', "\\", "\x00\n\x1f\x7f", "é😀", "", "plain")), st.text(max_size=4))
 TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 hypothesis adds it
@@ -61,6 +64,14 @@ def plain(alert: dict[str, Any]) -> bytes:
 
     columns = {n: written(v) for n, v in alert.items() if v or n not in OFTEN_NOTHING}
     return orjson.dumps(columns | {"measures": orjson.Fragment(alert["measures"])})
+
+
+def both_ways(table: pa.Table) -> list[bytes]:
+    """Return the lines, which orjson and the kernel write alike."""
+    by_kernel = [line for batch in table.to_batches() for line in json_form._many_lines(batch)]
+    assert [line for batch in table.to_batches() for line in json_form._few_lines(batch)] == by_kernel
+    assert list(json_lines(table)) == by_kernel
+    return by_kernel
 
 
 @settings(max_examples=50)
@@ -87,6 +98,12 @@ def test_each_line_is_that_of_its_alert_alone(data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=4))
     table = pa.Table.from_pylist(rows, schema=ALERT_SCHEMA)
     expected = [plain(alert) for alert in table.to_pylist()]
-    assert list(json_lines(table)) == expected
-    assert list(json_lines(table.slice(1))) == expected[1:]
-    assert list(json_lines(pa.concat_tables([table.slice(1), table]))) == expected[1:] + expected
+    assert both_ways(table) == expected
+    assert both_ways(table.slice(1)) == expected[1:]
+    assert both_ways(pa.concat_tables([table.slice(1), table])) == expected[1:] + expected
+
+
+@pytest.mark.parametrize("year", [-5, 0, 10_000, 250_000])
+def test_a_year_that_python_lacks_is_written_by_the_kernel(year: int) -> None:
+    times = pa.array([int((year - 1970) * 365.2425 * DAY_MS)], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    assert len(both_ways(pa.table({"time": times}))) == 1
