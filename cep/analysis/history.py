@@ -30,7 +30,7 @@ from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
 from cep.sources.pieces import Piece, Pieces
 from cep.step.duplicates import first_rows, prepare
-from cep.step.job import Job, new_digest_key
+from cep.step.job import Job
 
 # The end of a derived event's id: "~" and the id of its alert (engine/produced.py).
 _PRODUCED = r"~[0-9a-f]{32}$"
@@ -123,7 +123,7 @@ def replay_history(
     pieces = pieces_of(deployment.schema)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     domains = deployment.key_domains or (tuple(columns[:1]),)
-    job = Job(deployment.schema, domains, dedup_ms=dedup_ms, digest_key=new_digest_key())
+    job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
     parts: dict[int, Decoded] = {}
     match_tables: list[pa.Table] = []
     watched = _watched(job, pieces, tuple(columns), parts)

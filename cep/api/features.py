@@ -46,7 +46,7 @@ from cep.lang.walk import histories
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.step.duplicates import first_rows, reused_letters
-from cep.step.job import Job, new_digest_key
+from cep.step.job import Job
 from cep.step.rejections import Rejections, rejections_of_poison
 
 _OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
@@ -137,7 +137,7 @@ def rejecting_features(
     by_key: dict[KeyDomain, list[str]] = {}
     for name, pattern in histories.items():
         by_key.setdefault(pattern.key, []).append(name)
-    job = Job(schema, tuple(by_key), dedup_ms=period.dedup_ms, digest_key=new_digest_key())
+    job = Job(schema, tuple(by_key), dedup_ms=period.dedup_ms).begin()
     verdicts, first_row = first_rows(job, decoded)
     reused = decoded.take(np.flatnonzero(verdicts == OTHER))
     rejections = rejections_of_poison(len(decoded), poison, reused_letters(reused))

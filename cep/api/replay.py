@@ -25,7 +25,7 @@ from cep.runners.output import Replayed
 from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.pieces import Pieces
 from cep.step.dead_letters import under_rules
-from cep.step.job import Job, new_digest_key
+from cep.step.job import Job
 from cep.step.rules import refusal_dead_letters
 
 
@@ -63,8 +63,7 @@ def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
         ends_ms=terms.until_ms,
         ahead_ms=terms.ahead_ms,
         to_the_end=terms.to_the_end,
-        digest_key=new_digest_key(),
-    )
+    ).begin()
 
 
 def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> Outcome:

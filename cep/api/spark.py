@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cep.api.frames import check_columns, no_zone, path_of, present_types, sources_of
 from cep.api.given import GivenRules
-from cep.api.live_job import live_job
 from cep.api.naming import Forms, Naming
 from cep.api.replay import Terms, job_of
 from cep.base.errors import UsageError
@@ -25,6 +24,7 @@ from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.lang.diagnostics import did_you_mean
 from cep.model.settings import read_settings
 from cep.rulebook.saved import RulebookStore
+from cep.runners.job import live_job
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, open_checkpoint, read_job
 from cep.step.job import Job
 

@@ -17,7 +17,7 @@ from cep.analysis.measure import measure_files
 from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, print_whole
-from cep.cli.given_events import given_events
+from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import (
     add_label_arguments,
     add_rules_argument,
@@ -26,7 +26,6 @@ from cep.cli.labelled import (
     terms_of,
     write_json,
 )
-from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\

@@ -1,7 +1,7 @@
 """The settings of a job as flags of a verb, and flags and settings file → checked settings.
 
 Flags, help and defaults come from the model (model/settings.py), so that file and command line say the same.
-Tested by: tests/cli/test_settings.py
+Tested by: tests/cli/test_settings.py, tests/cli/test_sign.py
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cep.base.secrets import use_secrets_file
 from cep.model.settings import SECTIONS, Settings, extra_of, read_settings
 
 _SEPARATOR = "."
+_OF_JOBS = ("job", "events", "control", "kafka", "output", "observe", "secrets")
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> None:
@@ -26,6 +27,13 @@ def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> No
     for section in sections:
         group = parser.add_argument_group(section, (SECTIONS[section].__doc__ or "").strip())
         add_settings(group, SECTIONS[section], f"{section}{_SEPARATOR}")
+
+
+def add_job_arguments(parser: argparse.ArgumentParser, section: str) -> None:
+    """Declare the flags of a live job; `section` has the flags of the verb's own runner."""
+    add_setting_arguments(parser, *_OF_JOBS, section)
+    parser.add_argument("--connector", dest="events.connector", help=argparse.SUPPRESS)  # refused with the way forward
+    parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
 
 
 def add_settings(group: argparse._ArgumentGroup, section: type[BaseModel], prefix: str) -> None:
@@ -71,6 +79,14 @@ def add_secrets_argument(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the file of keys of fields that are declared pan or sensitive (default: CEP_SECRETS_FILE or CEP_SECRETS)",
     )
+
+
+def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that name the signers of changes, for verbs without a settings file."""
+    parser.add_argument(
+        "--signers", type=Path, metavar="FILE", help="who may sign changes, as the job has it: others are refused"
+    )
+    parser.add_argument("--root-key", metavar="KEY", help="public key that the signers file is signed with")
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

@@ -19,15 +19,20 @@ from cep.analysis.label_words import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
 from cep.base.terminal import Terminal, print_whole
 from cep.cli.backtest import show_ratio
-from cep.cli.given_events import add_events_arguments, given_events
+from cep.cli.given_events import (
+    add_events_arguments,
+    add_period_arguments,
+    add_to_the_end_argument,
+    given_events,
+    given_period,
+    judged,
+)
 from cep.cli.labelled import add_label_terms, deployed_folder
-from cep.cli.period import add_period_arguments, add_to_the_end_argument, given_period
-from cep.cli.rejected import judged
 from cep.rulebook.difference import Comparison, compare
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
 from cep.runners.warm import warm_up
-from cep.step.job import Job, new_digest_key
+from cep.step.job import Job
 
 HELP = """\
 Replay a history with two sets of rules, in this process, and compare them. The report says which alerts come and go,
@@ -84,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         replays = [
             embedded.replay_shown(
-                Job(each.schema, each.key_domains, dedup_ms=period.dedup_ms, digest_key=new_digest_key()),
+                Job(each.schema, each.key_domains, dedup_ms=period.dedup_ms).begin(),
                 each.rulebook,
                 read(each.schema),
                 options.cores,

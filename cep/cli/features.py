@@ -22,10 +22,8 @@ from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.terminal import Terminal
 from cep.base.visible import visible
-from cep.cli.given_events import add_events_arguments, given_forms
+from cep.cli.given_events import add_events_arguments, add_period_arguments, given_forms, tell_rejections
 from cep.cli.paths import printed
-from cep.cli.period import add_period_arguments
-from cep.cli.rejected import tell_rejections
 from cep.sinks.csv_cells import write_csv
 
 HELP = """\

@@ -1,29 +1,34 @@
-"""`--events`, `--columns` and the like → the records that a verb reads, checked before anything runs.
+"""`--events`, `--columns`, `--since` and the like → the records that a verb reads, and its report on rejected ones.
 
-Tested by: tests/cli/test_mapping.py
+The records are checked before anything runs.
+Tested by: tests/cli/test_mapping.py, tests/api/test_period.py, tests/cli/test_rejected.py
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
+from rich.console import Console
+
 from cep.api.naming import Forms
 from cep.base.errors import UsageError
+from cep.base.limits import REJECTED_PERCENT_MAX
 from cep.base.schema import Schema
 from cep.base.visible import visible
 from cep.cli.configured import add_settings
-from cep.cli.rejected import add_rejected_argument
-from cep.columnar.convert import Written
-from cep.columnar.file_form import FileForm, form_of_flags
-from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
+from cep.columnar.mapping import check_fields, mapping_of_settings
 from cep.model.mapping_settings import MappingSettings
+from cep.model.setting_types import length_ms
 from cep.model.settings import read_settings
+from cep.runners.output import Replayed
 from cep.sources.check import check_records
 from cep.sources.inputs import Records, given_inputs
+from cep.sources.period import Period, period_of
+from cep.step.rejections import REJECTED_MAX, Rejections, rejections_of
 
 _EVENTS = (
     "a file or folder of Parquet, CSV or JSON lines, also packed (.gz, .zst), or a wildcard in quotes; may be given "
@@ -61,22 +66,93 @@ def given_forms(options: argparse.Namespace) -> tuple[dict[str, str], str | None
     return columns, options.time_zone, forms
 
 
-def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
-    """Read the mapping of a job or a verb. Raises: UsageError."""
-    time = Written(settings.time_unit, settings.time_form, settings.time_zone, base=settings.time_base)
-    return mapping_of(
-        settings.columns, settings.fixed, settings.minor, time, file_form_of(settings), settings.values
-    )  # fmt: skip
-
-
-def file_form_of(settings: MappingSettings) -> FileForm:
-    """Read the signs of files and numbers. Raises: UsageError."""
-    return form_of_flags(settings.delimiter, settings.quote, settings.encoding, settings.decimal, settings.thousands)
-
-
 def _pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:
     parted = [text.partition("=") for text in texts]
     for name, sign, value in parted:
         if not name.strip() or not sign:
             raise UsageError(f"{flag} {name}{sign}{value}: write {form}")
     return {name.strip(): value.strip() for name, _, value in parted}
+
+
+# -------------------------------------------------------------------------------------------------------------- period
+
+
+def add_period_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare from when to when events count."""
+    parser.add_argument(
+        "--since", metavar="TIME", help="events before this event time are left out, like 2026-03-01T00:00:00Z"
+    )
+    parser.add_argument("--until", metavar="TIME", help="events from this event time on are left out")
+    add_dedup_argument(parser)
+
+
+def add_dedup_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare for how long event ids are remembered, which all verbs that read a history do alike."""
+    parser.add_argument(
+        "--dedup",
+        default="10 min",
+        metavar="TIME",
+        help="event time for which event ids are remembered, as in the live job that had these events: an event that "
+        "comes again is ignored and counted as a duplicate, another event of its type and keys with its id is set "
+        "aside (default 10 min; 0 s: never)",
+    )
+
+
+def add_to_the_end_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare that all windows close at the end of the history."""
+    parser.add_argument(
+        "--to-the-end",
+        action="store_true",
+        help="close all windows that are open at the last event, or at --until; a later event could still refute an "
+        "alert that only this gives, and `cep replay` marks it as `unconfirmed`",
+    )
+
+
+def given_period(options: argparse.Namespace) -> Period:
+    """Return the period. Raises: UsageError for an invalid time."""
+    to_the_end = getattr(options, "to_the_end", False)
+    dedup_ms = length_ms("--dedup", options.dedup)
+    return period_of(options.since, options.until, "--", to_the_end=to_the_end, dedup_ms=dedup_ms)
+
+
+# ---------------------------------------------------------------------------------------------------- rejected records
+
+
+def add_rejected_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the share of the records that may be rejected."""
+    parser.add_argument(
+        REJECTED_MAX,
+        type=_share,
+        default=REJECTED_PERCENT_MAX / 100,
+        metavar="SHARE",
+        help="end with 1 if more than this share of the records, from 0 to 1, was set aside or has a value that cannot "
+        f"be read (default {REJECTED_PERCENT_MAX / 100:g}); all or none end with 1 in any case",
+    )
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
+    return share
+
+
+def judged(options: argparse.Namespace, errors: Console, code: int, *replays: Replayed) -> int:
+    """Print which records of the replays were rejected; return the exit code, which was `code` without them."""
+    for replayed in replays:
+        code = max(code, report_rejected(options, errors, replayed.counters, replayed.dead_letters))
+    return code
+
+
+def report_rejected(
+    options: argparse.Namespace, errors: Console, counters: Mapping[str, int], dead_letters: Iterable[bytes]
+) -> int:
+    """Print the rejected records. Return 1 if they are too many, otherwise 0."""
+    return tell_rejections(rejections_of(counters, dead_letters), options.rejected_max, errors)
+
+
+def tell_rejections(rejections: Rejections, share_max: float, errors: Console) -> int:
+    """Print the report. Return 1 if too many records were rejected, otherwise 0."""
+    for line in rejections.lines(REJECTED_MAX, share_max):
+        errors.print(line, markup=False, soft_wrap=True)
+    return int(rejections.is_above(share_max))

@@ -12,7 +12,6 @@ from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments
-from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.topics import send, topics_of
 from cep.model.rule import HeartbeatRecord
@@ -46,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(f"--event-time: {error}") from error
     record = HeartbeatRecord(event_time=utc_text(at_ms))
-    trust = trust_of(topics.settings.control)
+    trust = topics.trust
     if trust is not None:
         record = sign_heartbeat(record, private_key(topics.settings.publish.sign_with), trust.rule_set)
         refusal = reason_against_heartbeat(record, trust)

@@ -31,11 +31,9 @@ from cep.base.schema import Schema
 from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments
 from cep.cli.diff import print_changes
-from cep.cli.given_events import add_events_arguments, given_events
+from cep.cli.given_events import add_dedup_argument, add_events_arguments, given_events, judged
 from cep.cli.labelled import deployed_folder
-from cep.cli.period import add_dedup_argument
 from cep.cli.refused import list_refused, send_refused
-from cep.cli.rejected import judged
 from cep.columnar.batch import NO_TEXTS, TEXT
 from cep.model.setting_types import duration_ms, length_ms
 from cep.rulebook.difference import compare
@@ -43,7 +41,7 @@ from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
-from cep.step.job import Job, new_digest_key
+from cep.step.job import Job
 
 HELP = """\
 Replay a history without and with the late events of a job and repaired records. Alerts that are gained would have been
@@ -114,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
     counts, late_ids = _read_dead_letters(options.letters)
     deployment = deployed_folder(options.rules, errors)
     dedup_ms = length_ms("--dedup", options.dedup)
-    job = Job(deployment.schema, deployment.key_domains, dedup_ms=dedup_ms, digest_key=new_digest_key())
+    job = Job(deployment.schema, deployment.key_domains, dedup_ms=dedup_ms).begin()
     before = given_events(options, deployment.schema)
     options.events = [*options.events, *(options.repaired or ())]
     after = given_events(options, deployment.schema)

@@ -13,8 +13,8 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms
-from cep.cli.given_job import range_of
 from cep.cli.paths import printed
+from cep.model.setting_types import range_of
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded
 from cep.runners.handover.payload import Payload

@@ -17,7 +17,7 @@ from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, print_whole
-from cep.cli.given_events import given_events
+from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import (
     add_label_arguments,
     add_rules_argument,
@@ -27,7 +27,6 @@ from cep.cli.labelled import (
     terms_of,
     write_json,
 )
-from cep.cli.rejected import judged
 from cep.rulebook.suppression import SHADOW
 from cep.runners.output import check_writable
 

@@ -17,8 +17,6 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.cli.given_job import trust_of
-from cep.cli.job_lines import runs_text
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
 from cep.cli.signed_changes import checked_changes, signed_lists, signed_rules
@@ -62,6 +60,7 @@ from cep.rulebook.publish import (
     running_lists,
 )
 from cep.rulebook.statement import Signable
+from cep.runners.job_lines import runs_text
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 
@@ -124,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     levels_count = _check_levels(changes, status, console)
     # A job that has matched nothing determines its levels again for rules that start at once.
     refused_count += 0 if options.at_once else levels_count
-    if trust_of(topics.settings.control) is None:
+    if topics.trust is None:
         changes = [written_against(record, chains, options) for record in changes]
         list_changes = [written_against(record, chains, options) for record in list_changes]
     changes, unsigned_count = signed_rules(topics, options.rules, changes, console)
@@ -141,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _send_changes(options: argparse.Namespace, topics: Topics, console: Console) -> int:
     """Send signed changes as they are. Returns 0, or 1 if one is refused, by us or by the job."""
-    changes = checked_changes(options.change, trust_of(topics.settings.control), console)
+    changes = checked_changes(options.change, topics.trust, console)
     if changes is None or options.dry_run:
         console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
         return 1 if changes is None else 0

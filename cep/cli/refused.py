@@ -23,11 +23,9 @@ from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.reading import read_lines
 from cep.cli.configured import settings_of
-from cep.cli.given_job import refusals_target
-from cep.cli.job_flags import KAFKA
 from cep.model.settings import Settings
+from cep.sinks.kinds import KAFKA, webhook_again
 from cep.sinks.refused import CODE
-from cep.sinks.webhook import WebhookSink
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 
@@ -68,8 +66,7 @@ def send_refused(options: argparse.Namespace, console: Console) -> int:
     refusals = _distinct(read_refused(options))
     for name in sorted({letter.sink for letter in refusals}):
         again = _Again([])
-        target, sink_refusals = refusals_target(settings, name, again)
-        sink = WebhookSink(target, sink_refusals)
+        sink = webhook_again(settings, name, again)
         lines = [letter.record for letter in refusals if letter.sink == name]
         try:
             sink.send(lines, int(time.time()))

@@ -27,12 +27,16 @@ from cep.base.limits import (
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
-from cep.cli.configured import add_secrets_argument
-from cep.cli.given_events import add_events_arguments, given_events
+from cep.cli.configured import add_secrets_argument, add_trust_arguments
+from cep.cli.given_events import (
+    add_dedup_argument,
+    add_events_arguments,
+    add_to_the_end_argument,
+    given_events,
+    given_period,
+    judged,
+)
 from cep.cli.help_pages import RULE_FILES, with_page
-from cep.cli.period import add_dedup_argument, add_to_the_end_argument, given_period
-from cep.cli.rejected import judged
-from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF, length_ms

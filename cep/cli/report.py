@@ -19,9 +19,8 @@ from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
 from cep.base.progress import shown_progress
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
-from cep.cli.given_events import given_events
+from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
-from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\

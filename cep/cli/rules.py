@@ -16,10 +16,10 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
+from cep.cli.configured import add_trust_arguments
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_text
 from cep.cli.rule_card import card_of
-from cep.cli.trust_flags import add_trust_arguments
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
 from cep.rulebook.deploy import Deployment, deploy, entries_name, list_name
 from cep.rulebook.files import at_commit, declared_lists, history, read_rules

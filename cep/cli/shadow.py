@@ -23,13 +23,13 @@ from cep.base.utc import utc_text
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
-from cep.cli.job_flags import KAFKA
 from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
 from cep.runners.documents import read_document
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sinks.files import read_alerts
+from cep.sinks.kinds import KAFKA
 from cep.sources.kafka import KafkaSettings, latest_offsets, offsets_of, read_range
 from cep.sources.offsets import OffsetRange
 

@@ -16,7 +16,6 @@ from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
 from cep.lang.format.file import format_text
@@ -28,6 +27,7 @@ from cep.rulebook.deploy import with_lists
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.meaning import content_hash
+from cep.rulebook.signers import given_trust
 from cep.rulebook.statement import Signable, approve, digest_of, sign, sign_heartbeat
 from cep.rulebook.trust import Trust, reason_against, reason_against_heartbeat
 
@@ -164,7 +164,7 @@ def store_signed(records: list[Signable], path: Path, trust: Trust, console: Con
 
 
 def _needed(settings: Settings) -> Trust:
-    trust = trust_of(settings.control)
+    trust = given_trust(settings.control.signers, settings.control.root_key)
     if trust is None:
         raise UsageError(
             "name --signers and --root-key, or the same in a settings file (--conf); see `cep docs approve`"

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 
-from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.sign import store_signed
 from cep.cli.topics import Topics, await_answer, send
@@ -33,7 +32,7 @@ def stand_for(
     `there` are the records of the control topic. Returns: the records to send; None, after a line about it, if another
     person must approve first. Raises: UsageError.
     """
-    trust = trust_of(topics.settings.control)
+    trust = topics.trust
     if trust is None:
         return list(records)
     key = private_key(topics.settings.publish.sign_with)
@@ -69,7 +68,7 @@ def signed_rules(
     topics: Topics, directory: Path, changes: Sequence[Change], console: Console
 ) -> tuple[list[Change], int]:
     """Return the changes of rules as they were signed, and how many lack signatures, after a line for each."""
-    trust = trust_of(topics.settings.control)
+    trust = topics.trust
     if trust is None:
         return list(changes), 0
     signed: list[Change] = []
@@ -90,7 +89,7 @@ def signed_lists(
     topics: Topics, directory: Path, changes: Sequence[ListRecord], console: Console
 ) -> tuple[list[ListRecord], int]:
     """Return the changes of lists as they were signed, and how many lack signatures, after a line for each."""
-    trust = trust_of(topics.settings.control)
+    trust = topics.trust
     if trust is None:
         return list(changes), 0
     signed: list[ListRecord] = []

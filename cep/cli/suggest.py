@@ -25,7 +25,7 @@ from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, print_whole
 from cep.base.utc import utc_text
 from cep.cli.backtest import show_ratio
-from cep.cli.given_events import given_events
+from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import (
     add_label_arguments,
     add_rules_argument,
@@ -34,7 +34,6 @@ from cep.cli.labelled import (
     terms_of,
     write_bytes,
 )
-from cep.cli.rejected import judged
 from cep.rulebook.deploy import Deployment
 from cep.runners.output import check_writable
 

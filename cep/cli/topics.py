@@ -24,7 +24,7 @@ from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_k
 from cep.model.settings import Settings
 from cep.rulebook.difference import difference
 from cep.rulebook.files import read_rules
-from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.kafka import Topic
 from cep.rulebook.ledger import Ledger, described, hash_of
 from cep.rulebook.publish import (
     Running,
@@ -35,7 +35,9 @@ from cep.rulebook.publish import (
     running_of_records,
     running_of_status,
 )
+from cep.rulebook.signers import given_trust
 from cep.rulebook.statement import Signable, with_nonce
+from cep.rulebook.trust import Trust
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 
 _TOKEN_BYTES = 6  # of a record's own key
@@ -49,6 +51,11 @@ class Topics:
     control: Topic
     status: Topic | None
     settings: Settings
+
+    @property
+    def trust(self) -> Trust | None:
+        """Read who may sign changes; None if changes need no signature. Raises: UsageError."""
+        return given_trust(self.settings.control.signers, self.settings.control.root_key)
 
 
 def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,27 +75,6 @@ def add_person_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare who changes something, and why."""
     parser.add_argument("--by", metavar="NAME", help="who wants it (default: your name on this machine)")
     parser.add_argument("--why", "--reason", metavar="TEXT", help="the reason, for the record")
-
-
-def made_topics(settings: Settings) -> StatusTopic | None:
-    """Make the missing control topic and status topic of a job; return the status topic, if the job has one.
-
-    The job and the publisher may therefore start in any order. Raises: UsageError, SinkError.
-    """
-    servers, control, status = settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic
-    if servers is None:
-        if status is not None:
-            raise UsageError("--status-topic needs --bootstrap-servers HOST:PORT")
-        return None
-    check_access(servers, settings.kafka.client_settings())
-    client = tuple(settings.kafka.client_settings().items())
-    if control is not None:
-        Topic(servers, control, client).create()
-    if status is None:
-        return None
-    status_topic = StatusTopic(servers, status, client)
-    status_topic.create()
-    return status_topic
 
 
 def topics_of(options: argparse.Namespace) -> Topics:

@@ -24,9 +24,8 @@ from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, print_whole
 from cep.base.toml import with_value
-from cep.cli.given_events import given_events
+from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
-from cep.cli.rejected import judged
 from cep.lang.show import show_duration
 from cep.model.setting_types import duration_ms
 

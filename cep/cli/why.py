@@ -24,11 +24,8 @@ from cep.base.reading import open_file, read_lines
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
 from cep.cli.alert_shape import checked_alert
-from cep.cli.configured import add_secrets_argument
-from cep.cli.given_events import add_events_arguments, given_events
-from cep.cli.period import add_period_arguments, given_period
-from cep.cli.rejected import tell_rejections
-from cep.cli.trust_flags import add_trust_arguments
+from cep.cli.configured import add_secrets_argument, add_trust_arguments
+from cep.cli.given_events import add_events_arguments, add_period_arguments, given_events, given_period, tell_rejections
 from cep.columnar.route import KeyDomain
 from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key

@@ -33,9 +33,10 @@ from cep.base.values import field_values
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
 from cep.columnar.elapsed import UNITS_US
-from cep.columnar.file_form import AS_WRITTEN, FileForm
+from cep.columnar.file_form import AS_WRITTEN, FileForm, form_of_flags
 from cep.columnar.number_texts import NumberForm
 from cep.columnar.times import TIME_UNITS, check_form
+from cep.model.mapping_settings import MappingSettings
 
 TYPE_FIELD = "event_type"
 BYTES = "base64"  # in place of the field of a currency: minor units as bytes
@@ -312,6 +313,14 @@ def mapping_of(
     names = tuple(name for name, _, _ in parts)
     words = tuple(_word(name, word) for name, word in _pairs(values, "--values", _VALUES_FORM))
     return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by, values=words)
+
+
+def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
+    """Read the mapping of a job or a verb. Raises: UsageError."""
+    time = Written(settings.time_unit, settings.time_form, settings.time_zone, base=settings.time_base)
+    signs = settings.delimiter, settings.quote, settings.encoding, settings.decimal, settings.thousands
+    columns, fixed, minor, values = settings.columns, settings.fixed, settings.minor, settings.values
+    return mapping_of(columns, fixed, minor, time, form_of_flags(*signs), values)
 
 
 def _word(text: str, word: str) -> tuple[str, str, str]:

@@ -49,6 +49,14 @@ def length_ms(name: str, text: str) -> int:
         raise UsageError(f"{name}: {error}") from error
 
 
+def range_of(text: str) -> range:
+    """Read `0-15` as key groups. Raises: UsageError."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
+        raise UsageError(f"--groups {text}: give first-last, as 0-15")
+    return range(int(first), int(last) + 1)
+
+
 def _duration(value: object) -> int:
     if isinstance(value, str):
         return duration_ms(value)

@@ -1,5 +1,7 @@
 """Topics of a job, read by people who publish rules or examine its audit: present and future records.
 
+A job makes its control topic and its status topic when it starts.
+
 Tested by: tests/runners/test_control_topic.py
 """
 
@@ -13,9 +15,11 @@ from typing import Any
 import orjson
 
 from cep.base.audit import Line, is_letter
-from cep.base.errors import SourceError
+from cep.base.errors import SourceError, UsageError
+from cep.base.kafka import check_access
 from cep.model.rule import ControlRecord, parse_control
-from cep.rulebook.kafka import Topic
+from cep.model.settings import Settings
+from cep.rulebook.kafka import StatusTopic, Topic
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 
@@ -30,6 +34,27 @@ class Place:
     offset: int
     key: bytes
     record: ControlRecord
+
+
+def made_topics(settings: Settings) -> StatusTopic | None:
+    """Make the missing control topic and status topic of a job; return the status topic, if the job has one.
+
+    The job and the publisher may therefore start in any order. Raises: UsageError, SinkError.
+    """
+    servers, control, status = settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic
+    if servers is None:
+        if status is not None:
+            raise UsageError("--status-topic needs --bootstrap-servers HOST:PORT")
+        return None
+    check_access(servers, settings.kafka.client_settings())
+    client = tuple(settings.kafka.client_settings().items())
+    if control is not None:
+        Topic(servers, control, client).create()
+    if status is None:
+        return None
+    status_topic = StatusTopic(servers, status, client)
+    status_topic.create()
+    return status_topic
 
 
 def read_control_topic(topic: Topic) -> tuple[list[Place], int]:

@@ -6,7 +6,7 @@ Tested by: tests/step/test_job.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
 
@@ -29,11 +29,6 @@ from cep.rulebook.trust import Trust
 
 _KEY_BYTES = 16
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
-
-
-def new_digest_key() -> str:
-    """Draw the key of a new job's digests."""
-    return token_hex(_KEY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +76,10 @@ class Job:
             raise UsageError(f"levels are 1 to {PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
+
+    def begin(self) -> Job:
+        """Return the job with a new key of its digests. A job that continues takes the key from its folder."""
+        return replace(self, digest_key=token_hex(_KEY_BYTES))
 
     @property
     def read_ahead_ms(self) -> int | None:

@@ -23,6 +23,7 @@ from cep.columnar.decode import Poison
 from cep.step.dead_letters import dead_letter, event_dead_letters
 
 FLAWED_EVENTS = "flawed_events"
+REJECTED_MAX = "--rejected-max"  # the flag of jobs and verbs that the report names
 _FIELD = re.compile(r"field `([^`]*)`")
 _DEAD_LETTERS_READ_MAX = 1_000  # of a minute of a job, or a replay: looking at all would slow down a noisy source
 _REASONS_MAX = 5

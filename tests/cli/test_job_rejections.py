@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli.job_rejections import JobRejections
 from cep.cli.main import main
+from cep.runners.job_lines import JobRejections
 from cep.runners.observe import Log, Observed
 from tests.cli.test_rejected import history
 

@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 
-from cep.cli.job_reports import ProgressLines
+from cep.runners.embedded.reports import ProgressLines
 from cep.runners.observe import Log, Observed
 
 

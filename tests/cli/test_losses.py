@@ -9,8 +9,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from cep.cli.job_reports import ProgressLines
 from cep.cli.replay import _figures
+from cep.runners.embedded.reports import ProgressLines
 from cep.runners.meanings import COUNTERS, FROM_ZERO, LABELS, LOSSES, is_loss
 from cep.runners.observe import Log, Observed
 from cep.runners.output import Replayed

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from cep.cli.job_lines import runs_text, tell_runs
 from cep.cli.main import main
+from cep.runners.job_lines import runs_text, tell_runs
 from cep.runners.meanings import forget_open_runs, open_runs
 from cep.runners.observe import Log
 from tests.rulebook.carry_cases import drawn

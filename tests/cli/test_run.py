@@ -20,7 +20,6 @@ import pytest
 from confluent_kafka import Producer
 
 from cep.base.exits import Exit
-from cep.cli import given_job
 from cep.cli.main import main
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.sources.live.files import FilesSource
@@ -129,7 +128,7 @@ def test_a_job_whose_broker_is_silent_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The job is unhealthy, though neither a restart nor more records would help; its log has start and end."""
-    monkeypatch.setattr(given_job, "WATCH_MS", 1_000)
+    monkeypatch.setattr("cep.runners.assembly.WATCH_MS", 1_000)
     broker = subprocess.Popen(
         [sys.executable, "-m", "tests.mock_kafka"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import CepError, SinkAwayError, SinkError, SourceAwayError, StoreAwayError, StoreError
-from cep.cli.stopping import Stopping
 from cep.model.rule import PauseRecord
+from cep.runners.stopping import Stopping
 from tests.cli.broken_sinks import Answering
 from tests.cli.test_outage import metrics, status, wait_for
 from tests.cli.test_refused_alerts import asked
@@ -35,7 +35,7 @@ _BROKERS, _STORE = f"{_STOPS}test_a_job_that_waits_ends_on_request", f"{_HERE}te
 _STANDBY = "test_standby.py::test_the_work_goes_back_and_forth"
 WAITS = {
     "base/durable.py": "local: the disk", "base/kafka.py": _FROZEN, "cli/main.py": "local: standard output",
-    "cli/standby.py": _STANDBY, "cli/stopping.py": "local: the wait for the stop request itself",
+    "runners/stopping.py": "local: the wait for the stop request itself",
     "kernels/compiler.py": "local: another process of this machine compiles",
     "rulebook/kafka.py": _FROZEN, "runners/ahead.py": "local: a process of our own that compiles",
     "runners/compiling.py": "local: a line on the terminal", "runners/embedded/changelog.py": _FROZEN,

@@ -24,6 +24,7 @@ Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -31,11 +32,17 @@ from pathlib import Path
 from typing import Protocol
 
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
-from cep.base.limits import CHANGELOG_PART_BYTES, CHANGELOG_PARTS_MAX
+from cep.base.limits import CHANGELOG_PART_BYTES, CHANGELOG_PARTS_MAX, CHANGELOG_RECORD_BYTES_MAX
 from cep.lists.store import ListStore
+from cep.model.settings import Settings
+from cep.rulebook.kafka import Topic
 from cep.runners.embedded.commit_entries import HEAD, Head, parse_head
+from cep.runners.observe import Log
 from cep.runners.patience import ask_in_time
+from cep.sinks.base import AlertSink
+from cep.sinks.kafka import KafkaTransactionSink
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
+from cep.sources.live.kinds import kafka_client
 from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_key, store_key
 from cep.state.manifest import path_inside
@@ -53,6 +60,7 @@ _PART_BYTES = 1 << 20
 _LOOK_BACK, _LOOK_BACK_MORE = 500, 20  # offsets from the end at which the last commit is looked for, and times more
 _NAME_BYTES_MAX = 200  # of a list: its file has this name
 _MARK, _PARTS_FORMAT = b"cep in parts", 1
+_TELL_S = 5.0  # between two lines about how far the topic was read
 _MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
 
@@ -399,3 +407,48 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
         position += _LENGTH.size
         yield data[position : position + length]
         position += length
+
+
+def client_of(settings: Settings) -> dict[str, str]:
+    """Return the options of Kafka's client for alerts; with a changelog it lets larger records through."""
+    client = settings.kafka.client_settings()
+    if settings.embedded.changelog is None:
+        return client
+    return {"message.max.bytes": str(CHANGELOG_RECORD_BYTES_MAX), **client}
+
+
+def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Changelog | None:
+    """Open the changelog and make its topic if it is not there; each process of a job has one of its own.
+
+    Raises: UsageError if no sink can carry it; SinkError.
+    """
+    embedded, servers = settings.embedded, settings.kafka.bootstrap_servers
+    if embedded.changelog is None:
+        return None
+    carrier = sinks[-1] if sinks else None
+    if settings.job.checkpoint is None or embedded.store != "rocksdb":
+        raise UsageError("--changelog needs --checkpoint, and --store rocksdb: it has what commits change there")
+    if servers is None or not isinstance(carrier, KafkaTransactionSink):
+        raise UsageError(
+            "--changelog needs --alerts kafka:TOPIC, delivered exactly once: a commit's alerts and changes come into "
+            "Kafka in one transaction"
+        )
+    topic = embedded.changelog if embedded.groups is None else f"{embedded.changelog}-{embedded.groups}"
+    kafka = kafka_client(settings)
+    Topic(servers, topic, kafka.client_options).create({"max.message.bytes": str(CHANGELOG_RECORD_BYTES_MAX)})
+    return Changelog(topic, kafka, carrier, _Progress(topic, log), settings.job.checkpoint.resolve().name)
+
+
+class _Progress:
+    """A report, every few seconds and at the end, of how far the topic was read."""
+
+    def __init__(self, topic: str, log: Log) -> None:
+        self._topic, self._log = topic, log
+        self._printed_s = time.monotonic()
+
+    def __call__(self, done: int, whole: int) -> None:
+        if done < whole and time.monotonic() - self._printed_s < _TELL_S:
+            return
+        self._printed_s = time.monotonic()
+        text = f"state is read from topic {self._topic}: {done:,} of {whole:,} offsets"
+        self._log.tell("changelog", text, done=done, whole=whole)

@@ -33,9 +33,9 @@ from cep.base.exits import MEANINGS, Exit, exit_of
 from cep.base.limits import KAFKA_WAIT_MS_MAX, STOP_MS_MAX
 from cep.cli import live, run
 from cep.cli.main import parser_of
-from cep.cli.stopping import Stopping
 from cep.cli.verbs import VERBS
 from cep.runners.embedded.commit import Commits
+from cep.runners.stopping import Stopping
 from cep.sinks.base import TAKEN_OVER
 from tests.faults.matrix import stream
 from tests.faults.matrix.shims import forget_clients
@@ -419,7 +419,7 @@ class World:
                 commits._lock.close()
 
     def ask_to_stop(self, process: JobProcess) -> None:
-        """Send SIGTERM. A process that does not end in time ends itself (cli/stopping.py)."""
+        """Send SIGTERM. A process that does not end in time ends itself (runners/stopping.py)."""
         if process.stop is None:
             self.time.kill(process, -15)
             return

@@ -20,11 +20,12 @@ from tests.faults.matrix.virtual_kafka import Admin, Reader, Writer
 from tests.faults.matrix.virtual_parts import Bucket, DiskStore
 
 _TIMES = (
-    "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.embedded.run",
-    "cep.runners.embedded.commit",
-    "cep.runners.embedded.lanes", "cep.runners.embedded.outlets", "cep.runners.embedded.kafka", "cep.cli.standby",
-    "cep.cli.job_reports", "cep.cli.job_rejections", "cep.cli.changelog", "cep.sources.kafka", "cep.sources.live.kafka",
-    "cep.sinks.webhook", "cep.runners.control_topic", "cep.runners.spark.sink_queue", "cep.runners.spark.kafka",
+    "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.job_lines",
+    "cep.runners.control_topic", "cep.runners.embedded.changelog", "cep.runners.embedded.commit",
+    "cep.runners.embedded.kafka", "cep.runners.embedded.lanes", "cep.runners.embedded.outlets",
+    "cep.runners.embedded.reports", "cep.runners.embedded.run", "cep.runners.embedded.standby",
+    "cep.runners.spark.kafka", "cep.runners.spark.sink_queue", "cep.sinks.webhook", "cep.sources.kafka",
+    "cep.sources.live.kafka",
 )  # fmt: skip
 _MONOTONICS = (
     "cep.sinks.kafka", "cep.sinks.transactions.kafka", "cep.base.kafka", "cep.rulebook.kafka",
@@ -44,7 +45,7 @@ _EXECUTORS = (
 _READERS = (
     "cep.sources.kafka", "cep.sources.live.kafka", "cep.sinks.transactions.kafka", "cep.runners.embedded.kafka",
 )  # fmt: skip
-_DECODERS = ("cep.cli.run.decode", "cep.runners.spark.kafka_events.decode")
+_DECODERS = ("cep.runners.embedded.job.decode", "cep.runners.spark.kafka_events.decode")
 _WRITERS = ("cep.sinks.transactions.kafka", "cep.sinks.kafka", "cep.rulebook.kafka")
 _ADMINS = ("cep.sources.kafka", "cep.rulebook.kafka", "cep.base.kafka")
 
@@ -79,18 +80,16 @@ def stand_ins(world: Any) -> dict[str, Any]:
         "cep.runners.watch.shutil": SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=world().disk.free_bytes)),
         **dict.fromkeys(_DECODERS, decode),
         "cep.runners.watch.answers": lambda *_: not world().registry.is_away,
-        "cep.cli.run.served": lambda *given, **_: world().serve(given[1]),
-        "cep.cli.run.Stopping": lambda report, _: world().stopping(report),
-        "cep.cli.run.Commits": lambda *given, **named: world().commits(*given, **named),
-        "cep.cli.live.served": lambda *given, **_: world().serve(given[1]),
-        "cep.cli.live.Stopping": lambda report, _: world().stopping(report),
+        "cep.runners.assembly.served": lambda *given, **_: world().serve(given[1]),
+        "cep.runners.assembly.Stopping": lambda report, _: world().stopping(report),
+        "cep.runners.embedded.job.Commits": lambda *given, **named: world().commits(*given, **named),
         "cep.cli.live.sys": SimpleNamespace(stderr=_Stderr(world)),
-        "cep.cli.live._session": lambda *_: SimpleNamespace(stop=lambda: None),
-        "cep.runners.spark.live.start_live": lambda _, settings, output: world().query(settings, output),
-        "cep.cli.run.compiled_ahead": lambda _: nullcontext(),
-        "cep.cli.run.shorten_pauses": lambda: None,
+        "cep.runners.spark_job.open_session": lambda *_: SimpleNamespace(stop=lambda: None),
+        "cep.runners.spark_job.start_live": lambda _, settings, output: world().query(settings, output),
+        "cep.runners.embedded.job.compiled_ahead": lambda _: nullcontext(),
+        "cep.runners.embedded.job.shorten_pauses": lambda: None,
         "cep.cli.run.sys": SimpleNamespace(stderr=_Stderr(world)),
-        "cep.cli.standby.Warming": lambda: SimpleNamespace(close=lambda: None),
+        "cep.runners.embedded.standby.Warming": lambda: SimpleNamespace(close=lambda: None),
     }
 
 

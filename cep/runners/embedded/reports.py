@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,12 +20,11 @@ import orjson
 from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
 from cep.base.utc import utc_text
-from cep.cli.job_lines import tell_changes, tell_runs
-from cep.report.keyed_state import runs_of_key
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.run import BatchReport, Runner
+from cep.runners.job_lines import tell_changes, tell_runs
 from cep.runners.live_progress import write_progress
 from cep.runners.meanings import forget_open_runs, is_in_lines, open_runs
 from cep.runners.observe import CHECKPOINTS, Log, Observed
@@ -76,9 +75,14 @@ class ProgressLines:
         self.before, self._printed_s = Counter(totals), now_s
 
 
+@dataclass(slots=True)
 class KeyAnswers:
-    """Answers `/key?key=c17`: every open run of the key, as in `cep job state --key`; nothing without a runner."""
+    """Answers `/key?key=c17`: every open run of the key, as in `cep job state --key`; nothing without a runner.
 
+    `runs_of_key` returns the runs of a key in some pages, for the programs of each level.
+    """
+
+    runs_of_key: Callable[[Iterable[Any], str, Sequence[Any]], Iterable[Any]]
     runner: Runner | None = None
 
     def answer(self, parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
@@ -87,7 +91,7 @@ class KeyAnswers:
             return None
         key = "".join(parameters.get("key", ()))
         pages, levels = self.runner.ask(lambda asked: asked.pages_of_key(key))
-        return [asdict(run) for run in runs_of_key(pages, key, levels)] or None
+        return [asdict(run) for run in self.runs_of_key(pages, key, levels)] or None
 
 
 class JobReports:

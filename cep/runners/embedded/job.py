@@ -1,0 +1,285 @@
+"""A checked job → the job in this process: its sources, sinks and store, opened, used until the end, and closed.
+
+Tested by: tests/cli/test_run.py, tests/cli/test_standby.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+
+from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import Schema
+from cep.base.utc import utc_text
+from cep.columnar.decode import Decoded
+from cep.engine.advance import CARRIERS
+from cep.model.setting_types import range_of
+from cep.model.settings import Settings
+from cep.rulebook.kafka import StatusTopic
+from cep.runners.ahead import compiled_ahead
+from cep.runners.assembly import JobRunner, JobStart, audit_copy
+from cep.runners.control_topic import made_topics
+from cep.runners.embedded.changelog import Changelog, changelog_of, client_of
+from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.reports import JobReports, KeyAnswers
+from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
+from cep.runners.embedded.standby import turn_of
+from cep.runners.handover.warm_start import WarmStart
+from cep.runners.http import Answers
+from cep.runners.job import open_folder
+from cep.runners.job_lines import tell_end, tell_start
+from cep.runners.live_checkpoint import is_live_folder, lock_checkpoint
+from cep.runners.observe import Log
+from cep.runners.patience import Patience
+from cep.runners.rule_output import SUPPRESSED_FOLDER
+from cep.sinks.base import DeadLetterSink
+from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
+from cep.sinks.kinds import (
+    SinkJob,
+    alert_topics,
+    check_dead_letters,
+    kind_of,
+    open_dead_letters,
+    open_sinks,
+    refusals_of,
+    sink_addresses,
+)
+from cep.sources.live.kinds import (
+    SourceJob,
+    check_ending,
+    check_sources,
+    open_control,
+    open_events,
+    record_format,
+)
+from cep.sources.registry.kafka import decode
+from cep.step.job import Job
+
+_TOPICS = KafkaSink, KafkaTransactionSink
+_FLAGS = "either --events PATH (`-` is standard input), or --topic"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRunner(JobRunner):
+    """The runner in this process. `accepts_gap`: the job goes on without events that are gone."""
+
+    key_answers: KeyAnswers
+    accepts_gap: bool = False
+
+    def check(self, settings: Settings, *, until_end: bool) -> None:
+        checkpoint = settings.job.checkpoint
+        if checkpoint is not None and is_live_folder(checkpoint):
+            raise UsageError(
+                f"{checkpoint} is of `cep live`; start that, or move the job with `cep job savepoint --portable` and "
+                "`cep job restore` (`cep docs guides/move`)"
+            )
+        check_ending(settings, until_end=until_end)
+        check_sources(settings, (*alert_topics(settings), settings.output.dead_letter_topic), _FLAGS)
+        check_dead_letters(settings)
+
+    @contextmanager
+    def locked(self, settings: Settings) -> Iterator[None]:
+        checkpoint = settings.job.checkpoint
+        if checkpoint is not None and not settings.embedded.standby:
+            with lock_checkpoint(checkpoint):  # commit.py keeps the lock later
+                pass
+        yield
+
+    def answers(self, settings: Settings) -> Answers:
+        return {"/key": self.key_answers.answer} if settings.observe.answer_keys else {}
+
+    def run(self, start: JobStart) -> None:
+        settings, begins, checkpoint = start.settings, start.begins, start.settings.job.checkpoint
+        job, initial, workers = start.job, begins.initial, _workers(settings, start.job)
+        if checkpoint is not None:
+            job, initial, _ = open_folder(settings.job, checkpoint, job, begins, start.log)
+        with compiled_ahead(CARRIERS):
+            status = made_topics(settings)
+            sources = _sources(settings, start.until_end, accepts_gap=self.accepts_gap)
+            outlets = _outlets(start)
+            try:
+                changelog = changelog_of(settings, outlets.sinks, start.log)
+                store, observed, stop = _store(settings), start.observed, start.stop.event
+                with turn_of(settings, store, changelog, observed, start.log, stop) as may_send:
+                    if not stop.is_set():
+                        outlets = replace(outlets, may_send=may_send)
+                        around = _Surroundings(initial, workers, sources, outlets, store, changelog, status)
+                        _work(replace(start, job=job), around, self.key_answers)
+            finally:
+                outlets.close()
+                sources.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """The surroundings of the engine: its first rules and threads, and its opened sources, sinks and store."""
+
+    initial: tuple[bytes, ...]
+    workers: Workers
+    sources: Sources
+    outlets: Outlets
+    store: StoreSettings
+    changelog: Changelog | None
+    status: StatusTopic | None
+
+
+def _work(start: JobStart, around: _Surroundings, key_answers: KeyAnswers) -> None:
+    """Go on from the last commit until the end. Raises: CepError."""
+    settings, log, stop, checkpoint = start.settings, start.log, start.stop, start.settings.job.checkpoint
+    commits = Commits(
+        around.store,
+        on_step=(lambda _: None) if start.traces is None else start.traces.commit_step,
+        on_failed=lambda error: log.tell(
+            "checkpoint_failed", f"no checkpoint: {error}; the job goes on without", reason=str(error)
+        ),
+        changelog=around.changelog,
+    )
+    for refused in commits.refused:
+        log.tell("checkpoint_refused", f"passed over: {refused}", reason=refused)
+    start.begins.lists.copy_into(commits.lists)
+    engine = Engine(start.job, around.initial, commits.store, around.workers, commits.lists)
+    if commits.head is None:
+        commits.totals.update(_begin(engine, start.begins.warm))
+    reports = JobReports(
+        start.observed, log, engine, commits, around.sources, around.status, checkpoint, around.outlets.patience
+    )
+    pace = Pace(
+        _interval_ms(settings), _sends_at_once(settings), settings.job.trigger,
+        settings.events.max_records or RECORDS_MAX,
+    )  # fmt: skip
+    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, start), reports.idle)
+    key_answers.runner = runner
+    stop.report = partial(_report_end, reports, commits, log)
+    try:
+        tell_start(log, checkpoint, start.address, start.paths, goes_on=commits.head is not None)
+        shorten_pauses()
+        runner.run(stop.event, until_end=start.until_end)
+        reports.settle(stop.event)
+        reports.write_totals()
+    finally:
+        stop.event.set()  # a delivery that waits for a sink gives up
+        engine.close()
+        commits.close()
+        waiting_count = commits.undelivered_count if checkpoint is not None else 0
+        stop.report = partial(tell_end, commits.totals, log, waiting_count)
+        stop.tell()
+
+
+def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:
+    """Report the end of a job that waits for another machine, and note the waiting alerts for the next start."""
+    reports.write_totals()
+    tell_end(commits.totals, log, commits.undelivered_count)
+
+
+def _report(reports: JobReports, start: JobStart) -> Callable[[BatchReport], None]:
+    """Return the function that takes the reports of micro-batches: with a span for each, if traces are asked for."""
+
+    def report(batch: BatchReport) -> None:
+        start.rejections.add(batch.counters, batch.dead_letters)
+        if start.traces is not None:
+            timed = {phase: batch.phases_ms[phase] for phase in ("decoding", "matching")}
+            start.traces.micro_batch(batch.batch_id, timed, batch.counters)
+        reports.report(batch)
+
+    return report
+
+
+def _begin(engine: Engine, warm: WarmStart | None) -> Counter[str]:
+    """Begin from nothing, or where a replay has ended; return the number of runs, in all and by rule."""
+    if warm is not None:
+        return engine.begin(warm)
+    if engine.job.begins_ms > TIME_MS_MIN:
+        raise UsageError(
+            f"the job began where a replay had ended ({utc_text(engine.job.begins_ms)}) and has no checkpoint since; "
+            "give the same --from again"
+        )
+    return Counter()
+
+
+# ------------------------------------------------------------------------------------------------------ what to open
+
+
+def _sources(settings: Settings, until_end: bool, *, accepts_gap: bool) -> Sources:
+    events = settings.events
+    if events.format != "json" and events.topic is None:
+        raise UsageError(f"{events.format} is read from a topic only; files hold Parquet, CSV or JSON")
+    form = record_format(events)
+
+    def read(schema: Schema, values: pa.Array) -> Decoded:
+        return decode(form, schema, values, events.topic or "")
+
+    source = open_events(SourceJob(settings, form.mapping, until_end, accepts_gap))
+    return Sources(source, open_control(settings), read, form.mapping)
+
+
+def _outlets(start: JobStart) -> Outlets:
+    """Open the sinks of alerts, dead letters and suppressed alerts. Raises: UsageError, SinkError."""
+    settings, observed = start.settings, start.observed
+    at_once = _sends_at_once(settings)
+    job = SinkJob(settings, observed.refused, None if at_once else partial(_name_in, settings), client_of(settings))
+    # With a changelog, Kafka comes last: its copy of the store then belongs to alerts that all other sinks have.
+    sinks = dict(sorted(open_sinks(job).items(), key=lambda named: isinstance(named[1], _TOPICS)))
+    observed.sink_names, observed.sink_addresses = tuple(sinks), sink_addresses(settings)
+    return Outlets(
+        list(sinks.values()),
+        open_dead_letters(job),
+        _suppressed_alerts(settings),
+        observed.sending if start.traces is None else start.traces.around(observed.sending),
+        patience=Patience(start.stop.event, observed.away, refusals=refusals_of(list(sinks.values()))),
+        audit=audit_copy(settings),
+        names=tuple(sinks),
+        abandoned=observed.abandon,
+    )
+
+
+def _name_in(settings: Settings, topic: str) -> str:
+    """Name the job in a topic: the same after a restart, another name for each process of a job."""
+    assert settings.job.checkpoint is not None, "or records go out at once"
+    return f"{settings.job.checkpoint.resolve().name}-{topic}-{settings.embedded.groups or 'all'}"
+
+
+def _suppressed_alerts(settings: Settings) -> DeadLetterSink | None:
+    """Return where alerts go that the rules suppress; None for a job that keeps nothing."""
+    folder = settings.job.checkpoint or settings.output.dead_letters
+    return None if folder is None else DeadLetterFiles(folder / SUPPRESSED_FOLDER)
+
+
+def _sends_at_once(settings: Settings) -> bool:
+    """Return True if alerts do not wait for commits."""
+    return settings.job.checkpoint is None or settings.embedded.delivery == "at-least-once"
+
+
+def _store(settings: Settings) -> StoreSettings:
+    embedded, folder = settings.embedded, settings.job.checkpoint
+    cache_bytes = (embedded.cache_mb << 20) // 2
+    return StoreSettings(folder, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
+
+
+def _workers(settings: Settings, job: Job) -> Workers:
+    embedded, text = settings.embedded, settings.embedded.groups
+    bytes_max = (embedded.cache_mb << 20) // 2 if settings.job.checkpoint and embedded.store == "rocksdb" else None
+    if text is None:
+        return Workers(embedded.workers, page_bytes_max=bytes_max)
+    groups = range_of(text)
+    if groups.stop > job.groups_count:
+        raise UsageError(f"--groups {text}: they are below the job's {job.groups_count} key groups")
+    return Workers(embedded.workers, groups.start, groups.stop, bytes_max)
+
+
+def _interval_ms(settings: Settings) -> int:
+    """Return the time between commits. Where one costs more than a write to the disk, there is one a second."""
+    embedded = settings.embedded
+    if embedded.interval is not None:
+        return embedded.interval
+    is_quick = all(kind_of(where).is_quick for where in settings.output.alerts) and embedded.store != "memory"
+    return 0 if is_quick else 1_000

@@ -1,0 +1,293 @@
+"""A checked job → the job on Spark: its sources, sinks and session, opened, used until the end, and closed.
+
+This module stands between the rooms of the runners: a warm start is brought in by the embedded engine.
+Tested by: tests/cli/test_live.py, tests/runners/spark/test_live_process.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cep.base.errors import CepError, UsageError
+from cep.base.terminal import Terminal
+from cep.columnar.mapping import mapping_of_settings
+from cep.lists.store import ListStore
+from cep.model.settings import Settings, SparkSettings
+from cep.rulebook.saved import RulebookStore
+from cep.runners.assembly import JobRunner, JobStart, audit_copy
+from cep.runners.control_topic import made_topics
+from cep.runners.embedded.targets import is_embedded
+from cep.runners.embedded.warm_to_spark import begin_warm
+from cep.runners.handover.beginning import read_beginning
+from cep.runners.job import Beginning, open_folder
+from cep.runners.job_lines import tell_changes, tell_end, tell_runs, tell_start
+from cep.runners.live_checkpoint import (
+    QUERY_FOLDER,
+    RULEBOOKS_FOLDER,
+    forget_planned,
+    job_id,
+    lock_checkpoint,
+    read_job,
+)
+from cep.runners.meanings import is_in_lines
+from cep.runners.observe import Log
+from cep.runners.patience import Patience
+from cep.runners.spark.live import (
+    JAVA_OPTIONS,
+    SPARK_SETTINGS,
+    LiveSettings,
+    keep_serving,
+    observe_queues,
+    start_live,
+)
+from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.session import create_session
+from cep.runners.spark.sources import FolderSource, Source, TopicSource
+from cep.runners.spark.state import last_batch
+from cep.runners.spark.to_savepoint import read_positions
+from cep.runners.warm import Warming
+from cep.sinks.kinds import (
+    SinkJob,
+    alert_topics,
+    check_dead_letters,
+    dead_letters_folder,
+    open_dead_letters,
+    open_sinks,
+    refusals_of,
+    sink_addresses,
+    sink_names,
+)
+from cep.sources.kafka import offsets_of
+from cep.sources.live.kinds import check_ending, check_sources, kafka_client, named, record_format
+
+_FLAGS = "either --events FOLDER, or --bootstrap-servers and --topic"
+
+
+class SparkRunner(JobRunner):
+    """The runner on Spark."""
+
+    def check(self, settings: Settings, *, until_end: bool) -> None:
+        path = settings.job.checkpoint
+        if path is None:
+            raise UsageError("give --checkpoint, or the same in a settings file (`cep settings` prints one)")
+        if is_embedded(path):
+            raise UsageError(
+                f"{path} is of `cep run`; start that, or move the job with `cep job savepoint` and "
+                "`cep job restore --engine spark` (`cep docs guides/move`)"
+            )
+        check_ending(settings, until_end=until_end)
+        topics = *alert_topics(settings), settings.output.dead_letter_topic
+        check_sources(settings, topics, _FLAGS, tuple(_EVENTS))
+        sink_names(settings)  # an address that may not be used is refused before Spark starts
+        check_dead_letters(settings)
+        _events(settings)
+
+    def lists(self, settings: Settings, begins: Beginning) -> ListStore:
+        lists = RulebookStore((_checkpoint(settings) / RULEBOOKS_FOLDER).resolve()).lists
+        begins.lists.copy_into(lists)
+        return lists
+
+    def locked(self, settings: Settings) -> AbstractContextManager[None]:
+        return lock_checkpoint(_checkpoint(settings))
+
+    def first_positions(self, settings: Settings) -> Mapping[str, int]:
+        checkpoint, events = _checkpoint(settings), settings.events
+        if events.topic is None or settings.kafka.bootstrap_servers is None:
+            return {}
+        if (batch_id := last_batch(checkpoint)) is not None:
+            return read_positions(checkpoint / QUERY_FOLDER, 0, batch_id)
+        begins = read_beginning(checkpoint)
+        starting = None if begins is None else begins.starting("events", events.topic)
+        offsets = offsets_of(kafka_client(settings), [events.topic], starting or events.starting, "earliest")
+        return {f"{events.topic}[{partition}]": offset for partition, offset in offsets[events.topic].items()}
+
+    def run(self, start: JobStart) -> None:
+        settings, log, stop, observed, traces = start.settings, start.log, start.stop, start.observed, start.traces
+        checkpoint, begins = _checkpoint(settings), start.begins
+        if begins.warm is not None and read_job(checkpoint) is None:
+            begin_warm(begins.warm, start.job, start.deployment.rulebook, checkpoint)
+        job, initial, goes_on = open_folder(settings.job, checkpoint, start.job, begins, log)
+        spark = open_session(settings.spark, log)
+        stop.listen()  # Spark has set its own handler for interrupts
+        changes = _Changes(log)
+
+        def report(batch: BatchReport) -> None:
+            changes.tell(output)
+            observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
+            if traces is not None:
+                traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
+            _tell_batch(batch, log)
+            start.rejections.add(batch.counters, batch.dead_letters)
+
+        output = _output(start, report)
+        stop.report = lambda: _tell_end(output, settings, log)
+        observed.finished(output.batch_id, output.totals)
+        for name, count in output.abandoned.items():
+            observed.abandon(name, count)
+        try:
+            live = _live(replace(start, job=job), initial)
+
+            def begin() -> Any:
+                query = start_live(spark, live, output)
+                if changes.begin(output):
+                    tell_start(log, checkpoint, start.address, start.paths, goes_on=goes_on, checkpoint=str(checkpoint))
+                return query
+
+            keep_serving(begin, output, stop.event, observed, partial(_tell_restart, log))
+            output.drain(partial(observe_queues, output, observed))
+            if output.refused_batch_id is not None:
+                forget_planned(live.checkpoint, output.refused_batch_id)
+        except CepError as error:
+            observed.failure = type(error).__name__  # before its last lines
+            raise
+        finally:
+            output.close()
+            spark.stop()
+            stop.tell()
+            start.rejections.end()
+
+
+def _checkpoint(settings: Settings) -> Path:
+    assert settings.job.checkpoint is not None, "`check` has refused a job without one"
+    return settings.job.checkpoint
+
+
+def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutput:
+    """Open the sinks and the output that delivers micro-batches to them."""
+    settings, observed, checkpoint = start.settings, start.observed, _checkpoint(start.settings)
+    job_name = job_id(checkpoint)
+    job = SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
+    dead_letters, sinks = open_dead_letters(job), open_sinks(job)
+    assert dead_letters is not None, "the job has a folder"
+    observed.sink_names, observed.sink_addresses, outlets = tuple(sinks), sink_addresses(settings), list(sinks.values())
+    patience = Patience(start.stop.event, observed.away, refusals=refusals_of(outlets))
+    return LiveOutput(
+        checkpoint, dead_letters, outlets, report, observed.sending, audit_copy(settings), patience, tuple(sinks)
+    )
+
+
+def open_session(settings: SparkSettings, log: Log) -> Any:
+    """Start Spark, and return its session once the kernels are compiled."""
+    console = Terminal(stderr=True, highlight=False)
+    # The number of partitions counts at a job's first start: Spark keeps it in its checkpoint.
+    partitions = {} if settings.partitions is None else {"spark.sql.shuffle.partitions": str(settings.partitions)}
+    with closing(Warming()) as warming:
+        with console.status("starting Spark"):
+            options = {**SPARK_SETTINGS, **partitions, **settings.conf}
+            spark = create_session("cep live", settings.cores, options, JAVA_OPTIONS)
+        _wait_for_kernels(warming, log, console)
+    return spark
+
+
+def _wait_for_kernels(warming: Warming, log: Log, console: Console) -> None:
+    """Compiled in the first micro-batch instead, they would hold its events up for as long."""
+    if warming.is_done():
+        return
+    log.tell("compiling", "compiling the kernels, once after an installation or a change: about half a minute")
+    with console.status("compiling the kernels"):
+        while not warming.is_done():
+            pass
+
+
+def _live(start: JobStart, initial: tuple[bytes, ...]) -> LiveSettings:
+    settings = start.settings
+    return LiveSettings(
+        start.job, initial, _events(settings), _control(settings), _checkpoint(settings) / QUERY_FOLDER,
+        settings.job.trigger, start.until_end, settings.spark.cores, made_topics(settings),
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- sources
+
+
+def _topic_of_events(settings: Settings) -> Source:
+    events, kafka = settings.events, kafka_client(settings)
+    assert events.topic is not None, "the row of this setting was chosen"
+    return TopicSource(
+        kafka.bootstrap_servers, events.topic, events.max_records, events.starting, kafka.client_options,
+        record_format(events), events.max_bytes, events.ending,
+    )  # fmt: skip
+
+
+def _files_of_events(settings: Settings) -> Source:
+    events = settings.events
+    assert events.folder is not None, "the row of this setting was chosen"
+    return FolderSource(events.folder, events.max_files, mapping=mapping_of_settings(events))
+
+
+# The setting that names a source → the source of Spark's tasks. sources/live/kinds.py has the sources of `cep run`.
+_EVENTS: Mapping[str, Callable[[Settings], Source]] = {"topic": _topic_of_events, "folder": _files_of_events}
+
+
+def _events(settings: Settings) -> Source:
+    return _EVENTS[named(settings.events, _EVENTS)[0]](settings)
+
+
+def _control(settings: Settings) -> Source | None:
+    control, kafka = settings.control, kafka_client(settings)
+    if control.topic is not None:
+        return TopicSource(kafka.bootstrap_servers, control.topic, settings=kafka.client_options)
+    return None if control.folder is None else FolderSource(control.folder)
+
+
+# ----------------------------------------------------------------------------------------------------------- telling
+
+
+def _tell_batch(report: BatchReport, log: Log) -> None:
+    """One line for a micro-batch in which something happened."""
+    if not report.counters:
+        return
+    parts = [f"{report.counters['events']:,} events", f"{report.alerts.num_rows:,} alerts"]
+    aside = {name: n for name, n in report.counters.items() if is_in_lines(name) and n > 0}
+    parts += [f"{count:,} {name}" for name, count in sorted(aside.items())]
+    sentence = f"micro-batch {report.batch_id}: {', '.join(parts)}; {report.totals['events']:,} events so far"
+    log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))
+
+
+def _tell_restart(log: Log, error: CepError, pause_s: float) -> None:
+    log.tell(
+        "query_restarts", f"the query has ended, and starts again in {pause_s:.0f} s: {error}", reason=str(error),
+        seconds=pause_s,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The changes of rules that a job has taken, and those that the log has already. None: the job has not begun."""
+
+    log: Log
+    taken: dict[str, Any] | None = None
+    rules: list[dict[str, Any]] = field(default_factory=list)
+
+    def begin(self, output: LiveOutput) -> bool:
+        """Take what the job begins with, which is no news; return False if it has begun before."""
+        if self.taken is not None:
+            return False
+        self._take(output)
+        return True
+
+    def tell(self, output: LiveOutput) -> None:
+        """Log what is new since the last call."""
+        status = {} if output.rules is None else output.rules.status
+        if self.taken is not None:
+            tell_changes(self.taken, status.get("taken", {}), self.log)
+            tell_runs(self.rules, {"rules": [], "open_runs": {}, **status}, self.log)
+        self._take(output)
+
+    def _take(self, output: LiveOutput) -> None:
+        status = {} if output.rules is None else output.rules.status
+        self.taken, self.rules = dict(status.get("taken", {})), list(status.get("rules", ()))
+
+
+def _tell_end(output: LiveOutput, settings: Settings, log: Log) -> None:
+    tell_end(output.totals, log, output.undelivered_count, batch_id=output.batch_id)
+    folder = dead_letters_folder(settings)
+    if log.form == "text" and folder is not None and folder.is_dir() and any(folder.iterdir()):
+        log.tell("letters", f"records set aside, and the audit of changes: {folder}")
