@@ -24,9 +24,9 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.rulebook.audit import FIRST
 from cep.rulebook.kafka import Topic
 from cep.runners.control_topic import read_audit, read_status
-from cep.runners.documents import read_document
 from cep.runners.embedded.commit_entries import audit_of_payload
 from cep.runners.embedded.targets import is_embedded, target_of
+from cep.runners.live_checkpoint import read_document
 from cep.runners.rule_output import STATUS_FILE
 from cep.state.checkpoints import checkpoint_numbers, payload_bytes
 from cep.state.manifest_key import fact_signature

@@ -172,10 +172,7 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         return 0
     changes = [record for record in signed if isinstance(record, ListRecord)]
     send_lists(topics, changes, console)
-    code, answer = await_answer(options, topics, changes, console)
-    if answer is not None:
-        console.print(f"the job is at epoch {answer['epoch']}", markup=False)
-    return code
+    return await_answer(options, topics, changes, console).tell_epoch(console)
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:

@@ -165,7 +165,8 @@ def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signabl
         send_lists(topics, list_changes, console)
     if others:
         send(topics, others, console)
-    code, status = await_answer(options, topics, changes, console)
+    answer = await_answer(options, topics, changes, console)
+    status = answer.status
     if status is not None:
         for line in lacking_past(status, changes):
             console.print(line, markup=False, style="yellow")
@@ -173,8 +174,7 @@ def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signabl
         for rule in status["rules"]:
             if rule.get("runs") and (rule["rule_id"], rule["version"]) in sent:
                 console.print(runs_text(rule, _open_runs(status, rule)), markup=False)
-        console.print(f"the job is at epoch {status['epoch']}", markup=False)
-    return code
+    return answer.tell_epoch(console)
 
 
 def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int | None:

@@ -6,13 +6,18 @@ Tested by: tests/cli/test_publish.py
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms, utc_text
 from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
+    Answer,
+    Topics,
     add_person_arguments,
     add_topic_arguments,
     effective_at,
@@ -25,10 +30,12 @@ from cep.cli.topics import (
     who,
     written_against,
 )
-from cep.model.rule import PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
+from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
 from cep.rulebook.changes import signed_version
 from cep.rulebook.files import in_git
+from cep.rulebook.ledger import Ledger
 from cep.rulebook.publish import on_topic, values_in
+from cep.rulebook.statement import Signable
 
 HELP_PAUSE = """\
 Stop a rule until `cep rules resume`. A paused rule does not match, and its open runs are dropped. Versions that are
@@ -109,63 +116,66 @@ def run_resume(options: argparse.Namespace) -> int:
     return _turn(options, ResumeRecord)
 
 
+@dataclass(frozen=True, slots=True)
+class _RunningJob:
+    """The topics of a job, the records on its control topic, and the running version of the rule of the verb."""
+
+    options: argparse.Namespace
+    topics: Topics
+    records: list[ControlRecord]
+    version: int
+    console: Console
+
+    @staticmethod
+    def read(options: argparse.Namespace) -> _RunningJob:
+        """Read the topics. Raises: UsageError for an unknown rule; SourceError."""
+        topics = topics_of(options)
+        records = published(topics)
+        version = running_rule(options.rule, topics, records).version
+        return _RunningJob(options, topics, records, version, Terminal(highlight=False, soft_wrap=True))
+
+    @property
+    def chains(self) -> Ledger:
+        return taken_so_far(self.topics, self.records)
+
+    def starts(self) -> str | None:
+        """Return when the change starts. Raises: UsageError."""
+        return effective_at(self.options, self.topics.settings)
+
+    def send(self, record: Signable) -> Answer:
+        """Send the change, and wait for the answer. Raises: UsageError, SinkError, SourceError."""
+        return send_change(self.options, self.topics, record, self.records, self.console)
+
+
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
     """Send a pause or a resumption. Return 0, or 1 if the job refuses it."""
-    console = Terminal(highlight=False, soft_wrap=True)
-    topics = topics_of(options)
-    there = published(topics)
-    running_rule(options.rule, topics, there)
-    first = kind(id=options.rule, version=1, effective_at=effective_at(options, topics.settings))
-    record = numbered(first, taken_so_far(topics, there), options)
-    answer = send_change(options, topics, record, there, console)
-    if answer is None:
-        return 0
-    code, status = answer
-    if status is not None:
-        status_text = "paused" if options.rule in status["paused"] else "not paused"
-        console.print(f"{options.rule} is {status_text}; the job is at epoch {status['epoch']}", markup=False)
-    return code
+    job = _RunningJob.read(options)
+    answer = job.send(numbered(kind(id=options.rule, version=1, effective_at=job.starts()), job.chains, options))
+    is_paused = answer.status is not None and options.rule in answer.status["paused"]
+    return answer.tell_epoch(job.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
 
 
 def run_snooze(options: argparse.Namespace) -> int:
     """Snooze. Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
-    console = Terminal(highlight=False, soft_wrap=True)
-    topics = topics_of(options)
-    records = published(topics)
-    running_rule(options.rule, topics, records)
+    job = _RunningJob.read(options)
     try:
         until = utc_text(utc_ms(options.until))
     except ValueError as error:
         raise UsageError(f"--until: {error}") from error
     first = SnoozeRecord(
-        id=options.rule,
-        version=1,
-        until=until,
-        key=options.key,
-        by=who(options),
-        effective_at=effective_at(options, topics.settings),
+        id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=job.starts()
     )
-    reason = values_in(first, [*records, *rules_of_folder(topics)])
+    reason = values_in(first, [*job.records, *rules_of_folder(job.topics)])
     if reason is not None:
-        console.print(f"{reason}\nnothing is sent", markup=False)
+        job.console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    record = numbered(first, taken_so_far(topics, records), options)
-    answer = send_change(options, topics, record, records, console)
-    if answer is None:
-        return 0
-    code, status = answer
-    if status is not None:
-        console.print(f"the job is at epoch {status['epoch']}", markup=False)
-    return code
+    return job.send(numbered(first, job.chains, options)).tell_epoch(job.console)
 
 
 def run_rollback(options: argparse.Namespace) -> int:
     """Roll back. Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
-    console = Terminal(highlight=False, soft_wrap=True)
-    topics = topics_of(options)
-    records = published(topics)
-    version = running_rule(options.rule, topics, records).version
-    earlier = on_topic(records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
+    job = _RunningJob.read(options)
+    earlier = on_topic(job.records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
     if earlier is None:
         raise UsageError(
             f"version {options.to} of {options.rule} is neither on the control topic nor in the history of "
@@ -173,20 +183,16 @@ def run_rollback(options: argparse.Namespace) -> int:
         )
     record = RollbackRecord(
         id=options.rule,
-        version=version + 1,
+        version=job.version + 1,
         to_version=options.to,
         rule=signed_version(options.rules, earlier) or earlier,
-        effective_at=effective_at(options, topics.settings),
+        effective_at=job.starts(),
         on_update=options.on_update,
     )
-    record = written_against(record, taken_so_far(topics, records), options)
-    answer = send_change(options, topics, record, records, console)
-    if answer is None:
-        return 0
-    code, _ = answer
-    if code == 0:
+    answer = job.send(written_against(record, job.chains, options))
+    if answer.is_sent and answer.code == 0:
         again = f"cep rules bump {options.rule} --above {record.version}"
-        console.print(
+        job.console.print(
             f"{options.rule} is version {record.version}, which is {options.to} again; mend the file and run `{again}`"
         )
-    return code
+    return answer.code

@@ -25,8 +25,7 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
 from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
-from cep.runners.documents import read_document
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import read_document, read_progress
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sinks.files import read_alerts
 from cep.sinks.kinds import KAFKA

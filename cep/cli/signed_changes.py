@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cep.cli.keys import private_key
 from cep.cli.sign import store_signed
-from cep.cli.topics import Topics, await_answer, send
+from cep.cli.topics import Answer, Topics, await_answer, send
 from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.rulebook.changes import change_path, last_of, read_change, signed_version
 from cep.rulebook.statement import Signable, sign
@@ -52,14 +51,11 @@ def stand_for(
 
 def send_change(
     options: argparse.Namespace, topics: Topics, record: Signable, there: Sequence[ControlRecord], console: Console
-) -> tuple[int, dict[str, Any] | None] | None:
-    """Sign one change if the job asks for that, send it, and return the result of `await_answer`.
-
-    Return None, after a line about it, if another person must approve first. Raises: as `stand_for`, `send`.
-    """
+) -> Answer:
+    """Sign one change if the job asks for that, send it, and wait for the answer. Raises: as `stand_for`, `send`."""
     signed = stand_for(options, topics, [record], there, console)
     if signed is None:
-        return None
+        return Answer(is_sent=False)
     send(topics, signed, console)
     return await_answer(options, topics, signed, console)
 

@@ -195,12 +195,28 @@ def _key(record: ControlRecord) -> bytes:
     return (key if isinstance(record, HeartbeatRecord) else f"{key}#{secrets.token_hex(_TOKEN_BYTES)}").encode()
 
 
-def await_answer(
-    options: argparse.Namespace, topics: Topics, records: Sequence[Signable], console: Console
-) -> tuple[int, dict[str, Any] | None]:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of the job to changes: 0, or the exit code 1 if it refuses one; and its status, None without a wait.
+
+    `is_sent` is False for a change that another person must approve first.
+    """
+
+    code: int = 0
+    status: dict[str, Any] | None = None
+    is_sent: bool = True
+
+    def tell_epoch(self, console: Console, sentence: str = "") -> int:
+        """Print the epoch of the job after the beginning of a sentence, if it has answered. Return the exit code."""
+        if self.status is not None:
+            console.print(f"{sentence}the job is at epoch {self.status['epoch']}", markup=False)
+        return self.code
+
+
+def await_answer(options: argparse.Namespace, topics: Topics, records: Sequence[Signable], console: Console) -> Answer:
     """Wait until the job has answered these records. Print the refused ones, with both sides of a conflict.
 
-    Returns: 0, or 1 if it refuses one; and its status, None without a wait. Raises: SourceError if it does not answer.
+    Raises: SourceError if it does not answer.
     """
 
     def is_done(status: dict[str, Any]) -> bool:
@@ -208,14 +224,14 @@ def await_answer(
 
     status = _await_status(options, topics, is_done, console)
     if status is None:
-        return 0, None
+        return Answer()
     reasons = acknowledged(status, records)[1]
     for name, reason in reasons.items():
         console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
     there = published(topics)
     for record in records:
         _print_other(record, first_of(there, record), console, is_lost=name_of_change(record) in reasons)
-    return int(bool(reasons)), status
+    return Answer(int(bool(reasons)), status)
 
 
 def _print_other(record: Signable, first: Signable | None, console: Console, *, is_lost: bool) -> None:

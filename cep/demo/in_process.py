@@ -18,7 +18,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
-from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
 from cep.runners.output import Replayed
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
@@ -48,7 +48,7 @@ class InProcess:
         engine = Engine(job, tuple(initial), commits.store, Workers(self._cores))
         sources = self._open_sources()
         outlets = Outlets([ConsoleSink(self._console)], DeadLetterFiles(self._folder / "letters"))
-        runner = Runner(engine, sources, outlets, commits, Pace(at_once=True), take)
+        runner = Runner(engine, sources, outlets, commits, Pace(at_once=True), Listener(take))
         stop, reasons = threading.Event(), list[str]()
 
         def work() -> None:

@@ -24,7 +24,7 @@ from cep.rulebook.deploy import Deployment, deploy
 from cep.runners.http import Answers, served
 from cep.runners.job import Beginning, describe_job, read_beginning
 from cep.runners.job_lines import PATHS, Address, JobRejections, check_in_force, tell_end, tell_problems
-from cep.runners.live_progress import read_undelivered
+from cep.runners.live_checkpoint import read_undelivered
 from cep.runners.observe import Log, Observed
 from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.stopping import Stopping

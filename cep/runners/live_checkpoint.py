@@ -3,7 +3,9 @@
     CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, lateness.
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules.
     CHECKPOINT/rulebooks/          the rulebooks that key groups refer to by their digest (rulebook/saved.py).
-    CHECKPOINT/progress.json       totals (live_progress.py).
+    CHECKPOINT/progress.json       the last micro-batch that has ended, the totals up to its end, and `undelivered`, the
+                                   number of alerts that waited for sinks then: a job that is stopped before it has
+                                   opened its state reports them.
     CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any.
     CHECKPOINT/paused_partitions.json  what the next micro-batch leaves alone (spark/paused_partitions.py).
     CHECKPOINT/waiting/            the alerts that sinks of a job on Spark do not have yet (spark/sink_queue.py).
@@ -11,8 +13,8 @@
     CHECKPOINT/query/              Spark's offsets, commits and keyed state.
     CHECKPOINT/lock                held by the process that works on the folder.
 
-Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py,
-tests/runners/embedded/test_schema_change.py
+Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_live_output.py,
+tests/runners/spark/test_schema_change.py, tests/runners/embedded/test_schema_change.py
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from cep.base.durable import replace_file
-from cep.base.errors import StateCorruptError, StoreError, UsageError
+from cep.base.errors import StateCorruptError, StoreError, UnreadableError, UsageError
+from cep.base.limits import JOB_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.base.schema import Schema, misreadings
-from cep.runners.documents import read_document
+from cep.sinks.durable import write_durably
 from cep.step.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
@@ -39,6 +46,7 @@ RULEBOOKS_FOLDER = "rulebooks"
 LOCK_FILE = "lock"
 JOB_FILE = "job.json"
 RULES_FILE = "initial_rules.json"
+PROGRESS_FILE = "progress.json"
 _MEANING = {
     "event_types": "event types",
     "key_domains": "keys",
@@ -224,3 +232,47 @@ def _write(path: Path, value: dict[str, Any]) -> None:
         raise UsageError(f"the checkpoint directory cannot be written: {error}; give another") from error
     except OSError as error:  # such as a full disk: the same start may succeed later
         raise StoreError(f"the checkpoint directory cannot be written: {error}; make room there") from error
+
+
+def read_progress(directory: Path) -> tuple[int, Counter[str]]:
+    """(last micro-batch, totals up to its end) of a job; (-1, nothing) for one that has not begun.
+
+    Raises: StateCorruptError.
+    """
+    path = directory / PROGRESS_FILE
+    if not path.exists():
+        return -1, Counter()
+    record = read_document(path)
+    batch_id, totals = record.get("batch_id"), record.get("totals")
+    if type(batch_id) is not int or not isinstance(totals, dict) or any(type(n) is not int for n in totals.values()):
+        raise StateCorruptError(f"{path} does not say how far the job is; restore it, or give a new folder")
+    return batch_id, Counter(totals)
+
+
+def read_undelivered(directory: Path | None) -> int:
+    """Return how many alerts waited for sinks when the job wrote its progress; 0 if that is not known."""
+    path = None if directory is None else directory / PROGRESS_FILE
+    try:
+        count = 0 if path is None or not path.exists() else read_document(path).get("undelivered", 0)
+    except StateCorruptError:  # the start reports it
+        return 0
+    return count if type(count) is int else 0
+
+
+def write_progress(directory: Path, batch_id: int, totals: Mapping[str, int], undelivered: int = 0) -> None:
+    """Write the last micro-batch, the totals and the count of waiting alerts. Raises: SinkError."""
+    record = {"batch_id": batch_id, "totals": dict(sorted(totals.items())), "undelivered": undelivered}
+    write_durably(directory / PROGRESS_FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2))
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read one of the JSON files of a checkpoint directory. Raises: StateCorruptError."""
+    try:
+        document = orjson.loads(read_file(path, JOB_FILE_BYTES_MAX))
+    except (UnreadableError, ValueError) as error:
+        raise StateCorruptError(
+            f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
+        ) from error
+    if not isinstance(document, dict):
+        raise StateCorruptError(f"{path} is not what was written there; restore it, or give a new checkpoint directory")
+    return document

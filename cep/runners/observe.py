@@ -27,23 +27,36 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
+import numpy as np
 import orjson
 import pyarrow as pa
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from cep.base.errors import SinkAwayError
 from cep.base.limits import EVENT_TIME_MS_MIN, SENDING_MS_MAX
 from cep.base.utc import utc_text
 from cep.base.visible import visible
-from cep.runners.latency import Latency
-from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text, open_runs
+from cep.kernels.layout import Int64
+from cep.runners.meanings import (
+    FROM_ZERO,
+    GAUGES,
+    HISTOGRAMS,
+    LABELS,
+    POISON_CODES,
+    TOTALS_THAT_FALL,
+    counter_text,
+    open_runs,
+)
 from cep.sinks.base import SINK_REASONS
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
 REGISTRY = "registry"
 RECORDS = "records"
+_LATENCY = "alert_latency_seconds"
+_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +80,34 @@ class Log:
             return
         line = {"time": utc_text(int(time.time() * 1_000)), "event": event, **fields}
         print(visible(orjson.dumps(line).decode()), file=self.stream, flush=True)
+
+
+@dataclass(eq=False)
+class Latency:
+    """A histogram of the latency of delivered alerts. A caller with several threads needs a lock.
+
+    The latency of an alert runs from the event time at which its match became certain to the clock at its delivery. A
+    job that catches up therefore has large ones. Counts start at zero with each process, as Prometheus expects.
+    """
+
+    counts: Int64 = field(default_factory=lambda: np.zeros(len(_BOUNDS_S) + 1, np.int64))
+    sum_s: float = 0.0
+
+    def add(self, alerts: pa.Table, now_ms: int) -> None:
+        """Count alerts that are delivered at the clock `now_ms`."""
+        if not alerts.num_rows:
+            return
+        detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
+        seconds = np.maximum(now_ms - detected_ms, 0) / 1_000
+        np.add.at(self.counts, np.searchsorted(_BOUNDS_S, seconds), 1)
+        self.sum_s += float(seconds.sum())
+
+    def family(self) -> HistogramMetricFamily:
+        """Return the counts as a metric."""
+        totals = np.cumsum(self.counts).tolist()
+        names = [*map(floatToGoString, _BOUNDS_S), "+Inf"]
+        buckets = [(name, float(count)) for name, count in zip(names, totals, strict=True)]
+        return HistogramMetricFamily(f"cep_{_LATENCY}", HISTOGRAMS[_LATENCY], buckets=buckets, sum_value=self.sum_s)
 
 
 @dataclass(eq=False)

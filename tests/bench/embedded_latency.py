@@ -26,7 +26,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Pace, Runner, shorten_pauses
+from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner, shorten_pauses
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.live.base import Chunk, Positions, decode_chunks
@@ -239,7 +239,7 @@ def bench_latency(
             source = Paced(payments(count, keys, 1, first_ms), rate)
             first_ms += count
             clock, phases, loads, stolen_ms = Clock(source, commits), Phases(), engine.loads_count, _stolen_ms()
-            runner = Runner(engine, Sources(source, None), Outlets(sinks, None), commits, Pace(), clock.note)
+            runner = Runner(engine, Sources(source, None), Outlets(sinks, None), commits, Pace(), Listener(clock.note))
             with phases.timing(commits, engine):
                 while not source.ended:
                     phases.cycle(lambda runner=runner: runner.cycle(0.05))  # type: ignore[misc]

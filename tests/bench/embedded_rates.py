@@ -20,7 +20,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
-from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
@@ -162,7 +162,7 @@ def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float
         events += report.counters["events"]
         alerts.append(report.alerts)
 
-    runner = Runner(engine, sources, Outlets((), None), commits, Pace(), note)
+    runner = Runner(engine, sources, Outlets((), None), commits, Pace(), Listener(note))
     started_s = time.monotonic()
     runner.start()
     while not sources.events.ended:

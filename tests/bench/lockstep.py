@@ -56,7 +56,7 @@ def work(options: argparse.Namespace) -> None:
     count = turns * MICRO_BATCHES * options.events
     source = Paced(payments(count, options.keys, 1, first_ms), _AT_ONCE)
     pace = Pace(records_max=options.events)
-    runner = Runner(engine, Sources(source, None), Outlets((_Nowhere(),), None), commits, pace, lambda _: None)
+    runner = Runner(engine, Sources(source, None), Outlets((_Nowhere(),), None), commits, pace)
     seconds = []
     with (folder / "in").open("r+b", buffering=0) as mine, Path(options.next).open("r+b", buffering=0) as others:
         for _ in range(turns):

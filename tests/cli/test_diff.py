@@ -11,7 +11,7 @@ import pytest
 
 from cep.cli.main import main
 from cep.rulebook.suppression import Policies, suppress_alerts
-from cep.runners.live_progress import write_progress
+from cep.runners.live_checkpoint import write_progress
 from cep.runners.rule_output import RuleOutput
 from cep.sinks.files import FileSink
 from cep.step.rule_status import rule_status

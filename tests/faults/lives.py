@@ -17,7 +17,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import Pace, Runner
+from cep.runners.embedded.run import Listener, Pace, Runner
 from cep.runners.observe import Observed
 from cep.runners.patience import Patience
 from cep.runners.watch import Watch, Watched
@@ -96,7 +96,9 @@ class Life:
             self.observed.idle()
             self.observed.positions = source.positions()
 
-        self.runner = Runner(self.engine, sources, outlets, self.commits, Pace(), report, idle, simulation.clock.job_ms)
+        self.runner = Runner(
+            self.engine, sources, outlets, self.commits, Pace(), Listener(report, idle), simulation.clock.job_ms
+        )
         self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
 
     def begin(self) -> None:

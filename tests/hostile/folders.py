@@ -20,8 +20,7 @@ from cep.cli import letters as letters_verb
 from cep.cli.main import main
 from cep.runners.embedded import savepoint
 from cep.runners.handover.beginning import group_beginning, read_beginning
-from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, job_id, open_checkpoint, read_job
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, job_id, open_checkpoint, read_job, read_progress
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER, RuleOutput
 from cep.state.keys import KeyRange
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore

@@ -31,7 +31,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.reports import JobReports, KeyAnswers
-from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
+from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Listener, Pace, Runner, shorten_pauses
 from cep.runners.embedded.standby import turn_of
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import Answers
@@ -150,14 +150,14 @@ def _work(start: JobStart, around: _Surroundings, key_answers: KeyAnswers) -> No
     engine = Engine(start.job, around.initial, commits.store, around.workers, commits.lists)
     if commits.head is None:
         commits.totals.update(_begin(engine, start.begins.warm))
-    reports = JobReports(
-        start.observed, log, engine, commits, around.sources, around.status, checkpoint, around.outlets.patience
-    )
+    reports = JobReports(start, engine, commits, around.sources, around.status, around.outlets.patience)
     pace = Pace(
         _interval_ms(settings), _sends_at_once(settings), settings.job.trigger,
         settings.events.max_records or RECORDS_MAX,
     )  # fmt: skip
-    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, start), reports.idle)
+    runner = Runner(
+        engine, around.sources, around.outlets, commits, pace, Listener(_report(reports, start), reports.idle)
+    )
     key_answers.runner = runner
     stop.report = partial(_report_end, reports, commits, log)
     try:

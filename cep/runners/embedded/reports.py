@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,11 +20,12 @@ from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
 from cep.base.utc import utc_text
 from cep.rulebook.kafka import StatusTopic
+from cep.runners.assembly import JobStart
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.run import BatchReport, Runner
 from cep.runners.job_lines import tell_changes, tell_runs
-from cep.runners.live_progress import write_progress
+from cep.runners.live_checkpoint import write_progress
 from cep.runners.meanings import forget_open_runs, is_in_lines, open_runs
 from cep.runners.observe import CHECKPOINTS, Log, Observed
 from cep.runners.patience import Newest, Patience
@@ -98,20 +98,20 @@ class JobReports:
     """Receives the reports of a runner. `status` is the topic for the job's rules: `cep rules publish` waits for it."""
 
     def __init__(
-        self, observed: Observed, log: Log, engine: Engine, commits: Commits, sources: Sources,
-        status: StatusTopic | None, folder: Path | None, patience: Patience,
+        self, start: JobStart, engine: Engine, commits: Commits, sources: Sources, status: StatusTopic | None,
+        patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with the state that `commits` restores. The job's rules and totals are written to `folder`.
+        """Begin with the state that `commits` restores. The rules and totals of the job are written to its folder.
 
         `patience` has tried to reach the sinks, and does the same for the status topic, from a thread of its own.
         """
-        self._observed, self._log = observed, log
+        self._observed, self._log = start.observed, start.log
         self._engine, self._commits, self._sources = engine, commits, sources
         self._status = None if status is None else Newest(status.name, status.publish, patience)
-        self._folder, self._written_s = folder, float("-inf")
+        self._folder, self._written_s = start.settings.job.checkpoint, float("-inf")
         self._patience = patience
         self._lines = ProgressLines(
-            log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
+            self._log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
         )
         self._digest = ""
         # The rules of the last commit arrive later, and are not a change.

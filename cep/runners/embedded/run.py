@@ -85,22 +85,32 @@ class BatchReport:
     dead_letters: Sequence[bytes] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The observer of a runner: `report` is called after each micro-batch, `idle` if there was nothing to do."""
+
+    report: Callable[[BatchReport], None] = lambda _: None
+    idle: Callable[[], None] = lambda: None
+
+
+_DEAF = Listener()
+
+
 class Runner:
     """One process of a job. Everything is called from one thread, and `stop` may be set by any."""
 
     def __init__(
         self, engine: Engine, sources: Sources, outlets: Outlets, commits: Commits, pace: Pace,
-        report: Callable[[BatchReport], None] = lambda _: None, idle: Callable[[], None] = lambda: None,
-        clock: Callable[[], int] = clock_ms,
+        listener: Listener = _DEAF, clock: Callable[[], int] = clock_ms,
     ) -> None:  # fmt: skip
-        """`report` is called after each micro-batch, `idle` if there was nothing to do, `clock` for each one."""
+        """`clock` is called for each micro-batch."""
         self._engine = engine
         self._sources = sources
         self._outlets = outlets
         self._commits = commits
         self._pace = pace
-        self._report = report
-        self._idle = idle
+        self._report = listener.report
+        self._idle = listener.idle
         # Ids of micro-batches must not come again after a restart, when other records are in them.
         self._attempt = int(time.time()) << _ATTEMPT_BITS
         self._committed_s = time.monotonic()

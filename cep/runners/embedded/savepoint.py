@@ -25,7 +25,6 @@ from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
-from cep.runners.documents import read_document
 from cep.runners.embedded.commit import DELIVERED
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
@@ -39,6 +38,7 @@ from cep.runners.live_checkpoint import (
     RULES_FILE,
     first_rules,
     lock_checkpoint,
+    read_document,
     read_job,
 )
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore

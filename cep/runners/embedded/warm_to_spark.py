@@ -21,8 +21,7 @@ from cep.rulebook.saved import RulebookStore, save
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.handover.beginning import FOLDER, Beginning, write_beginning
 from cep.runners.handover.warm_start import WarmStart
-from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
-from cep.runners.live_progress import write_progress
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, write_progress
 from cep.runners.rule_output import begin_rule_output
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch

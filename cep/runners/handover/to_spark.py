@@ -28,8 +28,7 @@ from cep.rulebook.saved import RulebookStore, rulebook_from_bytes
 from cep.rulebook.saved import Saved as SavedRulebook
 from cep.runners.handover.beginning import Beginning, Entries, write_beginning
 from cep.runners.handover.payload import Payload, Saved, payload_in
-from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE
-from cep.runners.live_progress import write_progress
+from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE, write_progress
 from cep.runners.rule_output import begin_rule_output
 from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint
 from cep.state.target import Target

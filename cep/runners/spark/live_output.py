@@ -47,10 +47,8 @@ from cep.base.limits import MICRO_BATCHES_RETAINED, TIME_MS_MIN, UNDELIVERED_BYT
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.saved import RulebookStore
-from cep.runners.documents import read_document
 from cep.runners.handover.beginning import read_beginning
-from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
-from cep.runners.live_progress import read_progress, write_progress
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, read_document, read_progress, write_progress
 from cep.runners.meanings import current_names, forget_open_runs, open_runs
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.patience import Newest, Patience

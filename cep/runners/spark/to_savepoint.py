@@ -28,8 +28,14 @@ from cep.rulebook.saved import RulebookStore, rulebook_bytes
 from cep.runners.handover.beginning import lane_name, read_beginning
 from cep.runners.handover.group_entries import GroupState, entries_of
 from cep.runners.handover.payload import STAGES, Payload, Saved
-from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, lock_checkpoint
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import (
+    JOB_FILE,
+    QUERY_FOLDER,
+    RULEBOOKS_FOLDER,
+    RULES_FILE,
+    lock_checkpoint,
+    read_progress,
+)
 from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
 from cep.runners.spark.group_ports import GroupProgress

@@ -24,7 +24,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Newest, Patience
 from cep.runners.watch import Watch, Watched
@@ -179,7 +179,8 @@ def test_a_heartbeat_in_an_outage_waits_for_the_brokers(tmp_path: Path) -> None:
     source, idle = Asleep([], np.random.default_rng(1)), list[int]()
     heartbeats: Any = Heartbeats([END])
     runner = Runner(
-        engine, Sources(source, heartbeats), Outlets((), None), commits, Pace(), idle=lambda: idle.append(1)
+        engine, Sources(source, heartbeats), Outlets((), None), commits, Pace(),
+        Listener(idle=lambda: idle.append(1)),
     )  # fmt: skip
     runner.cycle(0.0)
     assert source.unanswered == -1
@@ -235,7 +236,7 @@ def test_records_wait_for_the_registry_of_their_schemas(tmp_path: Path) -> None:
         engine = Engine(JOB, INITIAL, commits.store, Workers(1))
         sources = Sources(Few(list(morning()), np.random.default_rng(1)), None, registry.decode)
         outlets = Outlets((FileSink(alerts),), None)
-        runner = Runner(engine, sources, outlets, commits, Pace(), report, note_idle)
+        runner = Runner(engine, sources, outlets, commits, Pace(), Listener(report, note_idle))
         runner.run(stop)
         if stop.is_set():
             assert commits.undelivered_count == 0, "earlier alerts are delivered"

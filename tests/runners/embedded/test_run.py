@@ -24,7 +24,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
@@ -81,7 +81,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
         if totals["control_heartbeat"]:
             stop.set()
 
-    runner = Runner(engine, sources, outlets, commits, Pace(interval_ms=20, at_once=at_once), report)
+    runner = Runner(engine, sources, outlets, commits, Pace(interval_ms=20, at_once=at_once), Listener(report))
     guard = threading.Timer(WAIT_S, stop.set)
     guard.start()
     runner.run(stop)

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.audit import Line, is_audit, verify
 from cep.rulebook.files import read_rules
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import read_progress
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.runners.spark.crash_job import OF_POSTGRES, PLACES

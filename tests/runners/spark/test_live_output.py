@@ -13,7 +13,7 @@ import pytest
 
 from cep.base.errors import SinkAwayError, SinkError, UsageError
 from cep.rulebook.meaning import content_hash
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import read_progress
 from cep.runners.output import encode_alerts
 from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput

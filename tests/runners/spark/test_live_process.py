@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.audit import is_audit
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import read_progress
 from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
 from tests.base.test_private import readable_by_others

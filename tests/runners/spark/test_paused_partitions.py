@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from cep.base.errors import StateCorruptError
 from cep.base.limits import READ_AHEAD_MS_MAX
 from cep.base.utc import utc_ms
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import read_progress
 from cep.runners.spark.paused_partitions import FILE, PausedPartitions, partition_name, read_paused, without_paused
 from cep.runners.spark.sources import TopicSource
 from cep.sources.offsets import Offsets, Position, ranges_between

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import main
-from cep.runners.live_checkpoint import lock_checkpoint, open_checkpoint
-from cep.runners.live_progress import read_progress
+from cep.runners.live_checkpoint import lock_checkpoint, open_checkpoint, read_progress
 from cep.runners.spark.savepoint import KIND, restore, save, savepoints
 from cep.state.manifest import Manifest
 from cep.state.target import Target
