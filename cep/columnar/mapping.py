@@ -319,8 +319,8 @@ def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
     """Read the mapping of a job or a verb. Raises: UsageError."""
     time = Written(settings.time_unit, settings.time_form, settings.time_zone, base=settings.time_base)
     signs = settings.delimiter, settings.quote, settings.encoding, settings.decimal, settings.thousands
-    columns, fixed, minor, values = settings.columns, settings.fixed, settings.minor, settings.values
-    return mapping_of(columns, fixed, minor, time, form_of_flags(*signs), values)
+    form = form_of_flags(*signs)
+    return mapping_of(settings.columns, settings.fixed, settings.minor, time, form, settings.values)
 
 
 def _word(text: str, word: str) -> tuple[str, str, str]:
