@@ -191,7 +191,7 @@ WATCH_MS = 5_000
 # for its sinks and its checkpoint, as long as they answer.
 STOP_MS_MAX = 4_000
 STOP_DELIVERY_MS_MAX = 2_000
-# How long a sink may take for a delivery before the job counts as unhealthy: with WATCH_MS, ten seconds.
+# How long a sink may take for a delivery before the job counts as unhealthy.
 SENDING_MS_MAX = 5_000
 # Alerts and dead letters that wait for a sink while the job goes on, and their bytes in memory. At the limit the job
 # reads nothing more until the sink has taken some: an hour of 250 alerts a second.

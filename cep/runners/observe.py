@@ -326,6 +326,7 @@ class Observed(Collector):
 
         A job that is still reading its state is healthy.
         """
+        self.look_at_sinks()  # a sink that hangs is named at once, not at the next look of the watch
         is_live, answer = self.live()
         with self._lock:
             parts = {part: trouble or "well" for part, trouble in sorted(self._troubles.items())}

@@ -165,8 +165,9 @@ def test_a_delivery_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None
         watch.look()
         assert observed.health()[0]
         monkeypatch.setattr(observe_module, "SENDING_MS_MAX", 0)
-        watch.look()
-        assert observed.troubles["sinks"].startswith("alerts: it has not answered a delivery")
+        is_healthy, answer = observed.health()
+        assert not is_healthy
+        assert answer["parts"]["sinks"].startswith("alerts: it has not answered a delivery"), "without a look before"
     monkeypatch.undo()
     watch.look()
     assert observed.health()[0]
