@@ -61,10 +61,10 @@ def with_circles(
     text = "\n\n".join([sides.text, declarations(Schema(tuple(types))), *blocks])
     names = (*sides.producers, *producers)
     schema = Schema((*sides.events.schema.event_types, *types))
-    made = _passed_events(events, deploy(live_rules(f"{head}\n\n{text}", names)), pieces_of)
+    passed_events = _passed_events(events, deploy(live_rules(f"{head}\n\n{text}", names)), pieces_of)
     rows, codes, parties = [], [], list[pa.Array]()
     for (name, level), passed in by_level.items():
-        first, last = made.get(level + 1, (np.empty(0, np.int64),) * 2)
+        first, last = passed_events.get(level + 1, (np.empty(0, np.int64),) * 2)
         of_type = events.event_type[last] == events.schema.code(name)
         rows.append(last[of_type])
         codes.append(np.full(len(rows[-1]), schema.code(passed.name), np.int16))

@@ -241,20 +241,22 @@ def _decode_halves(
 
 
 def _decode(
-    schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str],
+    schema: Schema, rows: int, source_columns: Mapping[str, pa.Array], show: Callable[[int], str],
     mapping: FieldMapping = PLAIN, strays: Strays = NO_STRAYS,
 ) -> EventRows:  # fmt: skip
     """Decode columns; return the events with their rows. `strays` are values that are null in the columns."""
     places = np.arange(rows)
     if mapping.needs:
-        places, given, strays = _of_view(rows, given, mapping, strays)
+        places, source_columns, strays = _of_view(rows, source_columns, mapping, strays)
         rows, show = len(places), partial(_shown_at, show, places)
-    event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
+    event_type, verdict = _event_types(schema, source_columns.get(TYPE_FIELD), rows)
     verdict.reject_strays(schema, event_type, strays)
     if schema.protected:
         show = show if mapping.is_plain else partial(_by_field, schema, mapping, show)
         uses = {use.name: use for use in schema.column_uses}
-        given = with_tokens(schema, given, lambda name, *bad: verdict.reject(uses[name], event_type, *bad))
+        source_columns = with_tokens(
+            schema, source_columns, lambda name, *bad: verdict.reject(uses[name], event_type, *bad)
+        )
     columns: dict[str, pa.Array] = {}
     times_us = np.zeros(rows, np.int64)
     skipped: list[int] = []
@@ -263,14 +265,14 @@ def _decode(
     for use in schema.column_uses:
         name = use.name
         written = None if mapping.is_plain else mapping.written(name, use.type.kind)
-        source = given[name] if name in given else pa.nulls(rows)
+        source = source_columns[name] if name in source_columns else pa.nulls(rows)
         if use.is_time:
             with counting_skipped() as skipped:
                 converted = convert_us(source, written)
         else:
             converted = convert(source, use.type, written)
         if name in mapping.currencies:
-            converted = in_currencies(converted, use.type, given.get(mapping.currencies[name]))
+            converted = in_currencies(converted, use.type, source_columns.get(mapping.currencies[name]))
         values = converted.values
         if converted.bad is not None:
             verdict.reject(use, event_type, converted.bad, "wrong_value", partial(_of_field, name, converted.reason))

@@ -25,7 +25,7 @@ from cep.kernels.text.texts import copy_texts
 class PlainShape:
     """The columns to read: `names` in one UTF-8 buffer, int64 `name_ends`, `kinds` as in the kernel."""
 
-    wanted: tuple[tuple[str, pa.DataType], ...]
+    columns: tuple[tuple[str, pa.DataType], ...]
     names: NDArray[np.uint8]
     name_ends: NDArray[np.int64]
     kinds: NDArray[np.int64]
@@ -68,7 +68,7 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
     if plain_count < count:
         return None
     arrays: dict[str, pa.Array] = {}
-    read = zip(shape.wanted, kinds.tolist(), counts.tolist(), strict=True)
+    read = zip(shape.columns, kinds.tolist(), counts.tolist(), strict=True)
     for column, ((name, value_type), kind, values_count) in enumerate(read):
         if not values_count:
             continue

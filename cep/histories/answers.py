@@ -1,18 +1,23 @@
 """A call → the value of each history at each new event, and which values are incomplete.
 
-Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
+A value is *folded* if its window has more events than are retained one by one (numbers/folds.py). It may be *cut* if a
+key has more sub-keys than it remembers (remembered.py, known_sub_keys.py) and the requested one was forgotten at some
+time within its window. Each event gets a text that names its incomplete values (columns.INCOMPLETE).
+Tested by: tests/histories/test_values.py, tests/histories/test_sql.py, tests/histories/test_folds.py,
+tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from cep.columnar.batch import TEXT
 from cep.histories.call import Call
-from cep.histories.incomplete import incomplete_texts
 from cep.histories.kinds.choose import kind_of
 from cep.histories.kinds.kind import Column
 from cep.histories.numbers.panes import opens_pane
@@ -84,7 +89,7 @@ class Answers:
 
     def incomplete(self) -> pa.Array:
         """text[Q]: the histories whose value at a new event is incomplete or has folded events (columns.INCOMPLETE)."""
-        return incomplete_texts(self._incomplete, len(self._call.new_rows))
+        return _incomplete_texts(self._incomplete, len(self._call.new_rows))
 
     def _with_folded(self, history: HistoryColumn, windows: Members, answer: Column) -> Column:
         """Replace the values of windows with more events than the limit: panes stand for their older events."""
@@ -110,3 +115,17 @@ class Answers:
         if flags.any():
             self._incomplete[name] = np.empty(len(flags), np.uint8)
             self._incomplete[name][windows.events] = flags
+
+
+def _incomplete_texts(flags: Mapping[str, UInt8], count: int) -> pa.Array:
+    """Write for each event the identities of its incomplete histories, text[Q], null for complete ones.
+
+    `flags` are uint8[Q] by identity, 1 where the value is incomplete.
+    """
+    if not flags:
+        return pa.nulls(count, TEXT)
+    names = sorted(flags)
+    rows = np.stack([flags[name] for name in names], axis=1)
+    distinct_rows, row_of_event = np.unique(rows, axis=0, return_inverse=True)
+    texts = [" ".join(name for name, has in zip(names, row, strict=True) if has) for row in distinct_rows.tolist()]
+    return pa.array([text or None for text in texts], TEXT).take(pa.array(row_of_event.reshape(-1)))

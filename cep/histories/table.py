@@ -200,25 +200,28 @@ def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64
 
 
 def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
-    """Write the fields into `columns` and `nulls`, in place. Text is written as codes; return the texts that the codes
-    index.
+    """Write fields into `columns` and `nulls`, in place.
+
+    Texts are written as codes; return the texts that the codes index.
+
+    Equal texts of all columns, and of the plan's constants, get equal codes.
     """
-    written = pa.array([text for _, text in plan.text_constants], TEXT)
+    constant_texts = pa.array([text for _, text in plan.text_constants], TEXT)
     numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_read]
-    of_text = [n for n in numbers if plan.columns[n].type.is_text]
+    text_columns = [n for n in numbers if plan.columns[n].type.is_text]
     for number in numbers:
-        if number not in of_text:
+        if number not in text_columns:
             columns[number], nulls[number] = slots(fields[plan.columns[number].name])
-    if not of_text:
-        return written
-    every = encoded(pa.concat_arrays([*(fields[plan.columns[n].name] for n in of_text), written]))
-    missing = np.asarray(pc.is_null(every.indices)).astype(np.uint8)
-    codes = np.asarray(every.indices.fill_null(0)).astype(np.int64)
+    if not text_columns:
+        return constant_texts
+    encoded_texts = encoded(pa.concat_arrays([*(fields[plan.columns[n].name] for n in text_columns), constant_texts]))
+    missing = np.asarray(pc.is_null(encoded_texts.indices)).astype(np.uint8)
+    codes = np.asarray(encoded_texts.indices.fill_null(0)).astype(np.int64)
     count = columns.shape[1]
-    for field_index, number in enumerate(of_text):
+    for field_index, number in enumerate(text_columns):
         columns[number] = codes[field_index * count : (field_index + 1) * count]
         nulls[number] = missing[field_index * count : (field_index + 1) * count]
-    return every.dictionary
+    return encoded_texts.dictionary
 
 
 def _evaluate(

@@ -55,7 +55,7 @@ class HistoryValues:
     """The result of a call: the values of all histories at its new events, in event order, and the key's next past.
 
     `slots`: values and null flags by column of the event table; `texts`: the same for text. `histories` is the past of
-    all keys from now on. `incomplete` names the values that lack older events or have them folded (incomplete.py).
+    all keys from now on. `incomplete` names the values that lack older events or have them folded (answers.py).
     `overflows` counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded
     events, `cut` values that may lack events of a sub-key, `dropped` events that are not remembered or that made their
     key forget another sub-key.

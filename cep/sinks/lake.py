@@ -142,8 +142,8 @@ class LakeSink:
 
 def _reason(error: Exception) -> str:
     """Return the word of SINK_REASONS for a failure."""
-    said = str(error)
-    return next((reason for text, reason in _REASONS if text in said), "refused")
+    error_text = str(error)
+    return next((reason for text, reason in _REASONS if text in error_text), "refused")
 
 
 def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -241,9 +241,9 @@ class Transactions:
     def _learn_ends(self, deadline_s: float) -> None:
         topic = self._target.topic
         partitions = self._consumer.list_topics(topic, seconds_left(deadline_s)).topics[topic].partitions
-        asked = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
-        ends = self._consumer.offsets_for_times(asked, seconds_left(deadline_s)) if asked else []
-        self._ends, self._ends_s = {at.partition: at.offset for at in ends if at.error is None}, monotonic()
+        end_requests = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
+        ends = self._consumer.offsets_for_times(end_requests, seconds_left(deadline_s)) if end_requests else []
+        self._ends, self._ends_s = {end.partition: end.offset for end in ends if end.error is None}, monotonic()
 
     def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
         """Yield the keys of the topic's records from the known places on, or since a time."""
@@ -375,11 +375,11 @@ class Transactions:
             if is_away(error):
                 raise _AgainError(error.args[0].str()) from error
 
-    def _failed(self, records: Sequence[Record], batch_id: int, said: str, reason: str | None = None) -> str:
-        """Return the message; `reason` is a word of SINK_REASONS, None if `said` names the next step."""
+    def _failed(self, records: Sequence[Record], batch_id: int, error_text: str, reason: str | None = None) -> str:
+        """Return the message; `reason` is a word of SINK_REASONS, None if `error_text` names the next step."""
         failure = (
             f"{len(records)} {self._noun} of micro-batch {batch_id} did not reach topic {self._target.topic} "
-            f"at {self._target.servers}: {said}"
+            f"at {self._target.servers}: {error_text}"
         )
         return failure if reason is None else f"{failure}; {SINK_REASONS[reason]}: nothing is lost"
 
