@@ -18,6 +18,7 @@ Tested by: tests/rulebook/test_ledger.py, tests/rulebook/test_trust.py, tests/up
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -137,8 +138,12 @@ class Chain:
 
     def signed(self, *, is_shadow: bool) -> Taken | None:
         """Return the last signed version, or the last signed one in shadow: each counts up on its own."""
-        ours = (e for e in reversed(self.entries) if e.signed is not None and e.is_shadow == is_shadow)
-        return next(ours, None)
+        return next((e for e in self.entries if e.signed is not None and e.is_shadow == is_shadow), None)
+
+    @cached_property
+    def signed_count(self) -> int:
+        """The number of lines with a signed version: 0, 1, or 2 with a shadow."""
+        return sum(entry.signed is not None for entry in self.entries)
 
     def with_entry(self, entry: Taken) -> Chain:
         """Return the chain with an entry, or with another value of one, and without entries that nobody needs."""
@@ -160,15 +165,16 @@ class Ledger:
 
     def __init__(self, chains: Mapping[str, Chain] | None = None) -> None:
         self._chains = dict(chains or {})
+        self._signed_count = sum(chain.signed_count for chain in self._chains.values())
         self.refusals: dict[str, Refusal] = {}
         self.unverified: dict[str, Refusal] = {}
         self.signers_version = 0
 
     def copy(self) -> Ledger:
         """Return an equal ledger that changes on its own."""
-        other = Ledger(self._chains)
+        other = copy.copy(self)
+        vars(other)["_chains"] = dict(self._chains)
         other.refusals, other.unverified = dict(self.refusals), dict(self.unverified)
-        other.signers_version = self.signers_version
         return other
 
     # ---------------------------------------------------------------------------------------------- questions
@@ -250,7 +256,7 @@ class Ledger:
         chain = self._chains.get(self._known(chain_of(record)))
         last = None if chain is None else chain.signed(is_shadow=_is_shadow(record))
         if last is None:
-            if self._signed_count() >= SIGNED_LINES_MAX:
+            if self._signed_count >= SIGNED_LINES_MAX:
                 return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
             return None
         if record.version < last.version:
@@ -266,12 +272,6 @@ class Ledger:
             reason = f"it was signed as a change of {signed_for}, and version {last.version} holds; sign it again"
             return Outcome("refused", reason, cause="superseded")
         return None
-
-    def _signed_count(self) -> int:
-        if 2 * len(self._chains) < SIGNED_LINES_MAX:
-            return 0  # there cannot be so many
-        lines = ((chain, is_shadow) for chain in self._chains.values() for is_shadow in (False, True))
-        return sum(chain.signed(is_shadow=is_shadow) is not None for chain, is_shadow in lines)
 
     def _known(self, name: str) -> str:
         """Return the name under which a chain is here: another one after its key was erased."""
@@ -293,6 +293,7 @@ class Ledger:
             signed = digest_of(record) if has_hash else None
             entry = Taken(record.version, hash_of(record), after, by, reason, _earlier_hash(record), is_shadow, signed)
             self._chains[name] = chain.with_entry(entry)
+            self._signed_count += self._chains[name].signed_count - chain.signed_count
         if signers_version is not None:
             self.signers_version = signers_version
             _drop(self.unverified, record)

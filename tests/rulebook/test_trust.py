@@ -21,6 +21,7 @@ from cep.model.rule import (
     topic_key,
 )
 from cep.model.signed import Signature
+from cep.rulebook import ledger
 from cep.rulebook.deploy import deploy, deploy_to_job
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes, save
@@ -261,6 +262,19 @@ def test_an_older_signers_file_is_refused() -> None:
     again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
     again.trust = TRUST
     assert judged(SECOND, again) == "old_signers"
+
+
+def test_a_job_knows_so_many_signed_rules_pauses_and_snoozes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "SIGNED_LINES_MAX", 3)
+    book = book_of()
+    shadow, pause = by_two(upsert(2, status="shadow")), by_two(PauseRecord(id="r", version=1))
+    assert [judged(record, book) for record in (FIRST, shadow, pause)] == ["applied"] * 3
+    book = rulebook_from_bytes(rulebook_bytes(book.copy()), SCHEMA, (("card_id",),))
+    book.trust = TRUST
+    outcome = book.apply(by_two(upsert(1, "s")), 1_000)
+    assert (outcome.kind, outcome.cause) == ("refused", "")
+    assert "3 rules, pauses and snoozes" in outcome.reason
+    assert judged(by_two(upsert(3), FIRST), book) == "applied"
 
 
 def test_a_saved_rulebook_remembers_what_it_has_taken() -> None:
