@@ -200,7 +200,7 @@ def _digests(job: Job) -> tuple[str, ...]:
 
 
 def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
-    """Join the stored parts of the history, in their order."""
+    """Join the columns that were kept of each piece when it was decoded, in the order of the history."""
     types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}
     names = (*columns, *_digests(job))
     return Decoded(

@@ -187,6 +187,8 @@ class Target:
             os.fsync(file.fileno())
         try:
             if not _linked(partial, path):  # unlike a rename, a link fails where the name is taken
+                if path.exists():  # on a disk without links another process could still come in between
+                    raise FileExistsError(errno.EEXIST, "", str(path))
                 partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

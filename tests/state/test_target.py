@@ -15,6 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from cep.base.errors import StateCorruptError, StoreError
+from cep.state import target as target_module
 from cep.state.target import Target
 from tests.small_disk import small_disk
 
@@ -42,7 +43,10 @@ def test_files_come_back(target: Target, tmp_path: Path) -> None:
     assert target.sizes("files") == {"two": 5}
 
 
-def test_a_name_is_created_once(target: Target) -> None:
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_name_is_created_once(target: Target, has_links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_links:
+        monkeypatch.setattr(target_module, "_linked", lambda *_: False)
     target.create("note", b"first")
     with pytest.raises(StoreError, match="another process writes"):
         target.create("note", b"second")
