@@ -19,13 +19,13 @@ from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import GivenList, given_lists
-from cep.rulebook.changes import with_signatures
 from cep.rulebook.compatible import KeyDomains, checked_text
-from cep.rulebook.deploy import Deployment, deploy, deploy_to_job, first_lists
-from cep.rulebook.files import list_record, read_control, read_lists, read_rules
+from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
+from cep.rulebook.files import list_record, read_control
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.trust import Trust
+from cep.runners.job import read_folder
 
 _USUAL = Path("rules")
 _OWNER_CHARS = 100
@@ -68,14 +68,7 @@ class GivenRules:
         if folder is not None:
             if not folder.is_dir():
                 raise UsageError(f"--rules {folder} is not a folder")
-            files, problems = read_rules(folder)
-            if trust is not None:
-                files = with_signatures(folder, files)
-            declared, more = read_lists(folder, lists)
-            if trust is not None:
-                declared = first_lists(folder, declared, files)
-            first += [*declared, *files]
-            problems += more
+            first, problems = read_folder(folder, lists, trust)
         if control is not None:
             later, more = read_control(control)
             problems += more

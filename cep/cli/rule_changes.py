@@ -1,4 +1,4 @@
-"""`cep rules pause`, `resume`, `snooze` and `rollback`: a change of one rule of a running job → a control record.
+"""`cep rules pause`, `resume`, `snooze` and `rollback`, `cep job heartbeat`: one control record for a running job.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -6,6 +6,7 @@ Tested by: tests/cli/test_publish.py
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from rich.console import Console
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms, utc_text
+from cep.cli.configured import add_setting_arguments
+from cep.cli.keys import private_key
 from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
     Answer,
@@ -25,17 +28,19 @@ from cep.cli.topics import (
     published,
     rules_of_folder,
     running_rule,
+    send,
     taken_so_far,
     topics_of,
     who,
     written_against,
 )
-from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
+from cep.model.rule import ControlRecord, HeartbeatRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
 from cep.rulebook.changes import signed_version
 from cep.rulebook.files import in_git
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.publish import on_topic, values_in
-from cep.rulebook.statement import Signable
+from cep.rulebook.statement import Signable, sign_heartbeat
+from cep.rulebook.trust import reason_against_heartbeat
 
 HELP_PAUSE = """\
 Stop a rule until `cep rules resume`. A paused rule does not match, and its open runs are dropped. Versions that are
@@ -72,6 +77,19 @@ examples:
 """
 
 
+HELP_HEARTBEAT = """\
+Say that no event before a time will come, so that a job with silent sources continues: absences end, and events that
+wait for the watermark are matched. A heartbeat applies to the records after it. Records before it in the source are
+never late.
+
+The writer of the events sends it, after the last event.
+
+examples:
+  cep job heartbeat --conf cep.toml
+  cep job heartbeat --event-time 2026-06-01T00:00:00Z --conf cep.toml
+"""
+
+
 def add_arguments_pause(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep rules pause`."""
     parser.add_argument("rule", metavar="RULE", help="the rule's id")
@@ -104,6 +122,12 @@ def add_arguments_rollback(parser: argparse.ArgumentParser) -> None:
     )
     add_person_arguments(parser)
     add_topic_arguments(parser)
+
+
+def add_arguments_heartbeat(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep job heartbeat`."""
+    parser.add_argument("--event-time", metavar="TIME", help="as 2026-06-01T00:00:00Z (the clock of this machine)")
+    add_setting_arguments(parser, "control", "publish", "kafka")
 
 
 def run_pause(options: argparse.Namespace) -> int:
@@ -196,3 +220,22 @@ def run_rollback(options: argparse.Namespace) -> int:
             f"{options.rule} is version {record.version}, which is {options.to} again; mend the file and run `{again}`"
         )
     return answer.code
+
+
+def run_heartbeat(options: argparse.Namespace) -> int:
+    """Send one heartbeat, signed where the job asks for signatures. Raises: UsageError, SinkError."""
+    topics = topics_of(options)
+    try:
+        at_ms = int(time.time() * 1_000) if options.event_time is None else utc_ms(options.event_time)
+    except ValueError as error:
+        raise UsageError(f"--event-time: {error}") from error
+    record = HeartbeatRecord(event_time=utc_text(at_ms))
+    trust = topics.trust
+    if trust is not None:
+        record = sign_heartbeat(record, private_key(topics.settings.publish.sign_with), trust.rule_set)
+        refusal = reason_against_heartbeat(record, trust)
+        if refusal is not None:
+            raise UsageError(refusal.full_reason)
+    topics.control.create()
+    send(topics, [record], Terminal(highlight=False, soft_wrap=True))
+    return 0

@@ -125,7 +125,7 @@ example: a copy of a stopped job, from which another job starts
                 "send refused alerts again; say which alerts late events would have given", "letters",
                 "guides/operate", is_private=True,
             ),
-            "heartbeat": Verb("say that no earlier event will come", "heartbeat", "guides/live"),
+            "heartbeat": Verb("say that no earlier event will come", "rule_changes", "guides/live", "_heartbeat"),
             "monitor": Verb("print alert rules and a dashboard for jobs", "monitor", "guides/watch"),
         },
         "A stopped job": {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
@@ -28,10 +29,11 @@ from cep.rulebook.levels import levels_needed
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start
-from cep.runners.job_lines import tell_rules_differ
 from cep.runners.live_checkpoint import open_checkpoint, read_job
-from cep.runners.observe import Log
 from cep.step.job import Job
+
+if TYPE_CHECKING:
+    from cep.runners.observe import Log  # the library needs no metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +65,29 @@ def read_beginning(settings: Settings, log: Log) -> Beginning:
     records: list[ControlRecord] = []
     problems: list[str] = []
     if folder is not None:
-        files, problems = read_rules(folder)
-        if trust is not None:
-            files = with_signatures(folder, files)
-        list_records, more = read_lists(folder, lists)
-        if trust is not None:
-            list_records = first_lists(folder, list_records, files)
-        records += [*list_records, *files]
-        problems += more
+        records, problems = read_folder(folder, lists, trust)
     if warm_start is None:
         return Beginning(tuple(records), tuple(problems), None, lists, trust)
     warm = open_warm_start(warm_start)
     begun = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
     if folder is not None and records != begun:
-        tell_rules_differ(settings.job, log)
+        _tell_rules_differ(settings.job, log)
     warm.copy_lists(lists)
     return Beginning(tuple(begun), tuple(problems), warm, lists, trust)
+
+
+def read_folder(folder: Path, lists: ListStore, trust: Trust | None) -> tuple[list[ControlRecord], list[str]]:
+    """Read the lists and the rules of a folder, with their signatures if `trust` asks for them.
+
+    The entries of the lists go into `lists`. Returns: control records, and problems of the files. Raises: UsageError.
+    """
+    files, problems = read_rules(folder)
+    if trust is not None:
+        files = with_signatures(folder, files)
+    list_records, more = read_lists(folder, lists)
+    if trust is not None:
+        list_records = first_lists(folder, list_records, files)
+    return [*list_records, *files], [*problems, *more]
 
 
 def describe_job(settings: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
@@ -129,7 +138,7 @@ def open_folder(
     """
     initial, goes_on = open_checkpoint(checkpoint, job, begins.initial)
     if goes_on and initial != begins.initial:
-        tell_rules_differ(settings, log)
+        _tell_rules_differ(settings, log)
     stored = read_job(checkpoint)
     assert stored is not None, "open_checkpoint has written it"
     if begins.warm is not None and stored.begins_ms != job.begins_ms:
@@ -137,3 +146,8 @@ def open_folder(
             f"the job of {checkpoint} did not begin from {settings.warm_start}; give a new checkpoint folder"
         )
     return replace(job, begins_ms=stored.begins_ms, digest_key=stored.digest_key), initial, goes_on
+
+
+def _tell_rules_differ(settings: JobSettings, log: Log) -> None:
+    advice = f"publish changes of {settings.rules} as control records"
+    log.tell("rules_differ", f"the job goes on with the rules it began with; {advice}")

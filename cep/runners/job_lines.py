@@ -61,12 +61,6 @@ def check_in_force(problems: Sequence[str], deployment: Deployment, settings: Jo
     )
 
 
-def tell_rules_differ(settings: JobSettings, log: Log) -> None:
-    """Print that the folder of rules differs from the rules of the job."""
-    advice = f"publish changes of {settings.rules} as control records"
-    log.tell("rules_differ", f"the job goes on with the rules it began with; {advice}")
-
-
 def tell_changes(before: Mapping[str, Any], after: Mapping[str, Any], log: Log) -> None:
     """Print the changes that a job took between two reports of its chains: the change, its sender and the reason."""
     for name, change in news(before, after):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli.doc_html import anchor_of
 from cep.cli.doc_pages import DOCS, INDEX, ROOMS, link_targets, page_paths, pages_in_order
+from cep.cli.docs import anchor_of
 from tests.docs.pages import blocks_of
 from tests.tidy.english import sentences
 
