@@ -11,8 +11,8 @@ micro-batch wrote them.
 
 Segments of histories never change, and the hash of their bytes identifies them. A worker process therefore keeps a
 decoded segment for later micro-batches, up to a number of bytes, for all of its tasks and queries.
-Tested by: tests/runners/spark/test_group_ports.py, tests/runners/spark/test_cached_pages.py,
-tests/runners/spark/test_live_history.py, tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
+Tested by: tests/runners/spark/test_group_ports.py, tests/runners/spark/test_live_history.py,
+tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations

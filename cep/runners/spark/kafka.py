@@ -382,7 +382,10 @@ class KafkaEventsReader(KafkaStreamReader):
         from cep.runners.spark.kafka_events import read_events  # noqa: PLC0415 a second, which planning can do without
 
         assert isinstance(partition, TaskRanges)
-        return read_events(self._options, partition.ranges, partition.times)
+        options = self._options
+        if options.job is None:
+            raise UsageError(f"{EVENTS_FORMAT} needs option job")
+        return read_events(options.settings, options.form, options.job, partition.ranges, partition.times)
 
 
 def _clock_ms() -> int:

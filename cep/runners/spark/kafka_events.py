@@ -6,15 +6,14 @@ Tested by: tests/runners/spark/test_kafka_positions.py, tests/runners/spark/test
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from cep.base.errors import UsageError
-from cep.runners.spark.kafka import EVENTS_FORMAT, Options
 from cep.runners.spark.packed import RECORDS_AT_ONCE, DecodedPart, pack_parts, task_order
 from cep.runners.spark.paused_partitions import partition_name
 from cep.sources.headers import headers_of
-from cep.sources.kafka import read_range
+from cep.sources.kafka import KafkaSettings, read_range
 from cep.sources.offsets import OffsetRange
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
@@ -22,26 +21,28 @@ from cep.step.event_time import TimesRead
 from cep.step.job import Job
 
 
-def read_events(options: Options, ranges: Sequence[OffsetRange], times: TimesRead) -> Iterator[pa.RecordBatch]:
+def read_events(
+    settings: KafkaSettings, form: RecordFormat, job_json: Mapping[str, Any], ranges: Sequence[OffsetRange],
+    times: TimesRead,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Read the ranges and pack their records, a limited number at once.
 
-    `times` are the event times of the micro-batch before its first record. Raises: UsageError, SourceError.
+    `job_json`: see Job.to_json. `times` are the event times of the micro-batch before its first record. Raises:
+    UsageError, SourceError.
     """
-    if options.job is None:
-        raise UsageError(f"{EVENTS_FORMAT} needs option job")
-    job = Job.from_json(options.job)
+    job = Job.from_json(job_json)
     batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
     records = turn = 0
-    headers = headers_of(options.form.mapping)
+    headers = headers_of(form.mapping)
     for offset_range in ranges:
-        for batch in read_range(options.settings, offset_range, headers=headers):
+        for batch in read_range(settings, offset_range, headers=headers):
             batches.setdefault(offset_range, []).append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield _packed(job, options.form, batches, times, turn)
+                yield _packed(job, form, batches, times, turn)
                 batches, records, turn = {}, 0, turn + 1
     if records or not turn:
-        yield _packed(job, options.form, batches, times, turn)
+        yield _packed(job, form, batches, times, turn)
 
 
 def _packed(

@@ -48,6 +48,7 @@ from cep.runners.spark.packed import (
     TIMES,
     WATERMARK,
     PackedRow,
+    as_row,
     in_arrival_order,
     produced_rows,
 )
@@ -96,7 +97,7 @@ class MatchStage:
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
             if row.kind not in _TAKEN or not is_last:
-                yield _row((group, row.kind, row.domain, row.order, bytes(row.payload)))
+                yield as_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == EVENTS:
                 events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
             elif row.kind == TIMES:
@@ -109,7 +110,7 @@ class MatchStage:
             arrived = {number: in_arrival_order(batches) for number, batches in events.items()}
             micro_batch = MicroBatch(arrived, records, times)
             for packed in self._step(group, micro_batch):
-                yield _row(packed)
+                yield as_row(packed)
 
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[PackedRow]:
         stored = self._load_progress(group)
@@ -203,8 +204,3 @@ def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
     if progress.times:
         times = {"ms": progress.watermark_ms, "partitions": times_json(progress.times)}
         yield 0, WATERMARK, 0, NO_ORDER, json.dumps(times).encode()
-
-
-def _row(packed: PackedRow) -> Row:
-    group, kind, domain, order, payload = packed
-    return Row(key_group=group, kind=kind, domain=domain, order=order, payload=payload)

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import Row
 
 from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.codec import encode_batch
@@ -226,6 +227,12 @@ def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
 def _event_rows(job: Job, number: int, batch: EventBatch, order: str) -> Iterator[PackedRow]:
     for group, share in split_by_group(batch, job.groups_count):
         yield group, EVENTS, number, order, encode_batch(share)
+
+
+def as_row(packed: PackedRow) -> Row:
+    """Return a packed row as a stage gives it to Spark."""
+    group, kind, domain, order, payload = packed
+    return Row(key_group=group, kind=kind, domain=domain, order=order, payload=payload)
 
 
 def as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
