@@ -30,6 +30,7 @@ RULES = str(Path(__file__).parents[2] / "rules")
         (["--events", "x", "--pages", "0"], "$.job.pages: input should be greater than or equal to 1 (--pages)"),
         (["--events", "x", "--key", "card_id,planet"], "no field `planet`"),
         (["--events", "x", "--key-groups", "0"], "$.job.key_groups: input should be greater"),
+        (["--events", "x", "--connector", "spark"], "give its stream to `Rules.match_stream`"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
