@@ -48,9 +48,9 @@ from cep.runners.spark.packed import (
     TIMES,
     WATERMARK,
     PackedRow,
-    as_row,
     in_arrival_order,
     produced_rows,
+    stage_row,
 )
 from cep.runners.spark.place import Place
 from cep.step.dead_letters import evicted_dead_letters
@@ -97,7 +97,7 @@ class MatchStage:
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
             if row.kind not in _TAKEN or not is_last:
-                yield as_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
+                yield stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == EVENTS:
                 events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
             elif row.kind == TIMES:
@@ -110,7 +110,7 @@ class MatchStage:
             arrived = {number: in_arrival_order(batches) for number, batches in events.items()}
             micro_batch = MicroBatch(arrived, records, times)
             for packed in self._step(group, micro_batch):
-                yield as_row(packed)
+                yield stage_row(packed)
 
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[PackedRow]:
         stored = self._load_progress(group)

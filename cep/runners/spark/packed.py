@@ -229,7 +229,7 @@ def _event_rows(job: Job, number: int, batch: EventBatch, order: str) -> Iterato
         yield group, EVENTS, number, order, encode_batch(share)
 
 
-def as_row(packed: PackedRow) -> Row:
+def stage_row(packed: PackedRow) -> Row:
     """Return a packed row as a stage gives it to Spark."""
     group, kind, domain, order, payload = packed
     return Row(key_group=group, kind=kind, domain=domain, order=order, payload=payload)

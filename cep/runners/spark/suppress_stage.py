@@ -26,7 +26,7 @@ from cep.engine.alerts import sorted_together
 from cep.rulebook.suppression import Fired, LastAlerts, Policies, fired_from_json, fired_json
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.packed import ALERTS, COUNTERS, NO_ORDER, STATUS, WATERMARK, as_row
+from cep.runners.spark.packed import ALERTS, COUNTERS, NO_ORDER, STATUS, WATERMARK, stage_row
 from cep.step.suppress import filter_alerts
 
 # A micro-batch reads and writes those buckets alone whose keys have alerts.
@@ -65,9 +65,9 @@ class SuppressStage:
         if lost_count:
             counters["fired_forgotten"] = counters.get("fired_forgotten", 0) + lost_count
         if sent.alerts.num_rows:
-            yield as_row((0, ALERTS, 0, NO_ORDER, encode_alerts(sent.alerts)))
+            yield stage_row((0, ALERTS, 0, NO_ORDER, encode_alerts(sent.alerts)))
         if counters:
-            yield as_row((0, COUNTERS, 0, NO_ORDER, json.dumps(counters).encode()))
+            yield stage_row((0, COUNTERS, 0, NO_ORDER, json.dumps(counters).encode()))
 
     def _policies(self, status: bytes | None) -> Policies:
         """Return the policies in force. A status is there if the rules have changed."""
