@@ -14,7 +14,7 @@ Tested by: tests/rulebook/test_compatible.py, tests/rulebook/test_list_tokens.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
@@ -144,7 +144,7 @@ def _checked(text: _Text) -> Checked:
 
 
 @lru_cache(_TEXTS_CACHED)
-def _behind(source: str) -> dict[str, int]:
+def _behind(source: str) -> Mapping[str, int]:
     """Count the patterns that follow each pattern of a sound text."""
     patterns = checked_text(source).patterns
     readers: dict[str, set[str]] = {}
