@@ -226,7 +226,10 @@ def _advance_rules(
     program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
     watermark_ms: int, outputs: Outputs, most: Bounds,
 ) -> bool:  # fmt: skip
-    """Advance the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
+    """Advance the runs of each rule over the new events, and write to `outputs`.
+
+    Return False if it is full of matches.
+    """
     rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
     carry_on = carrier(program)
@@ -294,7 +297,7 @@ def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 |
 
 
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
-    """Return the history flags of each match: of its rule's histories at its events, and of its derived events."""
+    """Return the history flags of each match: of the histories that its rule reads, and of its derived events."""
     flags = np.zeros(len(offsets) - 1, np.int64)
     column, made_column = program.column(INCOMPLETE), program.column(MADE_FLAGS)
     if made_column >= 0 and len(rows):
@@ -344,7 +347,7 @@ def _may_repeat(program: Program, finished: Int64) -> bool:
 
 
 def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
-    """Return the rows of `finished` without repeats, in order.
+    """Return the rows of `finished` without repeated bindings, in order.
 
     The first match and the first time-out of each binding stay. A row that is both, and repeats one of them, becomes
     the other in place.
@@ -375,7 +378,7 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
 
 def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
                counters: Counter[str], evicted: list[EvictedRuns]) -> LiveRuns:  # fmt: skip
-    """Join the live runs of rules and the starts that rules share. The outputs are consumed."""
+    """Join the open runs of all rules with the events that begin several rules. The outputs are consumed."""
     run_output = outputs.runs
     runs_count, nodes_count = int(run_output.cursor[y.CURSOR_OUT]), int(run_output.cursor[y.CURSOR_NODES])
     rule_runs = LiveRuns(

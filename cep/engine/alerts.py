@@ -174,7 +174,7 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int)
 
 @dataclass(frozen=True, slots=True)
 class Alerting:
-    """One or more matches, or time-outs, of one rule that become alerts."""
+    """The matches, or the time-outs, of one rule that become alerts."""
 
     rule: RuleProgram
     rows: Int64
@@ -197,7 +197,7 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """The texts and columns that all alerts of a part share, for P parts.
+    """The texts and columns that all alerts of a part have in common: a part is one rule and kind, P parts in all.
 
     `columns` has P rows; `heads` are the texts at the start of the ids' digests; the variables of part p are the texts
     from first_variable[p] on, int64[P].
@@ -223,7 +223,7 @@ class _Common:
 
 @lru_cache(maxsize=_RULES_CACHED)
 def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
-    """Compute the common texts and columns of each part, a rule and a kind."""
+    """Compute the texts and columns that all alerts of a part have in common."""
     rules = [rule.deployed for rule, _ in parts]
     columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
     columns["kind"] = [kind for _, kind in parts]
@@ -293,7 +293,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
 def _texts(
     parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64, key: pa.Array
 ) -> tuple[pa.Array, pa.Array]:
-    """Return the messages and the JSON measures of matches with these keys. part_of int64[M] is their part."""
+    """Format the messages and the JSON measures of matches with these keys. part_of int64[M] is their part."""
     if len(parts) == 1:
         return parts[0].texts(matches, rows, key)
     by_part = np.argsort(part_of, kind="stable")
@@ -344,9 +344,9 @@ def _stamps(time_ms: Int64, is_present: NDArray[np.bool_] | None = None) -> pa.A
 
 
 def _digests(heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
-    """SHA-256 of each match, uint8[M, 32], over the head of its part, its key and the ids of its events.
+    """Compute the SHA-256 digest of each match, uint8[M, 32]: of the head of its part, its key and its events' ids.
 
-    Key and ids follow their lengths, so that no two different lists have the same bytes.
+    Each key and id follows its length, so that no two different lists have the same bytes.
     """
     texts, ends = digest_texts(
         heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
@@ -384,7 +384,7 @@ def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> t
 
 
 def _plain(values: pa.Array, type_: Type) -> pa.Array:
-    """Return a measure as readable text; null as "null"."""
+    """Format a measure as readable text; null is "null"."""
     if type_.kind is Kind.DECIMAL:
         text = _decimal_text(values, type_.scale)
     elif type_.kind is Kind.TIME:

@@ -38,8 +38,7 @@ class PutOff:
 
 
 def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
-    """Advance the rule's runs over its deferred events: the events after the last one that any of its runs or notes has
-    seen.
+    """Advance a rule's runs over the deferred events: the shared events after the last one that it has processed.
 
     The state belongs to the program, with its retained events sorted by key; its runs are returned unsorted.
     """

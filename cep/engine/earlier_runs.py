@@ -27,7 +27,7 @@ _CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
 
 
 def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
-    """Translate the registers of runs that 0.2.0 has stored."""
+    """Translate the registers of runs that version 0.2.0 stored to the registers of this build."""
     changes = _changes(keyed_state.layout, program)
     counts = [len(registers.current) for registers in changes.values()]
     stored = keyed_state.runs
@@ -56,7 +56,7 @@ def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Pr
 
 
 def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
-    """Return the registers of both builds by the rule's number in the layout, computed once for all pages."""
+    """Return the registers of both builds by the number of the rule in the layout, computed once for all pages."""
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
@@ -74,7 +74,7 @@ def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
 
 
 def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
-    """Return a register of this build: int64[runs]."""
+    """Compute one register of this build from the stored ones: int64[runs]."""
     kind, variable, argument = key
     if key in earlier:
         return earlier[key]

@@ -28,7 +28,7 @@ from cep.nfa.shared import prefix_length, shares
 
 @dataclass(frozen=True, slots=True)
 class RetainedEvents:
-    """Events that runs have bound: key int32[E] into KeyedState.keys, ids, types, times and retained columns."""
+    """The events that runs have bound: key int32[E] into KeyedState.keys, ids, types, times and retained columns."""
 
     key: Int32
     event_id: pa.Array
@@ -53,9 +53,9 @@ class RetainedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The meaning of the numbers in a KeyedState: for each rule its identity, first NFA state and number of states.
+    """The numbering of rules and NFA states in a KeyedState: identity, first NFA state and number of states by rule.
 
-    `is_earlier`: 0.2.0 has stored it, with other registers for averages and standard deviations.
+    `is_earlier`: version 0.2.0 stored it, with other registers for averages and standard deviations.
     """
 
     fingerprint: str
@@ -116,7 +116,7 @@ class KeyedState:
 
 
 def empty_state(program: Program) -> KeyedState:
-    """Return the initial state."""
+    """Return a keyed state without runs, to begin with."""
     columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
     return KeyedState(
         Layout.of(program),
@@ -174,7 +174,7 @@ def some_row(nodes: Int64) -> Int64:
 
 
 def select_keys(keyed_state: KeyedState, is_selected: np.ndarray, row_registers: np.ndarray) -> KeyedState:
-    """Return the runs of the keys where the mask bool[K] is true. Order is unchanged."""
+    """Return the runs of the keys that the mask bool[K] selects. Their order is unchanged."""
     in_runs = is_selected[keyed_state.run_key]
     in_events = is_selected[keyed_state.events.key]
     in_nodes = in_events[some_row(keyed_state.nodes)]

@@ -97,9 +97,10 @@ def _moves(before: Layout, program: Program) -> _Moves:
 
 
 def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
-    """Move a state to a program. Return it, and how many runs were dropped because their rule is gone.
+    """Convert a keyed state to another program. Return it, and the number of runs whose rule no longer exists.
 
-    Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
+    Columns that the program newly retains are null in events that were bound before: no run of an older rule reads
+    them.
     """
     if keyed_state.layout.is_earlier:
         keyed_state = with_current_registers(keyed_state, program)
@@ -119,7 +120,7 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
 
 
 def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:
-    """Renumber the runs of rules that the program still has, and drop the others."""
+    """Renumber the runs of rules that the program has, and drop the runs of other rules."""
     run_rule = moves.slots[keyed_state.run_rule]
     goes_on = run_rule >= 0
     runs = np.zeros((int(goes_on.sum()), program.width), np.int64)
@@ -176,7 +177,7 @@ def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
 
 
 def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
-    """Add the note that a rule, which had runs of its own, has processed all present shared events."""
+    """Add a note that a rule with runs has processed all shared events so far."""
     is_start = np.flatnonzero(keyed_state.run_rule == start)
     last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are sorted by key and row
     rows, joining = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
@@ -194,7 +195,7 @@ def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> 
 
 
 def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
-    """Make the runs of one rule runs of another that has the same automaton. The state belongs to the program."""
+    """Give the runs of one rule to another rule with the same automaton. The state belongs to the program."""
     is_moved = keyed_state.run_rule == giver
     if not is_moved.any():
         return keyed_state

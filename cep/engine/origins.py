@@ -39,10 +39,10 @@ _ESCAPED = ((_ESCAPE, f"{_ESCAPE}0"), (_RECORD, f"{_ESCAPE}1"), (_PART, f"{_ESCA
 
 
 def made_of(offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inner: pa.Array) -> tuple[pa.Array, int]:
-    """Return the origins of each of M derived events, text[M], and the number of dropped source events.
+    """Return the source events of each of M derived events, as text[M], and the number of dropped source events.
 
     Match m has the bound events offsets[m] to offsets[m + 1], with their variables, ids and times; `inner` has the
-    origins of those that are derived, null for the others.
+    origins of bound events that are derived, null for the others.
     """
     for mark, escaped in _ESCAPED:
         ids = pc.replace_substring(ids, mark, escaped)
@@ -61,8 +61,7 @@ def made_of(offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inne
 
 
 def origin_lists(offsets: Int32, names: pa.Array, inner: pa.Array) -> tuple[pa.Array, int]:
-    """Return for each of M alerts the source events of its derived events, null without any; and the number of dropped
-    ones.
+    """List the source events of each alert's derived events, null without derived events; and count the dropped ones.
 
     The arguments are as in `made_of`.
     """

@@ -63,7 +63,7 @@ class Outputs:
         return self.work.matches[: self.runs.cursor[y.CURSOR_MATCHES]]
 
     def enlarge(self, full: int) -> None:
-        """Double the full array."""
+        """Double the array that is full."""
         work, runs, cursor = self.work, self.runs, self.runs.cursor
         if full == y.FULL_WORK:
             rows_count = 2 * len(work.runs)

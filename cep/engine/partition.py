@@ -25,7 +25,7 @@ from cep.kernels.records import PartOrder
 def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[PartOrder, int]:
     """Sort the rows of a keyed state by the P parts of its keys; part int64[K] in [0, P). Cost: O(state).
 
-    Returns their order, and the largest number of rows of one kind in a part.
+    Returns the new order, and the largest number of rows of one kind in a part.
     """
     run_key, event_key = read_only(keyed_state.run_key), read_only(keyed_state.events.key)
     nodes = read_only(keyed_state.nodes)
@@ -40,7 +40,7 @@ def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[Pa
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """Return the result of `select_keys` for each part. part int64[K] is the part of each key, in [0, parts_count).
+    """Divide a keyed state by keys, as `select_keys` would for each part. part int64[K] is in [0, parts_count).
 
     Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
     """
@@ -55,7 +55,7 @@ def partition_keys(
 def divide(
     keyed_state: KeyedState, part_of: Callable[[pa.Array], Int64], row_registers: np.ndarray
 ) -> list[tuple[int, KeyedState]]:
-    """Divide a state with its histories: (part, its state) for each non-empty part, ascending.
+    """Divide a state with its histories. Return (part, state) of each non-empty part, ascending.
 
     `part_of` returns the part of each key of an array, any integers. Every segment of the histories is read.
     """
@@ -70,7 +70,7 @@ def divide(
 
 
 def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
-    """Return the state with its rows sorted by part, with pointers relative to each part."""
+    """Sort the rows of a state by part, and make pointers relative to each part."""
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]

@@ -34,7 +34,7 @@ def produced_events(
     program: Program, matches: Matches, counters: Counter[str], since_ms: int = TIME_MS_MIN,
     alert_tables: list[pa.Table] | None = None,
 ) -> Decoded | None:  # fmt: skip
-    """Make events of the completed matches; None if none of them belongs to a live rule that produces events.
+    """Convert matches of live rules that produce events to events; None without such matches.
 
     `since_ms` is as for alerts. The corresponding alerts go into `made`, with their bound events. `counters` counts
     dropped origins. A shadow rule produces nothing, because it must not change the results of live rules.
@@ -56,7 +56,7 @@ def produced_events(
 
 
 def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
-    """Return the events of one rule's matches, given their alerts."""
+    """Build the produced events from the alerts of one rule's matches."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
@@ -80,7 +80,7 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
 def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the order of derived events of these times: the order of the completing events, after all source events.
 
-    An event of a deadline has no completing event.
+    An event of a deadline lacks a completing event.
     """
     last = matches.offsets[rows + 1] - 1
     order = no_order(len(rows)) if matches.order is None else matches.order[last]

@@ -35,7 +35,7 @@ EvictedRuns = tuple[int, int, int]  # the number of a rule, that of a key, and h
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Events of a prefix by key and row of the event table: keys int32[S], rows int64[S].
+    """The events of a prefix that several rules share, by key and row of the event table: keys int32[S], rows int64[S].
 
     `masks` int64[S] have a bit for each condition of the prefix that holds; bit 1 is a start. `counts` int64[S] is the
     number of starts up to and including the event; `weights` int64[S] is their count as bound events, or empty if each
@@ -61,9 +61,9 @@ NO_STARTS = SharedStarts(
 
 
 def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedStarts:
-    """Concatenate the events of the prefixes, in the order of `program.shared`.
+    """Join the events of all shared prefixes to one table for the kernels, in the order of `program.shared`.
 
-    The bits have a column for each distinct mask: no other condition of the rules holds for a deferred event.
+    The bits have a column for each distinct mask, because no other condition of the rules holds for a deferred event.
     """
     if not starts_of_prefix:
         return NO_STARTS
@@ -88,7 +88,7 @@ def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedSt
 
 
 def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64) -> Starts:
-    """Return the events of a prefix: the stored ones, and the new ones that a run may wait for.
+    """Find the events of a prefix: the stored ones, and the new ones that a run may wait for.
 
     Shapes: the runs of rule or shared prefix number n are fitted.runs[bounds[n] : bounds[n + 1]].
     """
@@ -119,8 +119,7 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
 
 
 def _put_off(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
-    """Return the deferred events: of the events that a run takes, all except new ones with long texts that are not
-    starts.
+    """Choose the events to defer: all that a run takes, except new events with long texts that are not starts.
 
     Starts are limited by their weight. Each start keeps at most one event per later condition. A later event with long
     texts is given to each rule at once, whose own limits apply.
@@ -155,10 +154,10 @@ def _follow(
     shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Fill the expiry of events that are not stored yet, NOT_TAKEN if no run waits for one.
+    """Compute when each new event of a prefix expires: NOT_TAKEN if no run waits for it.
 
-    The run may be one that the events begin, or one that a rule has of its own. The latter has seen the stored events
-    up to its last event.
+    The run may be one that the events begin, or a run of a single rule. The latter has seen the stored events up to its
+    last event.
     """
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = fitted.runs[segments(first, counts)]

@@ -35,7 +35,7 @@ _NO_PAST, _NO_NUMBERS = HistoryValues({}, {}, Histories(), NO_TEXTS), np.empty(0
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvents:
-    """The events of one call, in the form that kernels take.
+    """The event table of one call: retained and new events as columns of numbers, in the form that kernels take.
 
     `image` is the program's, with the numbers of this call's texts; `first_row` is the first new row of the columns.
     `event_of` int64[N] is the event of each row: retained events, followed by the batch. `texts` is the dictionary of
@@ -132,7 +132,7 @@ def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, co
 def _fill_fields(
     program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
 ) -> None:
-    """Fill the columns of fields that are not text."""
+    """Fill the columns of fields that are not text, in place."""
     first_row = len(keyed_state.events)
     for number, column in program.fields:
         if column.type.is_text:
@@ -151,9 +151,9 @@ def _fill_fields(
 def _evaluated(
     program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, past: Mapping[str, int]
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
-    """Return the bitmaps of the new rows, and where numbers left 64 bits, in histories as `past` says.
+    """Evaluate conditions on the new rows: return their bitmaps and the counts of numbers that exceeded 64 bits.
 
-    Fills the derived columns.
+    Fills the derived columns. `past` has the counts of histories.
     """
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
@@ -177,7 +177,7 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
 
 
 def _look_up(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
-    """Fill the bitmaps of the indexed predicates, and int64[E] with how many numbers left 64 bits at each entry."""
+    """Fill the bitmaps of predicates that an index finds. Return the number of overflows at each entry, int64[E]."""
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
     # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
@@ -196,10 +196,10 @@ def _fill_texts(
     program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, past: Mapping[int, pa.Array],
     columns: Int64, nulls: UInt8,
 ) -> tuple[pa.Array, Int32]:  # fmt: skip
-    """Give the texts of all text columns numbers, equal ones alike, so that any two can be compared.
+    """Assign numbers to the texts of all text columns, equal numbers to equal texts, so that they can be compared.
 
-    `past` are texts that histories give, in the order of the new rows.
-    Returns: (the dictionary, the numbers of the texts that rules write: int32[text constants]).
+    `past` are texts that histories give, in the order of the new rows. Returns: (the dictionary, the numbers of the
+    texts that rules write: int32[text constants]).
     """
     numbers = [number for number, column in program.fields if column.type.is_text]
     parts: list[pa.Array] = []

@@ -23,7 +23,7 @@ NO_WEIGHTS = np.empty(0, np.int64)  # each event counts once
 def table_weights(
     program: Program, texts: pa.Array, columns: Int64, nulls: UInt8, ids: tuple[pa.Array, ...], order: Int64
 ) -> Int64:
-    """Return how often each row of an event table counts beyond once; nothing if none does.
+    """Return how many more times than once each event counts, because of long texts; empty if none does.
 
     Shapes: columns and nulls [C, N] have numbers of `texts`; row n has the id order[n] of all ids.
     """
@@ -49,7 +49,7 @@ def retained_weights(program: Program, events: RetainedEvents) -> Int64:
 
 
 def _lengths(texts: pa.Array) -> Int64:
-    """Return the bytes of each text; a null has none."""
+    """Return the bytes of each text; 0 for a null."""
     lengths: Int64 = np.diff(text_offsets(texts))
     return lengths
 

@@ -30,7 +30,7 @@ def writes_audit(book: Rulebook) -> bool:
 
 
 def note(book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
-    """Return the audit line about a record, or an empty list without an audit. `subject` names the event."""
+    """Write the audit line about a record; [] in a job without an audit. `subject` names the event."""
     if not writes_audit(book):
         return []
     before = note_signers(book)
@@ -66,10 +66,10 @@ def note_erasure(
     book: Rulebook, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int],
     digests: Sequence[str] = (),
 ) -> list[bytes]:  # fmt: skip
-    """Return the audit line about erased keys: counts by domain, and counts of the removed items.
+    """Write the audit line about erased keys: counts by domain, and counts of the removed items.
 
     lines: the lines of the audit that have lost their texts. digests: the keyed digests of the keys that two people
-    have signed (erasure.py).
+    have signed (erasure_request.py).
     """
     more = {"digests": list(digests)} if digests else {}
     counts = {"keys": dict(keys), "removed": dict(removed), ERASED_LINES: sorted(lines)}
@@ -99,7 +99,7 @@ def _vouching(book: Rulebook) -> dict[str, Any]:
 def _facts(
     book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str
 ) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return the permanent facts, and the texts that may name a key and may have to be erased."""
+    """Divide a record into facts that stay in the audit, and texts that may name a key and may have to be erased."""
     facts: dict[str, Any] = {"what": subject}
     texts: dict[str, str | None] = {}
     if record is not None:

@@ -60,7 +60,7 @@ def write_change(path: Path, records: Sequence[Signable]) -> None:
 
 
 def read_change(path: Path) -> list[Signable]:
-    """Read the records of one change, at least one. Raises: UsageError with the line that is wrong."""
+    """Read the one or more records of a change. Raises: UsageError with the line that is wrong."""
     try:
         data = read_file(path, _BYTES_MAX)
     except UnreadableError as error:

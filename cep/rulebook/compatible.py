@@ -56,7 +56,7 @@ class Refused:
 
 
 def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains | None) -> PatternIR | Refused:
-    """Check and bind the record's pattern, and check that this job has its events and keys.
+    """Compile the pattern of a record, and check that this job has its events and keys.
 
     `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
     """
@@ -195,6 +195,7 @@ def _makes_whole_events(pattern: PatternIR, job: Schema) -> bool:
 
 
 def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:
+    """Return why the fields of the job's events do not suit a rule's event type, "" if they do."""
     for field in declared.fields:
         in_job = offered.field(field.name)
         if in_job is None:
@@ -265,7 +266,7 @@ _HELP = "give tokens, as alerts show them"
 
 
 def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Callable[[str], Keys]) -> Outcome | None:
-    """Return the refusal of a list in which a rule looks a protected field up, and that has values; None for others.
+    """Refuse a list with raw values in which a rule looks up a protected field. Return None for other lists.
 
     `stored` gives the entries that a record names. Such entries may be removed, if they came before the rule.
     """
@@ -282,7 +283,7 @@ def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Calla
 
 
 def raw_lists(pattern: PatternIR, lists: Lists) -> Outcome | None:
-    """Return the refusal of a rule that looks a protected field up in a list that has values; None for others."""
+    """Refuse a rule that looks up a protected field in a list with raw values. Return None for other rules."""
     for key in sorted(token_lists(pattern)):
         for version in lists.get(key, ())[-1:]:
             content = version.content
@@ -311,7 +312,7 @@ def _refused(message: str) -> Outcome:
 
 
 def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
-    """Return True if runs can go on. Both patterns are bound and have compiled for this schema."""
+    """Return True if open runs of one version can continue in the other. Both patterns are bound and have compiled."""
     negated = frozenset(_negated(after.structure))
     if before.key != after.key or _shape(before, negated) != _shape(after, negated):
         return False
@@ -352,7 +353,7 @@ def _variables(node: Node) -> Iterator[str]:
 
 
 def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
-    """Return a tree without the numbers and texts that bound events are compared with.
+    """Replace the numbers and texts that bound events are compared with, so that equal automata have equal trees.
 
     `negated` are the variables that must not occur: their conditions, the conditions of `until`, and counts stay
     unchanged. Windows stay: a run keeps its own, and the version that takes it over is forgotten by its window.

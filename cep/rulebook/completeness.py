@@ -52,7 +52,7 @@ from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, s
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The past events of one history: events that satisfy all `conditions`, for `span_ms`, with these `columns`.
+    """The past events that a history needs: events that satisfy all `conditions`, for `span_ms`, with `columns`.
 
     Equal histories have the same `identity`. Some histories store no events for others (`keeps_events`): histories that
     one event decides, and approximate ones. The window of an approximate one may reach back by a pane of `pane_ms` more
@@ -81,7 +81,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rule of the same key domain and level, with its needs. The times are as in DeployedRule."""
+    """Another rule of the same key domain and level, with its needs. The times are as in DeployedRule."""
 
     needs: tuple[Need, ...]
     complete_ms: tuple[int, ...]
@@ -105,6 +105,7 @@ def needs_of(pattern: PatternIR) -> tuple[Need, ...]:
 
 @lru_cache(4_096)
 def _need(history: History) -> Need:
+    """Describe the past events that a history needs."""
     conditions = {repr(part) for part in _conjuncts(history.where)}
     conditions |= {f"{name} is not null" for name in history.by}
     argument = history.argument
@@ -141,7 +142,7 @@ def _conjuncts(where: Expr | None) -> Iterator[Expr]:
 def with_completeness(
     rule: DeployedRule, needs: Sequence[Need], from_ms: int, neighbours: Sequence[Neighbour], schema: Schema
 ) -> DeployedRule:
-    """Add the times of points 2 and 3 to a rule that starts at `from_ms` in a job that has matched events already."""
+    """Add the times from which its input is complete (points 2 and 3) to a rule that is added to a running job."""
     domain_ms = min([from_ms, *(neighbour.domain_ms for neighbour in neighbours)])
     retained_needs = [pair for neighbour in neighbours for pair in neighbour.retained_needs()]
     times = [(min(from_ms, _retained_since(need, retained_needs, domain_ms, schema)), need.pane_ms) for need in needs]
@@ -228,7 +229,7 @@ class _Gaps:
         return self._by_type[name]
 
     def _of_producer(self, rule: DeployedRule) -> Iterator[ProducerGap]:
-        """Yield the gaps seen from an event that the rule produces, while it starts matches."""
+        """Yield the gaps in the input of an event that the rule produces, while the rule starts matches."""
         pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)
         whole_ms = rule.complete_ms[1:] or (TIME_MS_MIN,) * sum(1 for _ in histories(pattern))
         gaps = [ProducerGap(_lasting(match_ms), None), ProducerGap(match_ms, rule.from_ms)]
@@ -309,7 +310,7 @@ def _further(reach_ms: int, gap: ProducerGap) -> ProducerGap:
 
 
 def _widest(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
-    """Return one gap for each time and interval. If they are too many, return two that say as much or more."""
+    """Merge gaps to one for each time and interval. If they are too many, return two that cover all."""
     reach_ms: dict[tuple[int | None, int, int], int] = {}
     for gap in gaps:
         if gap.reach_ms or gap.since_ms is not None:  # otherwise it does not reach back before the job's first event

@@ -56,7 +56,7 @@ from cep.rulebook.trust import Trust, reason_against
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A rule that is not in force, and the reason. Diagnostics speak of `source` by the name `rule_id`."""
+    """A rule that is not in force, and the reason. Diagnostics refer to `source` by the name `rule_id`."""
 
     rule_id: str
     version: int
@@ -86,7 +86,7 @@ class RefusedRecord:
 class Deployment:
     """The event types and rules that a job can run, and the rules that were set aside.
 
-    `refused` are later records, as the running job refused them. `taken` are all others.
+    `refused` are later records that the running job refused, `taken` all other later records.
     """
 
     schema: Schema
@@ -102,7 +102,7 @@ class Deployment:
 
 
 def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, trust: Trust | None = None) -> Deployment:
-    """Apply records in their order, before any event has been seen: each version gets the interval it asks for.
+    """Deploy records in their order before any event has been seen: each version gets the interval that it asks for.
 
     `lists` has the entries that list records name (files.read_lists). With `trust` the others must be signed.
     """
@@ -133,7 +133,7 @@ def deploy_to_job(
 
 
 def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) -> frozenset[str] | None:
-    """Return `NAME/KIND SET` of each list whose entries the signed rules among a job's first records name alike.
+    """Find the lists whose entries all signed rules among a job's first records name alike, as `NAME/KIND SET`.
 
     None if changes need no signature: then every list of the first records counts.
     """
@@ -159,7 +159,7 @@ def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
 
 
 def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_first: bool = False) -> Deployment:
-    """Apply records before any event of their times has been seen."""
+    """Apply records in order, before any event of their times has been seen."""
     rulebook = deployment.rulebook
     set_aside: list[SetAside] = list(deployment.set_aside)
     accepted: list[ControlRecord] = list(deployment.taken)
@@ -184,9 +184,9 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
 
 
 def schema_of(records: Iterable[UpsertRecord]) -> Schema:
-    """Join the event types of all records whose text is sound, in their order.
+    """Join the event types of all valid records, in their order.
 
-    A field that clashes with an earlier one is left out; the rule that wants it is then refused by name.
+    A field that clashes with an earlier one is left out; the rule that needs it is then refused by name.
     """
     joined = JoinedTypes()
     last: Checked | None = None
@@ -201,8 +201,9 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
 
 @dataclass
 class _JoinedType:
-    """An event type so far. `texts_count` counts its declarations; `required` counts the declarations that require each
-    field.
+    """An event type, joined from all declarations so far.
+
+    `texts_count` counts its declarations; `required` counts the declarations that require each field.
     """
 
     order_field: str
@@ -237,6 +238,7 @@ class JoinedTypes:
                 self._add_field(joined, declared)
 
     def _add_field(self, joined: _JoinedType, declared: Field) -> None:
+        """Add a declared field to a joined type, unless it contradicts an earlier declaration."""
         name, type_ = declared.name, declared.type.as_nullable(False)
         column = self._columns.setdefault(name, type_)
         if type_.protected and not column.protected and _may_be_protected(name, column):
@@ -320,7 +322,7 @@ def _asked(rules: Sequence[UpsertRecord]) -> set[tuple[str, str]]:
 
 
 def _newest_change(directory: Path, record: ListRecord) -> list[ListRecord]:
-    """Return the newest signed change that replaces the list by the declared entries; empty without such a change."""
+    """Find the newest signed change that replaces the list by the declared entries; empty without such a change."""
     name = change_path(directory, record).name.removesuffix(f".{record.version}.json")
     newest: list[ListRecord] = []
     for path in sorted((directory / "signed").glob(f"{name}.*.json")):

@@ -36,7 +36,7 @@ _SHOWN_MAX = 80  # characters of a value
 
 
 def difference(before: Signable, after: Signable) -> list[str]:
-    """Return a line for each field and parameter that differs, the pattern's text as a whole."""
+    """List each field and parameter that differs between two records, and the changed lines of the pattern's text."""
     old, new = dict(_fields(before)), dict(_fields(after))
     lines = [
         f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"

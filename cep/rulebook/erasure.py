@@ -64,7 +64,7 @@ class ErasureRequest(BaseModel):
 
 
 def write_request(path: Path, keys: Iterable[str], trust: Trust, key: SigningKey) -> bool:
-    """Sign a request as its author if the file is not there, or as its approver.
+    """Sign a request to erase keys: as its author if the file is new, otherwise as its approver.
 
     Returns: True if both have signed. Raises: UsageError if a signature would not count.
     """
@@ -118,6 +118,7 @@ def digests_of(keys: Iterable[str], nonce: str) -> list[str]:
 
 
 def _check_person(request: ErasureRequest, role: Role, trust: Trust) -> str:
+    """Check the signature of the author or the approver of a request. Return the person's name. Raises: UsageError."""
     signature = request.author if role == "author" else request.approver
     assert signature is not None, "asked before"
     signer = trust.signer(signature.key)

@@ -44,7 +44,7 @@ _IMPORT = re.compile(r'\bimport\b[^"]*"((?:[^"\\]|\\.)*)"')
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
-    """Read every `*.toml` of the folder.
+    """Read all rule files (`*.toml`) of a folder.
 
     Returns: the records of the valid files, the oldest versions first (lock.py), and one line for each problem: `file:
     $.path: message`. The rulebook checks whether the patterns compile. Raises: nothing for the content of the folder.
@@ -67,7 +67,7 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
 
 
 class _Bundles:
-    """The texts of pattern files that rules of a folder name, each read once however many do."""
+    """The texts of the pattern files that rules of a folder name, each read once."""
 
     def __init__(self, directory: Path, root: Path) -> None:
         self.directory, self.root = directory, root
@@ -89,9 +89,9 @@ class _Bundles:
 
 
 def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
-    """Read the lists that the patterns of a folder's rules declare with entries.
+    """Read the lists that patterns of a folder's rules declare with entries.
 
-    Returns: each list once, and one line for each problem. Two files may declare a list if they say the same.
+    Returns: each list once, and one line for each problem. Two files may declare a list if they agree.
     """
     lists: dict[tuple[str, str], tuple[GivenList, Path]] = {}
     problems: list[str] = []
@@ -156,7 +156,7 @@ def root_of_rules(directory: Path) -> Path:
 
 
 class _Glance:
-    """A glance at pattern files, each once: which may declare lists? To read them whole takes a while."""
+    """A quick look into pattern files, to find those that may declare lists: reading all of them completely is slow."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -196,10 +196,10 @@ def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
 
 
 def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
-    """Read control records, one JSON object a line, as a consumer of the topic would see them.
+    """Read a file of control records, one JSON object per line, as a consumer of the topic would.
 
-    Returns: the good records in their order, and one line for each problem: `file:line: $.path: message`.
-    Raises: UsageError for a file that cannot be read.
+    Returns: the valid records in their order, and one line for each problem: `file:line: $.path: message`. Raises:
+    UsageError for a file that cannot be read.
     """
     try:
         lines = read_file(path, CONTROL_FILE_BYTES_MAX).splitlines()
@@ -223,6 +223,7 @@ def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
 
 
 def _read_rule(name: str, folder: Folder, bundles: _Bundles) -> UpsertRecord | list[str]:
+    """Read one rule file. Return its record, or the problems with it."""
     try:
         text = folder.read(name, RULE_FILE_BYTES_MAX)
     except UnreadableError as error:
@@ -273,7 +274,7 @@ def in_git(directory: Path, rule_id: str, version: int) -> UpsertRecord | None:
 
 @contextmanager
 def folder_at(directory: Path, commit: str) -> Iterator[Path | None]:
-    """Provide a folder as it was in a commit, while the block runs; None for an unknown commit.
+    """Provide a folder in the state of a git commit while the block runs; None for an unknown commit.
 
     Cost: all files of that commit are unpacked.
     """

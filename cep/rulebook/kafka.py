@@ -36,9 +36,10 @@ class Topic:
     client_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def send(self, records: Iterable[tuple[bytes, bytes | None]], wait_ms_max: int = KAFKA_WAIT_MS_MAX) -> int:
-        """Produce (key, value) in this order and wait until the brokers have all; a value None forgets its key.
+        """Send (key, value) pairs in this order and wait until the brokers have all; a value None removes its key.
 
-        Returns: how many. Raises: SinkAwayError after `wait_ms_max`, SinkError; some of the records may have arrived.
+        Returns: the number sent. Raises: SinkAwayError after `wait_ms_max`, SinkError; some of the records may have
+        arrived.
         """
         errors: list[KafkaException] = []
 

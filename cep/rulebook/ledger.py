@@ -116,7 +116,7 @@ class Taken:
 
 @dataclass(frozen=True)  # without slots: it remembers its JSON
 class Chain:
-    """The last versions of one item, the lowest first, among them the last one in shadow and the last signed ones."""
+    """The last versions of one item, the lowest first, including the last shadow version and the last signed ones."""
 
     entries: tuple[Taken, ...]
 
@@ -216,7 +216,7 @@ class Ledger:
         return Outcome("ignored", f"version {record.version} is not newer than {last}")
 
     def outcome(self, record: Signable) -> Outcome | None:
-        """Return the refusal of a record that does not follow the taken version; None for others."""
+        """Refuse a record that does not follow the version that the job has taken. Return None for other records."""
         chain = self._chains.get(self._known(chain_of(record)))
         last = Taken(0, "") if chain is None else chain.entries[-1]
         named = record.changes
@@ -245,9 +245,9 @@ class Ledger:
         return None
 
     def outcome_of_signed(self, record: Signable, list_version: int) -> Outcome | None:
-        """Return the outcome of a record with valid signatures that does not follow the last signed version.
+        """Judge a record with valid signatures against the last signed version. Return None if it follows that version.
 
-        `list_version` is the last version of its list, for a list. None for a record that counts.
+        `list_version` is the last version of its list, for a list.
         """
         assert record.signed is not None, "its signatures count"
         if isinstance(record, ListRecord):
@@ -281,7 +281,7 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------ changes
 
     def take(self, record: Signable, *, is_applied: bool = True, signers_version: int | None = None) -> None:
-        """Remember a record that the rulebook has applied, or that waits. `signers_version`: its signatures count."""
+        """Record that the rulebook has applied a record, or that it waits. `signers_version`: its signatures count."""
         name = self._known(chain_of(record))
         chain = self._chains.get(name, Chain(()))
         is_shadow, is_signed = _is_shadow(record), signers_version is not None
@@ -340,7 +340,10 @@ class Ledger:
             self._chains[name] = others.with_entry(replace(entry, is_shadow=is_shadow, signed=signed or entry.signed))
 
     def without(self, keys: Collection[str]) -> Ledger:
-        """Return the ledger without these keys, in names and in texts of people and refusals."""
+        """Remove keys from the names of the ledger, and from its texts of people and refusals.
+
+        Return the new ledger.
+        """
         gone = set(keys)
         other = Ledger(
             {

@@ -29,9 +29,9 @@ from cep.nfa.deployed import DeployedRule
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The levels that all past versions of a job leave to new ones, by event type.
+    """The levels that new versions may have because of all past versions, by event type.
 
-    `made` is the highest level of its producers, `read` the lowest of its readers, with a rule at that level.
+    `made` is the highest level of the type's producers, `read` the lowest of its readers, with a rule at that level.
     """
 
     made: Mapping[str, int]
@@ -70,9 +70,10 @@ class Places:
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
-    """Group the rules by level, in their order.
+    """Group rules by level, in their order.
 
-    Each stands where it was put. If one was put nowhere, all get a level of `levels_count`, or of as many as they need.
+    A rule keeps the level that it was given. If no rule has one, all get a level of `levels_count`, or of as many as
+    they need.
     """
     rule_list = list(rules)
     if any(rule.level is None for rule in rule_list):
@@ -99,7 +100,7 @@ def earliest(rules: Sequence[DeployedRule]) -> list[int]:
 
 
 def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """Return the level of each rule before any match. A rule that feeds itself has no valid one."""
+    """Assign levels to rules before any match. A rule that reads its own events has no valid level."""
     if levels_count == 1:
         return [0] * len(rules)
     first, last = earliest(rules), levels_count - 1
@@ -129,7 +130,7 @@ def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: S
 
 
 def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
-    """Return the level of a new rule, or why it has none. The other rules keep their levels."""
+    """Return the level of a new rule, or the reason why it has none. The other rules keep their levels."""
     produced, names = rule.pattern.produces, _read_by(rule.pattern)
     first = max((places.made[name] + 1 for name in names if name in places.made), default=0)
     if first >= levels_count:

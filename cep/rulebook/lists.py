@@ -172,7 +172,7 @@ class RuleLists:
     # ------------------------------------------------------------------------------------------------- content
 
     def _part(self, record: ListRecord) -> str | Outcome:
-        """Put the set of a record's entries into the store. Return its name, or why the record is refused."""
+        """Store the entries of a record as a set. Return its name, or why the record is refused."""
         if record.stored is not None:
             try:
                 self.store.get(record.stored)
@@ -189,7 +189,7 @@ class RuleLists:
     def _settle(
         self, list_key: ListKey, listed: _ListVersions, seen_ms: int | None
     ) -> tuple[_ListVersions | None, Outcome]:
-        """Apply every version that can be. Return the list, and the outcome for the record that came."""
+        """Apply every version whose parts have all arrived. Return the list, and the outcome for the new record."""
         note, late_ms, from_ms, count = "", 0, 0, 0
         while (ready := listed.next()) is not None:
             version = self._content(list_key[1], listed, ready)
@@ -207,6 +207,7 @@ class RuleLists:
         return listed, Outcome("applied", note, late_ms=late_ms, from_ms=from_ms)
 
     def _content(self, kind: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
+        """Compute the content of a version from its parts and the previous version, and store its sets."""
         names = [name for _, name in ready.parts]
         if ready.change == "replace":
             base = names[0] if len(names) == 1 else name_of("replace", kind, *names)

@@ -83,7 +83,7 @@ def write_lock(directory: Path, lock: Lock) -> None:
 
 
 def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockProblem]:
-    """List the records that contradict the lock, in their order."""
+    """List the records that contradict the lock file, in their order."""
     problems: list[LockProblem] = []
     for record in records:
         versions = lock.get(record.id, {})
@@ -134,8 +134,7 @@ def _locked_entries(name: str, lock: Lock) -> str:
 
 
 def oldest_first(records: Iterable[UpsertRecord], directory: Path) -> list[UpsertRecord]:
-    """Sort rules by the age of their versions: locked ones in the order of the lock, then the others in the given
-    order.
+    """Sort rules by the age of their versions: first in the order of the lock file, then the others as they come.
 
     Cost: the file is not parsed, because a job reads it at its start. An invalid file gives no order.
     """

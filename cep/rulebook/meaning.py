@@ -34,7 +34,7 @@ _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",
 
 @dataclass(frozen=True)
 class _Declaration:
-    """A declaration of a text: its place among the others, its name and its tokens."""
+    """A declaration in a pattern file: its number, its name and its tokens."""
 
     number: int
     name: str
@@ -79,7 +79,7 @@ def _content_hash(record: UpsertRecord, source_hash: str) -> str:
 
 @lru_cache(_TEXTS_CACHED)
 def _hashes(source: str, pattern: str) -> tuple[str, str]:
-    """Return the hash of a pattern of this text, and the hash that earlier builds gave."""
+    """Compute the hash of a pattern of this text, and the hash that earlier builds computed."""
     patterns, others = _declared(source)
     named = [declarations[pattern] for declarations in (patterns, others) if pattern in declarations]
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
@@ -122,7 +122,7 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 
 
 def _declarations(source: str) -> Iterator[list[str]]:
-    """Yield the tokens of each declaration that has a name, in the order of the text."""
+    """Yield each named declaration of a text with its tokens."""
     words = spell(source)
     depth, starts, name_at = 0, [], -1
     for number, word in enumerate(words):

@@ -71,7 +71,7 @@ def running_of_status(status: Mapping[str, Any]) -> dict[str, Running]:
 
 
 def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
-    """Return the rules of a job that reads these records of a control topic, if no job has published a status yet."""
+    """Compute the rules that a job would run after these records of a control topic, without a job's status."""
     running: dict[str, Running] = {}
     for published in records:
         record = published.as_upsert() if isinstance(published, RollbackRecord) else published
@@ -89,7 +89,7 @@ def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
 def plan(
     records: Sequence[UpsertRecord], running: Mapping[str, Running], effective_at: str | None, *, retire_missing: bool
 ) -> list[Step]:
-    """Plan a step for each rule, files first. `effective_at` is added to changes without a start of their own."""
+    """Plan the change of each rule: first the rules that have files. Changes without a start get `effective_at`."""
     steps = [_step(record, running.get(record.id), effective_at) for record in records]
     named = {record.id for record in records}
     for rule_id, current in sorted(running.items()):
@@ -105,6 +105,7 @@ def plan(
 
 
 def _step(record: UpsertRecord, running: Running | None, effective_at: str | None) -> Step:
+    """Compare a rule's file with the running version: new, changed, unchanged or refused."""
     stamped = record
     if record.effective_at is None and effective_at is not None:
         stamped = record.model_copy(update={"effective_at": effective_at})
@@ -135,7 +136,7 @@ def approval_problem(record: UpsertRecord) -> str | None:
 
 
 def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Ledger]:
-    """Return the records of a control topic that a job takes, and its taken versions after them.
+    """Return the records of a control topic that a job takes, and the versions that it has taken after them.
 
     `status` is the latest status of the job, which may have read some of them.
     """
@@ -154,7 +155,7 @@ def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord])
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published changes that the job has not reported yet, and the refused ones, with the reasons."""
+    """Return the published records that the job has not yet reported, and the refused ones with the reasons."""
     open_: list[str] = []
     reasons: dict[str, str] = {}
     for record in records:
@@ -223,7 +224,7 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 
 
 def foreseen_levels(rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema) -> dict[str, str]:
-    """Return the rules that the job will refuse because it has no level for them, with the reasons (levels.py)."""
+    """Predict which rules the job will refuse because it has no level for them (levels.py), with the reasons."""
     if status is None or status.get("places") is None:
         return {}
     places, levels_count = Places.from_json(status["places"]), status["levels_count"]
@@ -263,7 +264,7 @@ class ListStep:
 
 
 def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRecord]) -> dict[ListKey, ListReport]:
-    """Return the last version of each list: the job's, or the control topic's if that is ahead."""
+    """Return the last version of each list: from the job's status, or from the control topic if that is newer."""
     lists = RuleLists(ListStore())
     for record in records:
         if isinstance(record, ListRecord):
@@ -307,7 +308,7 @@ def replacing(
     name: str, of: str, version: int, entries: pa.Array, effective_at: str | None,
     change: Literal["replace", "add", "remove"] = "replace",
 ) -> list[ListRecord]:  # fmt: skip
-    """Return the records, one or more, that together change a list by these entries."""
+    """Build the one or more records that replace or change a list by these entries."""
     parts = list(_parts(entries))
     records = [
         ListRecord(
@@ -332,7 +333,7 @@ def _parts(entries: pa.Array) -> Iterator[pa.Array]:
 
 
 def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -> list[bytes]:
-    """Return the keys of list records that a newer replacement, whole and begun, has made pointless.
+    """Return the keys of list records in the control topic that a newer, complete replacement has made unnecessary.
 
     `places` are the keys of the control topic and their records, in the topic's order.
     """

@@ -129,7 +129,7 @@ class Rulebook:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 of the last word on each rule: the rulebook once its last change has started.
+        """Compute the SHA-256 of the newest version of each rule: of the rulebook after its last change has started.
 
         The epoch counts the changes that this job has applied. This hash does not depend on the order in which records
         came, how often, or whether older ones had been compacted away.
@@ -238,6 +238,7 @@ class Rulebook:
         return raw or self.lists.apply(record, seen_ms)
 
     def _change_rule(self, record: RuleChange, from_ms: int, has_matched: bool) -> Outcome:
+        """Apply a change of a rule: a pause, a resumption or a version. Return its outcome."""
         if record.id not in self.rules and len(self.rules) >= RULES_MAX:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
@@ -259,6 +260,7 @@ class Rulebook:
     def _change_version(
         self, versions: RuleVersions, record: UpsertRecord | RetireRecord, from_ms: int, *, has_matched: bool
     ) -> tuple[Outcome, RuleVersions]:
+        """Add a version of a rule, or refuse it. Return the outcome and the rule's versions after it."""
         is_shadow = isinstance(record, UpsertRecord) and record.status == "shadow"
         changes_count = len(versions.live) + len(versions.shadow)
         limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
@@ -307,7 +309,7 @@ class Rulebook:
                 self.rules[name] = versions.at_levels(levels)
 
     def _with_level(self, rule: DeployedRule, from_ms: int) -> DeployedRule | str:
-        """Return the rule with its level, or the reason why it has none.
+        """Give a rule its level. Return it, or the reason why it has none.
 
         A rule without a start comes to a job in which nothing has been matched. There the other rules are placed again.
         """
@@ -321,7 +323,10 @@ class Rulebook:
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
-        """Add the times from which the version's input is complete. Return it and a note about incomplete input."""
+        """Note from when the input of a new version is complete.
+
+        Return the version, and a sentence about incomplete input.
+        """
         if not entry.needs and all(event_type.retain_ms is None for event_type in self.schema.event_types):
             return entry, ""
         rules, new = self._entries(), entry.rule

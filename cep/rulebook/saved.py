@@ -48,7 +48,7 @@ FORMAT, FORMAT_EARLIER = 3, 2
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A rulebook as bytes. `records` are the records of the index, by their hash."""
+    """A rulebook as bytes: an index, and the records that it refers to by their hash."""
 
     index: bytes
     records: Mapping[str, bytes]
@@ -73,7 +73,7 @@ class Saved:
 
 
 def save(book: Rulebook) -> Saved:
-    """Write down the applied facts of a rulebook."""
+    """Convert a rulebook to bytes that `restore` reads."""
     records = {entry.digest: entry.data for versions in book.rules.values() for entry in versions.entries}
     # Each rule's part is already text (RuleVersions.data), so that only changed rules are written again.
     rules = ",".join(f"{json.dumps(name)}:{book.rules[name].data}" for name in sorted(book.rules))
@@ -114,7 +114,7 @@ def restore(
     index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None,
     lists: ListStore | None = None,
 ) -> Rulebook:  # fmt: skip
-    """Restore the rulebook of this index; `record_of` returns a record by its hash, `lists` has its sets.
+    """Restore a rulebook from its index. `record_of` returns a record by its hash, `lists` has its sets.
 
     A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival. Raises:
     StateFormatError for an unknown format, StateCorruptError for invalid bytes, and the errors of `record_of`.
@@ -162,6 +162,7 @@ def rulebook_from_bytes(
 
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
+    """Restore one change of a rule; a version that does not compile any more becomes a refusal."""
     version, from_ms, drops, entry, *settled = saved
     if entry is None:
         return Change(version, from_ms, drops, None, *settled)
@@ -185,7 +186,7 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
 
 
 def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
-    """Return an index of a build before 0.3 in today's form: it saved versions of rules and snoozes apart."""
+    """Convert the index of a build before 0.3 to today's form: it stored versions of rules and snoozes separately."""
     accepted = index.get("accepted") or {}
     taken = dict(index.get("taken", {}))
     for name, rule in index["rules"].items():
@@ -255,11 +256,11 @@ class RulebookStore:
         return self._get(_CONTROL, digest)
 
     def prune(self, retained: Collection[str]) -> int:
-        """Remove every rulebook but these, and the records and lists that none of them has.
+        """Remove all files that the `retained` rulebooks do not need: other rulebooks, records and lists.
 
         Control records of micro-batches and half-written files of killed processes go too. The lists that the job began
-        with stay. Call it between micro-batches.
-        Returns: how many files went. Raises: SinkError, StateCorruptError if a retained rulebook cannot be read.
+        with stay. Call it between micro-batches. Returns: the number of removed files. Raises: SinkError,
+        StateCorruptError if a retained rulebook cannot be read.
         """
         indices = [self._get(_INDEX, index) for index in retained]
         records = {digest for index in indices for digest in record_digests(index)}

@@ -156,7 +156,7 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
 
 
 def rotate_root(path: Path, new_root: str, old: SigningKey) -> None:
-    """Sign the rotation of the root key with the old one. Raises: UsageError.
+    """Sign a change of the root key with the old key. Raises: UsageError.
 
     The new root key signs the signers file afterwards.
     """
@@ -182,7 +182,7 @@ def _rotation(rule_set: str, old: str, new: str) -> bytes:
 
 
 def _earlier_roots(path: Path, trust: Trust) -> tuple[str, ...]:
-    """Return the root keys from which signed rotations lead to the root key of today, the last one first."""
+    """Return the earlier root keys from which signed rotations lead to today's key, the last one first."""
     try:
         lines = read_file(roots_path(path), SIGNERS_FILE_BYTES_MAX).decode("ascii").splitlines()
     except (UnreadableError, ValueError):
@@ -204,6 +204,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _trust(path: Path, data: bytes, root_key: str) -> Trust:
+    """Parse and check a signers file. Raises: UsageError with the next step."""
     try:
         table: dict[str, Any] = parse_toml(data, SIGNERS_FILE_BYTES_MAX)
     except ValueError as error:
@@ -307,7 +308,7 @@ _VERSION = re.compile(r"^version\s*=\s*\d+", re.MULTILINE)
 
 
 def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
-    """Withdraw a person's key, and sign the file again with the next version.
+    """Withdraw a person's key in the signers file, and sign the file again with the next version.
 
     Returns: the new signers, and the hashes of the records for which the key counts. Raises: UsageError.
     """
@@ -347,7 +348,7 @@ def _signed_digests(folder: Path, key: str) -> list[str]:
 
 
 def _with_only(text: str, key: str, only: list[str]) -> str | None:
-    """Return the text with `only` in the table of the key; None if no table has the key."""
+    """Add `only` to the table of a key in a TOML text; None if no table has the key."""
     for header in _HEADER.finditer(text):
         following = _TABLE.search(text, header.end())
         end = len(text) if following is None else following.start()

@@ -42,7 +42,7 @@ _NONCE_BYTES = 16
 
 
 def line_of(record: Signable) -> str:
-    """Return the name of the line of versions that a record belongs to: each counts up on its own."""
+    """Return the name of the sequence of versions that a record belongs to; each sequence counts on its own."""
     match record:
         case UpsertRecord(id=name, status="shadow"):
             return f"{name}/shadow"
@@ -96,7 +96,7 @@ def body_hash(record: Signable) -> str:
 
 
 def statement(record: Signable, signed: Signed, role: Role) -> bytes:
-    """Return the statement that `role` signs. `signed` has the rule set, the past and the author's key."""
+    """Build the text that `role` signs. `signed` has the rule set, the past and the author's key."""
     is_rule = isinstance(record, UpsertRecord | RollbackRecord)
     values: dict[str, Any] = {
         "what": _FORMAT,

@@ -74,7 +74,7 @@ class Policies:
 
     @staticmethod
     def of(book: Rulebook) -> Policies:
-        """Read the policies of the versions in a rulebook."""
+        """Collect the suppression policies of all versions in a rulebook."""
         versions: dict[tuple[str, int], tuple[str | None, int]] = {}
         escalations: dict[tuple[str, int], str] = {}
         keys: dict[tuple[str, int], str] = {}
@@ -267,7 +267,7 @@ class LastAlerts:
         heapify(self._over)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
-        """Set these entries; None removes an entry. `changed` returns the inverse."""
+        """Set entries; None removes an entry. `changed` returns the opposite changes."""
         for rule_key, times in entries.items():
             before = self.last.get(rule_key)
             self._before.setdefault(rule_key, before)

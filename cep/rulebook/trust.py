@@ -38,12 +38,12 @@ HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The bounds of what a signer's rules say that other rules feel, as patterns of names like in `rules`.
+    """The limits on the effects that a signer's rules may have on other rules, as patterns of names like in `rules`.
 
     groups: the exclusive groups that a rule may join, in which one rule silences the others; None: as `rules`.
-    produces: the event types that a rule may produce, which other rules read; None: as `rules`. events: the event
-    types that a rule may read. priority_min: the smallest `priority`; of an exclusive group the rule with the smallest
-    one fires.
+    produces: the event types that a rule may produce, which other rules read; None: as `rules`. events: the event types
+    that a rule may read. priority_min: the smallest `priority`; of an exclusive group the rule with the smallest one
+    fires.
     """
 
     groups: tuple[str, ...] | None = None
@@ -52,7 +52,7 @@ class Scope:
     priority_min: int = 0
 
     def reason_against(self, record: Signable, rules: tuple[str, ...]) -> str | None:
-        """Return the part of this rule that is outside the signer's scope; None in the scope, and for other records."""
+        """Return the effect of a rule that is outside the signer's scope; None in the scope, and for other records."""
         rule = record.rule if isinstance(record, RollbackRecord) else record
         if not isinstance(rule, UpsertRecord):
             return None
@@ -73,11 +73,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A person's key: what it may sign.
+    """A person's public key, and what the person may sign.
 
-    only: the hashes of the records for which a withdrawn or expired key counts; None for other keys. scope: the bounds
-    of what the rules may say that other rules feel. expires: the last day of the key, for people who read it;
-    signers.py judges it.
+    only: the hashes of the records for which a withdrawn or expired key counts; None for other keys. scope: the limits
+    on effects on other rules. expires: the last day of the key, for readers of the file; signers.py judges it.
     """
 
     name: str
@@ -89,7 +88,7 @@ class Signer:
     expires: str | None = None
 
     def reason_against(self, record: Signable, right: str) -> str | None:
-        """Return why the key may not sign this record with this right; None if it may."""
+        """Return the reason why the key cannot sign this record with this right; None if it can."""
         if right not in self.may:
             return f"{self.name} has no right to {right}"
         name = f"list:{record.id}" if isinstance(record, ListRecord) else record.id
@@ -181,7 +180,7 @@ def _signer_from_json(data: Sequence[Any]) -> Signer:
 
 
 def reason_against(record: Signable, trust: Trust) -> Outcome | None:
-    """Return the refusal of a record whose signatures do not count; None if they do. Steps 1 to 4."""
+    """Check the signatures of a record (steps 1 to 4). Return its refusal, None if they count."""
     signed, needed = record.signed, trust.needed(record.kind)
     if signed is None and isinstance(record, ListRecord) and record.stored is not None:
         return _refused(
@@ -222,7 +221,7 @@ def reason_against_signers(trust: Trust, taken_version: int) -> Outcome | None:
 
 
 def reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
-    """Return the refusal of a rollback to a text that the job has not had and that has no signature. Step 7."""
+    """Refuse a rollback to a text that the job has not had and that is not signed itself (step 7); None for others."""
     if not isinstance(record, RollbackRecord) or content_hash(record.rule) == rolled_back:
         return None
     refusal = reason_against(record.rule, trust)
@@ -236,7 +235,7 @@ def reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) ->
 
 
 def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome | None:
-    """Return the refusal of a heartbeat without a valid signature for these rules; None if it counts.
+    """Refuse a heartbeat without a valid signature for these rules. Return None if it counts.
 
     One person is enough: it changes no rule. A withdrawn or expired key does not count.
     """

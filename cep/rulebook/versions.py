@@ -37,11 +37,11 @@ Spans = tuple[tuple[int, int], ...]  # [from_ms, until_ms) in order; the last on
 
 @dataclass(frozen=True)  # without slots: it remembers its bytes
 class Entry:
-    """A version that matches: its record (to save it) and its rule (to run it), without its interval.
+    """A version of a rule that matches: its record (to save it) and its rule (to run it), without its interval.
 
     `data` is the record as JSON and `digest` its SHA-256, computed when the rulebook is saved: a record carries the
-    whole text of its file, and there may be thousands. `carries`: its automaton equals that of the version that it
-    names, so that it may take over the runs of that version. `needs` are the needs of its histories.
+    whole text of its file, and there may be thousands. `carries`: its automaton equals the automaton of the version
+    that it names, so that it may take over the runs of that version. `needs` are the needs of its histories.
     """
 
     record: UpsertRecord
@@ -127,10 +127,10 @@ def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...
 
 
 def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
-    """Yield the interval of every version that matches, ignoring pauses.
+    """Yield each version that matches with its interval. Pauses are ignored.
 
-    `changes` have their turns; `enders` are changes of another track: higher versions there end these too, including
-    all their events, unless a still higher change here has taken their turn.
+    `changes` are in order; `enders` are changes of another track (live or shadow): higher versions there end these too,
+    including all their events, unless a still higher change here has started.
     """
     for number, change in enumerate(changes):
         if change.entry is None:
@@ -167,7 +167,7 @@ def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:
 
 
 def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
-    """Yield the parts of a version that no pause covers. Each ends, with its runs, where the next pause begins."""
+    """Divide a version at its pauses. Each part ends, with its runs, where the next pause begins."""
     for start_ms, end_ms in spans:
         if start_ms > rule.from_ms:
             yield replace(
@@ -295,7 +295,7 @@ def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entr
 
 
 def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:
-    """Return the rule that a record deploys, for all time."""
+    """Convert a record to the rule that it deploys, without a limit in time."""
     return DeployedRule(
         rule_id=record.id,
         version=record.version,
