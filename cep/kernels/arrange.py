@@ -109,12 +109,12 @@ def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: U
 
 @kernel
 def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
-    """Return True if event a precedes event b, which has the same time in ms. This is the order of events.
+    """Return True if event a comes before event b in the order of events. Both have the same time in ms.
 
     Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its
-    origin. int64[0, 3]: only arrival orders events, which is the order of their rows.
-    Source events of equal microseconds and field are ordered by their partitions, then by arrival. Derived events are
-    made in no reproducible order, so their ids order them: the id of the record, the view, the whole id.
+    origin. int64[0, 3]: only arrival orders events, which is the order of their rows. Source events of equal
+    microseconds and field are ordered by their partitions, then by arrival. Derived events are made in no reproducible
+    order, so their ids order them: the id of the record, the view, the whole id.
     """
     if order.shape[0] == 0:
         return a < b

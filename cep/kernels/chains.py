@@ -56,13 +56,11 @@ def count_distinct(codes: Int64, begin: Int64, seen: Int64, out: Int64) -> None:
 
 @kernel
 def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64, window_ms: int) -> Int64:
-    """Return the chains extended by the row `earlier` int32[N] before their first row: int64[S + 1, C' ≤ C], in their
-    order.
+    """Put the row `earlier` int32[N] before the first row of each chain: int64[S + 1, C' ≤ C], in their order.
 
     Chains without an earlier row, and chains that would last `window_ms` or more, are left out. So are chains with an
     absent event after that row: absent int32[N] is its latest row before each event, int32[0] if no event must be
-    absent.
-    Cost: O(S · C).
+    absent. Cost: O(S · C).
     """
     steps, count = chains.shape
     fits = np.empty(count, np.bool_)

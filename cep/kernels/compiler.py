@@ -87,7 +87,7 @@ def claimed(path: Path) -> int | None:
 
 
 class PartLibrary(codegen.JITCodeLibrary):
-    """The code of a part: its callers link it, optimise it and generate machine code."""
+    """The compiled code of a part of a kernel, which its callers link, optimise and convert to machine code."""
 
     def _optimize_final_module(self) -> None:
         """Do nothing: each function is already simplified."""

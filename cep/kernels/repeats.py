@@ -30,7 +30,9 @@ def fill_slots(kept: UInt64, count: int, slots: Int32) -> None:
 
 @bare
 def judge_pairs(pairs: UInt64, kept: UInt64, count: int, slots: Int32, verdicts: UInt8) -> int:
-    """Look each pair up, keep those with a new id, and return how many are kept then.
+    """Judge each pair of an id and a content by the earlier pairs, and add pairs with a new id.
+
+    Return their new number.
 
     Shapes: pairs uint64[2, N]; kept uint64[2, C] has `count` pairs and room for N more; verdicts uint8[N] is filled.
     Cost: O(N).

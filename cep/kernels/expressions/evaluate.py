@@ -159,6 +159,7 @@ def _block_float(op: int, first: _FloatLane, second: _FloatLane, result: _FloatL
 
 @kernel
 def _block_float_unary(op: int, operand: _FloatLane, result: _FloatLane, n: int) -> None:
+    """Run a float instruction with one operand, such as FNEG or FSQRT, on n events."""
     x, xn, out, outn = operand.values, operand.nulls, result.values, result.nulls
     for i in range(n):
         outn[i] = xn[i]
@@ -228,6 +229,7 @@ def _block_integer_unary(
 
 @kernel
 def _block_logic(op: int, first: _Lane, second: _Lane, third: _Lane, result: _Lane, n: int) -> None:
+    """Run a logic instruction, such as AND or IS_NULL, on n events. Null is the unknown of three-valued logic."""
     x, y, z, out = first.values, second.values, third.values, result.values
     xn, yn, zn, outn = first.nulls, second.nulls, third.nulls, result.nulls
     if op == o.AND:
@@ -271,7 +273,7 @@ def _float_lane(machine: _Machine, register: int) -> _FloatLane:
 
 @kernel
 def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machine, errors: Int64) -> None:
-    """Run all instructions on the n events from row `lo` on. errors int64[I] counts overflows by instruction."""
+    """Run all instructions on n events from row `lo` on. errors int64[I] counts overflows by instruction."""
     ints, floats, nulled = machine.ints, machine.floats, machine.nulls
     for pc in range(code.instructions.shape[0]):
         op, t, a = code.instructions[pc, 0], code.instructions[pc, 1], code.instructions[pc, 2]

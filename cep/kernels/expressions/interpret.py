@@ -42,7 +42,7 @@ def as_bits(value: float) -> int:
 
 @bare
 def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
-    """Return (value, is null) of an int64 instruction on values that are not null."""
+    """Execute an int64 instruction on values that are not null. Return (value, is null)."""
     value, is_over = int64(0), False
     if op == o.ADD:
         is_over = add_overflows(x, z)
@@ -76,7 +76,7 @@ def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
 
 @bare
 def _float_step(op: int, x: float, z: float) -> tuple[float, bool]:
-    """Return (value, is null) of a float64 instruction that gives a float64."""
+    """Execute a float64 instruction that gives a float64. Return (value, is null)."""
     if op == o.FADD:
         return x + z, False
     if op == o.FSUB:

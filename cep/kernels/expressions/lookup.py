@@ -26,7 +26,7 @@ def _bucket(value: int) -> int:
 
 @inlined
 def _met(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
-    """Return the first and the end of the entries in [lo, hi) that the value satisfies. Shapes: values ascend there."""
+    """Return the range of the entries in [lo, hi) whose constant the value matches. Shapes: constants ascend there."""
     first, end = lo, hi
     if kind == y.INDEX_EQ:
         while first < end:
@@ -50,7 +50,7 @@ def _met(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, i
 
 @inlined
 def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
-    """Set the bit of entry k's predicate for the event in `row`, if the rest of the predicate holds."""
+    """Set the bit of entry k's predicate for the event in `row`, if the other conditions of the predicate hold."""
     event_type = entries[k, y.INDEX_TYPE]
     if event_type >= 0 and events.columns[y.COLUMN_TYPE, row] != event_type:
         return

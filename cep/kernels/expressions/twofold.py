@@ -34,7 +34,7 @@ def sum_rest(x: float, y: float) -> float:
 
 @inlined
 def product_rest(x: float, y: float) -> float:
-    """Return x · y − fl(x · y), exactly where no part of it is too small for a float."""
+    """Return the rounding error of a product, x · y − fl(x · y), exact unless a part of it is too small for a float."""
     product = x * y
     rest = 0.0
     if abs(product) < 1e290 and abs(x) < 1e290 and abs(y) < 1e290:

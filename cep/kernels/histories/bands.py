@@ -25,7 +25,7 @@ _COUNT, _BELOW, _SIZE = range(3)
 
 @bare
 def _enter(work: Int64, now: Int64, value: int) -> bool:
-    """Add the value at its position. Return False if its position is unknown."""
+    """Add a value to the band at its position in order. Return False if the position is unknown."""
     size, below = now[_SIZE], now[_BELOW]
     above = now[_COUNT] - below - size
     if size == 0 and below + above > 0:
@@ -44,7 +44,7 @@ def _enter(work: Int64, now: Int64, value: int) -> bool:
 
 @bare
 def _leave(work: Int64, now: Int64, value: int) -> bool:
-    """Remove a value of the window. Return False if its position is unknown."""
+    """Remove a value that leaves the window from the band. Return False if its position is unknown."""
     size = now[_SIZE]
     if size == 0:
         return False

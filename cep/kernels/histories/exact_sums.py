@@ -25,7 +25,7 @@ _LEVEL = 3.944304526105059e-31  # 2^-101
 
 @bare
 def accumulate(acc: Int64, bits: int, sign: int) -> None:
-    """Add `sign` (1 or -1) times the finite float64 with these bits."""
+    """Add a float64, given by its bits, to the exact sum, `sign` (1 or -1) times."""
     exponent = (bits >> int64(52)) & int64(0x7FF)
     mantissa = bits & int64(0xFFFFFFFFFFFFF)
     if exponent != 0:
@@ -78,7 +78,10 @@ def rounded(acc: Int64) -> float:
 
 @bare
 def _nearest(acc: Int64, top: int) -> float:
-    """Round the sum of chunks in [0, 2^32); `top` is the highest non-zero chunk."""
+    """Round an exact sum to the nearest float64. The sum is in chunks of 32 bits; `top` is the highest non-zero chunk.
+
+    Shapes and units: acc int64[*], each in [0, 2^32); chunk 0 counts units of 2^-1074.
+    """
     second = acc[top - 1] if top >= 1 else int64(0)
     third = acc[top - 2] if top >= 2 else int64(0)
     length = int64(0)  # length of the highest chunk, in bits

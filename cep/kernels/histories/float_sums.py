@@ -32,7 +32,10 @@ def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
 
 @bare
 def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words: Int64) -> bool:
-    """Set tally[first:end] to floats whose sum is the accumulator's. Return False if there are too few."""
+    """Write the exact sum in the accumulator to tally[first:end] as floats that add up to it.
+
+    Returns: False if these are too few floats.
+    """
     tally[first:end] = 0
     for i in range(first, end):
         word[0] = rounded(acc)

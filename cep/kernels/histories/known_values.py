@@ -19,7 +19,7 @@ from cep.kernels.jit import kernel
 
 @kernel
 def follow_values(rows: ValueRows, places: Places, most: int, never: int, memory: Memory, answers: RowAnswers) -> None:
-    """Follow the memory of each key through its rows. A value is remembered while fewer than `most` others came later.
+    """Follow from row to row which values each key remembers: those after which fewer than `most` other values came.
 
     The memory before the rows becomes the memory after them. By value: `last` is the place of its last event or -1.
     `since` is the time of its first remembered event, `lacks` the time until which earlier events may have been

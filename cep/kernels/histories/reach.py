@@ -148,7 +148,7 @@ def choose_classes(
 
 @bare
 def fill_classes(table: CodeTable, number: Int32, values: ValueBytes) -> None:
-    """Put the distinct classes of keys number int32[C] with these values into their table.
+    """Enter the distinct classes of keys number int32[C] with these values into their hash table.
 
     A class with key −1 or a null value is left out.
     """

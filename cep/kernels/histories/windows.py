@@ -129,9 +129,9 @@ def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> Non
 
 @kernel
 def least(values: Int64, lows: Int64, highs: Int64, out: Int64) -> None:
-    """Fill out int64[Q] with where in `values` int64[M] the least of each window is, -1 where it is empty.
+    """Find the position of the least value of each window: int64[Q] into `values` int64[M], -1 for an empty window.
 
-    A queue of the values that can still be the least, ascending.
+    A queue contains the values that can still become the least, ascending.
     """
     queue = np.empty(values.shape[0] + 1, np.int64)
     head = tail = 0

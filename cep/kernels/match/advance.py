@@ -36,7 +36,7 @@ _FEW_RUNS = 8  # up to this number, visiting each run is cheaper than finding th
 
 @bare
 def _tell_alike(rule: Rule, i: int, work: Work, count: int) -> None:
-    """Mark the time-out as reported in run i, and in runs that have bound the same events in another way."""
+    """Mark the time-out of run i as reported, also in runs that have bound the same events in another way."""
     runs = work.runs
     if runs[i, y.RUN_WAITS] != 0:
         runs[i, y.RUN_WAITS] |= _TIMED_OUT
@@ -55,7 +55,7 @@ def _tell_alike(rule: Rule, i: int, work: Work, count: int) -> None:
 def _fire(
     rule: Rule, events: Events, until: int, detected: int, events_seen: int, i: int, work: Work, counts: Counts
 ) -> Counts:
-    """Close the waits of run i that end by `until`; report the match of an absence, or the time-out.
+    """Close the waits of run i that end by `until`. Report a match for an absence, a time-out for another wait.
 
     The match or time-out happens at `detected` (ms, UTC); the key's stream has had `events_seen` events by then. With
     `skip … in order` the match is stored after row counts.runs instead.
@@ -225,7 +225,7 @@ def _bound_nodes(
 
 @bare
 def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, scratch: RuleScratch) -> Counts:
-    """Advance a key's runs over one event: expire, offer it, merge, apply the skip strategy, tidy up."""
+    """Advance a key's runs over one event: expire runs, offer the event, merge, skip, and drop closed runs."""
     time = events.columns[y.COLUMN_TIME, row]
     if rule.words[y.R_FIRES] != 0:
         counts = _expire(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
@@ -262,7 +262,7 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
 
 @inlined
 def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
-    """Write the key's `count` - 1 runs after row out_count; return the new count, or -1 if they do not fit.
+    """Write the key's runs after row out_count, `count` - 1 of them. Return the new count, or -1 if they do not fit.
 
     `events_seen` is the number of events that the key's stream has had in this batch. Ordinals become relative to the
     key's next event, and strict waits that have missed their event are closed.

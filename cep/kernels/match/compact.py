@@ -60,7 +60,7 @@ def compact(
 
 @bare
 def _compact_nodes(nodes: Int64, node_map: Int64, row_map: Int64) -> int:
-    """Move the remaining nodes together and renumber their references; return their number.
+    """Move the nodes that are still needed together, and renumber references to them. Return their number.
 
     Shapes: nodes int64[m, NODE_WIDTH]; node_map int64[m] becomes their new numbers; row_map int64[N].
     """

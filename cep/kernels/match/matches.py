@@ -17,7 +17,7 @@ from cep.kernels.siphash import begin, finish, take_word
 
 @bare
 def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int, kind: int, detected: int) -> None:
-    """Write match number `index` for the run: KIND_* `kind`, at the time `detected` (ms, UTC).
+    """Write a match of a run as number `index`, with the KIND_* `kind`, at the time `detected` (ms, UTC).
 
     `row` is the row of the last bound event, from which measures look back.
     """
@@ -44,7 +44,7 @@ def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int,
 
 @bare
 def note_evicted(rule: Rule, key: int, work: Work, counters_before: Int64, full: int, count: int) -> tuple[int, int]:
-    """Write a row behind `count` matches that notes how many runs of the key were evicted, if any were.
+    """Write a row after `count` matches that notes how many runs of the key were evicted, if any were.
 
     Shapes: counters_before int64[COUNTERS], as they were before the key. Returns: (`full`, or FULL_MATCHES if the row
     does not fit; the new count of matches).
@@ -77,7 +77,7 @@ def bound_count(nodes: Int64, node: int) -> int:
 
 @bare
 def _resume_row(rule: Rule, work: Work, match: int) -> int:
-    """Return the cut of the skip strategy: the match covers runs that started before this row."""
+    """Return the row from which runs may continue after a match. The skip strategy drops runs with earlier starts."""
     skip, node = rule.words[y.R_SKIP], work.matches[match, y.MATCH_NODE]
     if skip == y.SKIP_PAST_LAST:
         return work.nodes[node, y.NODE_ROW] + 1
@@ -97,7 +97,7 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
 
 @bare
 def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
-    """Rank a match that ends in this node among the matches of one start: more events come first.
+    """Compute the rank of a match among the matches of one start: more events come first.
 
     A match that does not bind the variable of `skip to` skips nothing. It precedes all other matches, because these
     would drop it.
@@ -133,9 +133,9 @@ def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bo
 
 @bare
 def _earlier_rows(image: Int64, nodes: Int64, x: int, z: int) -> bool:
-    """Return True if the path to node x has the earlier events, one by one; both paths are of equal length.
+    """Return True if the path to node x has earlier events than the other path, compared one by one.
 
-    If the events are the same, return True if x has the earlier variables.
+    Both paths are of equal length. If the events are the same, return True if x has the earlier variables.
     """
     states = image[y.HEADER_STATES]
     before, before_by_variable, same_rows = False, False, True

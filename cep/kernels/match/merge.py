@@ -43,7 +43,7 @@ def _alike(words: Int64, runs: Int64, a: int, b: int) -> bool:
 
 @bare
 def _slot(words: Int64, work: Work, i: int, size: int) -> int:
-    """Return the first slot for runs like run i in a table of `size` slots, a power of two.
+    """Return where the hash table search for runs like run i begins, in a table of `size` slots, a power of two.
 
     Registers may hold sums that a sender chooses, so the hash has a key (siphash.py).
     """

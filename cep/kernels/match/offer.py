@@ -34,7 +34,7 @@ def hold_back(runs: Int64, i: int, count: int) -> int:
 
 @inlined
 def _settle_child(rule: Rule, events: Events, row: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
-    """Keep the new run in row counts.runs if it has open waits, and report it if it is a match."""
+    """Finish the new run in row counts.runs: keep it if it has open waits, and report it if it is a match."""
     child = counts.runs
     accepted = accepts(rule.image, work.runs, child)
     runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
@@ -67,7 +67,7 @@ def _which_is_full(work: Work, counts: Counts) -> int:
 
 @bare
 def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
-    """Report the match of run i, whose absence is certain at the next event of its stream, in `row`."""
+    """Report a match of run i at the next event of its stream, in `row`, because its absence is certain then."""
     runs, matches = counts.runs, counts.matches
     if matches >= work.matches.shape[0]:
         return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
@@ -147,7 +147,7 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
 
 @inlined
 def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) -> int:
-    """Drop runs without waits, in order, and drop the oldest beyond the limit; return the number of rows left.
+    """Drop runs without open waits, and the oldest runs beyond the limit. Return the number of remaining rows.
 
     Shapes: words of the rule; runs int64[*, W], of which `count` rows are in use; heap int64[*] is scratch.
     """

@@ -51,7 +51,7 @@ class _PutOff(NamedTuple):
 
 @inlined
 def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
-    """Set the waits of the run in row i, which has just entered the state at offset `nfa_state`."""
+    """Set the open waits of the run in row i, which has just entered the NFA state at offset `nfa_state`."""
     waits = int64(0)
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
@@ -153,9 +153,7 @@ def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: b
 
 @inlined
 def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Counts) -> _Counts:
-    """Offer the event to the run in row i: the run advances in its row, or new runs are written from row counts.runs
-    on.
-    """
+    """Offer an event to the run in row i. The run advances in its row, or new runs are written from counts.runs on."""
     image = rule.image
     runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
     waits = work.runs[i, y.RUN_WAITS]
@@ -197,7 +195,7 @@ def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Co
 def _candidates(
     image: Int64, alike: int, events: Events, row: int, runs: Int64, counts: _Counts, picked: Int64, count: int
 ) -> int:
-    """Write the rows that the event may advance to picked[count:]; return the new count.
+    """Append the rows of the runs that the event may advance to `picked`. Return the new count.
 
     `alike` is a wait whose condition all runs share, or -1. The loop has no branch on a row's content, because the
     matching runs are unpredictable and a wrong branch prediction costs more than the comparison.
@@ -238,7 +236,7 @@ def _candidates(
 
 @inlined
 def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chosen: Int64, counts: _Counts) -> _Counts:
-    """Let the runs in the rows chosen int64[*] take the event, which satisfies them all; each has one wait."""
+    """Let all chosen runs, int64[*], take an event that satisfies them; each has one wait."""
     runs, dead, node_count, matches = counts.runs, counts.dead, counts.nodes, counts.matches
     stays = rule.image[alike + y.W_KIND] == y.WAIT_ANY
     time = events.columns[y.COLUMN_TIME, row]
@@ -265,7 +263,7 @@ def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chos
 
 @inlined
 def _drop_over(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Counts:
-    """Advance head past rows that are dead or expired at `time` (ms, UTC); move rows together if many are dead."""
+    """Move `head` past rows that are dead or expired at `time` (ms, UTC). Move rows together if many are dead."""
     head, end, dead = counts.head, counts.runs, counts.dead
     while head < end and (runs[head, y.RUN_WAITS] == 0 or runs[head, y.RUN_EXPIRY] <= time):
         if runs[head, y.RUN_WAITS] == 0:
@@ -283,7 +281,12 @@ def _drop_over(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Cou
 def _on_event(
     rule: Rule, alike: int, events: Events, row: int, starts: bool, work: Work, picked: Int64, counts: _Counts
 ) -> _Counts:
-    """Offer the event to the start run if it `starts`, and to the rows that it may advance; apply the skip strategy."""
+    """Process an event: offer it to the start run if it `starts`, and to the runs that it may advance; then skip.
+
+    Runs are in rows [counts.head, counts.runs). The skip strategy drops runs and matches that a match covers; the limit
+    on runs evicts the oldest. Returns the new counts; `full` names an array that is too small, and then the event must
+    be repeated.
+    """
     time = events.columns[y.COLUMN_TIME, row]
     counts = _drop_over(work.runs, counts, time, work.counters)
     before = counts.matches
@@ -323,8 +326,9 @@ def _on_event(
 
 @inlined
 def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_PutOff, int]:
-    """Find the key's shared events, and the first that the rule has not processed. Return them and the first row of a
-    run.
+    """Find the key's shared events, and the first of them that the rule has not processed.
+
+    Return them and the first run.
 
     Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
@@ -368,11 +372,10 @@ def _within_weight(starts: SharedStarts, late: int, end: int, limit: int, counte
 
 @bare
 def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
-    """Write a row in the start state: the rule has processed the key's shared events up to the one in row `last`.
+    """Write a note in the form of a run: the rule has processed the key's shared events up to the one in row `last`.
 
     The row is needed until `expiry` (ms, UTC), as long as the last of these events could be open; its node gets number
-    `node`.
-    Returns FULL_*.
+    `node`. Returns FULL_*.
     """
     if out_count >= output.runs.shape[0] or node >= work.nodes.shape[0]:
         return y.FULL_OUT if out_count >= output.runs.shape[0] else y.FULL_NODES

@@ -58,7 +58,7 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
 
 @bare
 def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64, weights: Int64) -> int:
-    """Mark the nodes on the paths to `node`; return the weight of the newly marked ones, -1 if the trail is too short.
+    """Mark the nodes on the paths to `node`. Return the weight of the newly marked nodes, -1 if the trail is too short.
 
     Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second path into a union.
     """

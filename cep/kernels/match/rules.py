@@ -34,7 +34,7 @@ def _number_stream(program: Program, stream: int, events: Events, stream_count: 
 def _next_rule(
     program: Program, events: Events, runs: AllRuns, work: Work, scratch: RuleScratch, output: RunOutput
 ) -> int:
-    """Move the cursor to the first rule that has work, and begin with it unless it has begun.
+    """Move the cursor to the first rule that has work, and start the rule unless it was started before.
 
     Returns: the number of events that it may react to, in scratch.queue; -1 if no rule has work.
     """

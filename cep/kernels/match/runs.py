@@ -29,9 +29,10 @@ def bit(bitmaps: UInt64, predicate: int, event_index: int) -> bool:
 
 @inlined
 def simple(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
-    """Return True if the wait's simple condition holds: a field of the event against a field of a bound event.
+    """Test a wait's simple condition: it compares a field of the event with a field of a bound event.
 
-    It is False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes: runs int64[*, W].
+    Returns: True if it holds; False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes:
+    runs int64[*, W].
     """
     bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
     column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
@@ -83,7 +84,7 @@ def suits(image: Int64, wait: int, events: Events, row: int, work: Work, run: in
 def gaps_allow(
     image: Int64, first: int, end: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64
 ) -> int:
-    """Return 1 if the event satisfies the bounds at image[first:end], 0 if it is too early, -1 if it is too late."""
+    """Check the event against the bounds image[first:end]: 1 if it is in time, 0 if too early, -1 if too late."""
     verdict = 1
     for b in range(first, end, y.BOUND_WIDTH):
         register = image[b + y.B_REGISTER]
@@ -101,7 +102,7 @@ def gaps_allow(
 
 @bare
 def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
-    """Return True if a guard closes the wait for the event.
+    """Return True if a guard closes the wait because of the event.
 
     `before` chooses the guards that apply before a take, otherwise the others. `waits` are the run's open waits. A
     guard that frees a greedy loop closes nothing: it sets its flag in the run.
@@ -183,7 +184,7 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
 
 @inlined
 def act(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run: int) -> None:
-    """Update the run's registers for the event that it has taken; `nfa_state` is the offset of its state row."""
+    """Update the registers of a run for the event that it has taken; `nfa_state` is the offset of its state row."""
     for k in range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH):
         kind = image[k + y.A_KIND]
         register = y.RUN_HEADER + image[k + y.A_REGISTER]
@@ -307,7 +308,7 @@ def open_waits(rule: Rule, nfa_state: int, columns: Int64, work: Work, run: int)
 
 @inlined
 def take(rule: Rule, wait: int, events: Events, row: int, work: Work, parent: int, child: int, node: int) -> None:
-    """Make row `child` the run that row `parent` becomes by taking the event; its node gets number `node`."""
+    """Create the run that results when the run in row `parent` takes the event, in row `child`; its node is `node`."""
     target = rule.image[wait + y.W_TARGET]
     nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
     runs, nodes = work.runs, work.nodes

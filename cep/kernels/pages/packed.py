@@ -53,7 +53,7 @@ def _unfolded(value: np.uint64) -> int:
 
 @bare
 def put_line(line: Int64, count: int, out: UInt8, position: int) -> int:
-    """Write a column, line[:count], into out uint8[bytes] from `position` on; return the end."""
+    """Write a column, line[:count], in packed form into out uint8[bytes] from `position` on. Return the end."""
     least = most = line[0] if count > 0 else int64(0)
     for i in range(1, count):
         least = min(least, line[i])
@@ -132,7 +132,10 @@ def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, coun
 
 @inlined
 def _run_column(column: int, first: int, count: int, order: PartOrder, rows: StateRows, line: Int64) -> None:
-    """Copy a column of a page's runs, then their rule and key, into line; pointers become places in the page."""
+    """Copy column number of a page's runs into line: a word of the run, its rule, or its key.
+
+    Pointers become places in the page.
+    """
     runs, run_order = rows.runs, order.runs
     width, register = runs.shape[1], column - y.RUN_HEADER
     if column == width:
@@ -319,7 +322,7 @@ def read_rows(
 def _point_on(
     p: int, bounds: Int64, row_registers: UInt8, raw: Int64, width: int, nodes: Int64, rule_ends: Int64
 ) -> bool:
-    """Turn the pointers of a page's runs and nodes into indexes among all rows; count the runs of each rule.
+    """Convert the pointers of a page's runs and nodes to indexes among all rows. Count the runs of each rule.
 
     Returns True if every run belongs to one of the rules.
     """

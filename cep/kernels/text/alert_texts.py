@@ -26,7 +26,7 @@ def _digits_count(number: int) -> int:
 
 @inlined
 def _write(texts: Texts, row: int, out: UInt8, position: int) -> int:
-    """Write a text with its length in bytes, `5:abcde` for `abcde`; return the end."""
+    """Write a text after its length in bytes, `5:abcde` for `abcde`. Return the end."""
     offsets, data = texts.offsets, texts.data
     start, length = offsets[row], offsets[row + 1] - offsets[row]
     position += _digits_count(length)

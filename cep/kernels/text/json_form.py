@@ -37,6 +37,7 @@ def _digits(number: int, count: int, out: UInt8, position: int) -> int:
 
 @inlined
 def _integer(number: int, out: UInt8, position: int) -> int:
+    """Write an integer in decimal digits. Return the end."""
     if number < 0:
         out[position] = _MINUS
         position += 1

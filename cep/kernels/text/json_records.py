@@ -119,7 +119,7 @@ def _float(mantissa: int, power: int, is_negative: bool) -> float:
 
 @inlined
 def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64) -> int:
-    """Read a number into `value`, a slot, in the form of its column; return the end, or -1."""
+    """Parse a number into `value`, a slot, in the form of its column. Return the end, or -1."""
     is_negative = data[position] == _MINUS
     end, mantissa, power, count, is_whole = _number(data, position)
     if end < 0 or kind == _UNKNOWN:
@@ -140,7 +140,7 @@ def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64
 def _take_value(
     data: UInt8, position: int, end: int, kind: int, scale: int, value: Int64, text_end: Int64, is_there: UInt8
 ) -> int:
-    """Read any value into `value`; for a text, its start and end. Return the end, or -1."""
+    """Parse any JSON value into `value`; for a text, its start and end. Return the end, or -1."""
     byte = data[position]
     if byte == _QUOTE and (kind == TEXT or kind == _UNKNOWN):
         closes = _text_end(data, position + 1, end)

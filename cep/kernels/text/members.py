@@ -48,6 +48,7 @@ def _is_before(data: UInt8, lo: int, hi: int, other: UInt8, other_lo: int, other
 
 @kernel
 def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
+    """Return True if the set contains the key data[lo:hi], whose hash is h: binary search in its bucket."""
     first, hashes, offsets = members.first, members.hashes, members.offsets
     if hashes.shape[0] == 0:
         return False
@@ -126,7 +127,7 @@ def numbers_within(layers: Layers, values: Int64, out: UInt8) -> None:
 
 @kernel
 def _octets(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
-    """Return True if data[lo:hi] is four octets, and write them to out[at …].
+    """Parse data[lo:hi] as an IPv4 address into out[at …]. Return False if it is not four octets.
 
     An octet has one to three digits, and no zero before others.
     """
@@ -149,7 +150,7 @@ def _octets(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
 
 @kernel
 def _hextet(data: UInt8, lo: int, hi: int) -> int:
-    """Return the value of one to four hexadecimal digits; -1 if there are none, -2 for anything else."""
+    """Parse one to four hexadecimal digits. Return their value; -1 if there are none, -2 for anything else."""
     if hi == lo:
         return -1
     if hi - lo > 4:
@@ -170,7 +171,7 @@ def _hextet(data: UInt8, lo: int, hi: int) -> int:
 
 @kernel
 def _parts(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
-    """Write the hextets between the colons to scratch[16 …], -1 for an empty one.
+    """Parse the hextets between the colons into scratch[16 …], -1 for an empty one.
 
     Return their number; 0 if one is invalid.
     """
@@ -194,7 +195,7 @@ def _parts(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
 
 @kernel
 def _words(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
-    """Return True if data[lo:hi] is an IPv6 address without a scope; its bytes then are scratch[0:16]."""
+    """Parse data[lo:hi] as an IPv6 address without a scope into scratch[0:16]. Return False if it is not one."""
     count = _parts(data, lo, hi, scratch)
     if count < 3:
         return False

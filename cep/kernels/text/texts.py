@@ -179,7 +179,7 @@ def number_rows(
 
 @bare
 def place_again(a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> None:
-    """Put the texts with numbers below `count` into an empty table."""
+    """Enter the texts with numbers below `count` into an empty hash table, after it has grown."""
     places, firsts = numbered.places, numbered.firsts
     first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for code in range(count):
