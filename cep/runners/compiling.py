@@ -33,6 +33,7 @@ class _Compiling(event.Listener):
         self._over = threading.Event()
 
     def on_start(self, _: event.Event) -> None:
+        """Note that a kernel begins to compile, and show a moving line on a terminal or one line elsewhere."""
         with self._lock:
             now = time.monotonic()
             if self._count == 0:

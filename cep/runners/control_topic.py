@@ -37,7 +37,7 @@ class Place:
 
 
 def made_topics(settings: Settings) -> StatusTopic | None:
-    """Make the missing control topic and status topic of a job; return the status topic, if the job has one.
+    """Create the missing control topic and status topic of a job. Return the status topic, if the job has one.
 
     The job and the publisher may therefore start in any order. Raises: UsageError, SinkError.
     """
@@ -119,7 +119,7 @@ def _status(topic: Topic, value: bytes) -> dict[str, Any]:
 
 
 def _values(topic: Topic) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """(partition, offset, key, value) of the present records, without tombstones."""
+    """Yield (partition, offset, key, value) of each record in the topic, without tombstones."""
     settings = KafkaSettings(topic.servers, topic.client_options)
     starts, ends = (offsets(settings, [topic.name]) for offsets in (earliest_offsets, latest_offsets))
     for partition, end in sorted(ends[topic.name].items()):

@@ -48,7 +48,7 @@ class FiredFiles:
         return self.memory
 
     def end(self, batch_id: int) -> None:
-        """Store the changes of the micro-batch. Raises: SinkError."""
+        """Write the changes of the micro-batch to the files. Raises: SinkError."""
         before = self.memory.changed()
         if not before and batch_id > self._batch_id:
             return  # most micro-batches
@@ -85,7 +85,7 @@ class FiredFiles:
         self._lines_bytes += len(line)
 
     def _read(self) -> LastAlerts:
-        """Read the memory. Raises: StateCorruptError."""
+        """Read the last alerts from the files. Raises: StateCorruptError."""
         whole, lines = self._directory / _WHOLE, self._directory / _LINES
         try:
             data = whole.read_bytes() if whole.exists() else b'{"batch_id": -1, "fired": []}'

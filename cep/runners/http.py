@@ -52,11 +52,10 @@ def served(
     address: tuple[str, int] | None, observed: Observed, answers: Answers | None = None, token: str | None = None,
     hosts: Collection[str] = (),
 ) -> Iterator[tuple[str, int] | None]:  # fmt: skip
-    """Answer requests for as long as the block runs. Yield the address, with the port that was chosen for 0.
+    """Answer HTTP requests while the block runs. Yield the address, with the port that was chosen for 0.
 
-    `hosts`: more names of this machine that the header Host may have.
-
-    Raises: UsageError if the address cannot be had.
+    `hosts`: more names of this machine that the header Host may have. Raises: UsageError if the address is not
+    available.
     """
     if address is None:
         yield None
@@ -110,7 +109,10 @@ class _Server(ThreadingWSGIServer):
         super().__init__(*args, **options)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Take a connection, in place of the oldest slow one above the bound; the base class closes a refused one."""
+        """Accept a connection; above the limit, close the oldest slow one.
+
+        The base class closes a refused connection.
+        """
         slow = None
         with self._lock:
             if len(self._reading) + len(self._answering) + len(self._probing) >= HTTP_CONNECTIONS_MAX:
@@ -177,6 +179,7 @@ def _server_class(host: str) -> type[_Server]:
 
 
 def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collection[str]) -> _App:
+    """Build the application that answers probes, metrics and questions. The header Host and a token protect it."""
     registry = CollectorRegistry()
     registry.register(observed)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -185,6 +188,7 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
     metrics: _App = make_wsgi_app(registry)
 
     def answer(environ: Mapping[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
         path = environ["PATH_INFO"]
         is_trusted = token is not None and _has_token(environ, token)
         if not is_trusted and not _names_us(environ.get("HTTP_HOST"), hosts):
@@ -208,7 +212,7 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
 
 
 def _names_us(header: str | None, hosts: Collection[str]) -> bool:
-    """Return True for the header Host of a request to us. A browser always sends one; old probes send none."""
+    """Return True if the header Host names this machine. A browser always sends the header; old probes send none."""
     if header is None:
         return True
     host = _HOST.fullmatch(header.strip())

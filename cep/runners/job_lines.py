@@ -46,7 +46,7 @@ def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> 
 
 
 def check_in_force(problems: Sequence[str], deployment: Deployment, settings: JobSettings) -> None:
-    """Check that no live rule is missing from the job. `tell_problems` has printed the reasons.
+    """Check that the job runs all live rules. `tell_problems` has printed the reasons.
 
     Raises: SetAsideError, unless the settings allow an incomplete start.
     """

@@ -63,11 +63,11 @@ _CHANGEABLE = ("event_types", "trust", "is_audited", "dedup_ms")
 
 
 def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
-    """Begin in a new folder, or go on in one of the same job.
+    """Create a checkpoint folder, or open the folder of the same job.
 
-    Returns: the rules that the job began with, and whether it goes on. Event types may change as long as stored events
-    keep their meaning (schema.misreadings).
-    Raises: UsageError if the folder belongs to a job that reads, routes or keeps its events differently.
+    Returns: the rules that the job began with, and whether it continues. Event types may change as long as stored
+    events keep their meaning (schema.misreadings). Raises: UsageError if the folder belongs to a job that reads, routes
+    or keeps its events differently.
     """
     description = _describe(job)
     if (directory / JOB_FILE).exists():
@@ -121,7 +121,7 @@ def _check_event_types(directory: Path, stored_job: dict[str, Any], job: Job) ->
 
 
 def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
-    """Refuse to ask for fewer signatures than before."""
+    """Refuse a job that needs fewer signatures than before. Raises: UsageError."""
     before, now = stored_job.get("trust"), None if job.trust is None else job.trust.to_json()
     if before is None and now is None:
         return
@@ -163,7 +163,7 @@ def _write_changes(directory: Path, stored_job: dict[str, Any], description: dic
 
 @contextmanager
 def lock_checkpoint(directory: Path) -> Iterator[None]:
-    """Keep others off a checkpoint directory for as long as the block runs; the lock goes with its process.
+    """Lock a checkpoint directory against other processes while the block runs. The lock ends with its process.
 
     Raises: UsageError if another process has it.
     """
@@ -235,7 +235,7 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_progress(directory: Path) -> tuple[int, Counter[str]]:
-    """(last micro-batch, totals up to its end) of a job; (-1, nothing) for one that has not begun.
+    """Return (last micro-batch, totals up to its end) of a job; (-1, {}) for a job that has not begun.
 
     Raises: StateCorruptError.
     """

@@ -84,7 +84,7 @@ class Log:
 
 @dataclass(eq=False)
 class Latency:
-    """A histogram of the latency of delivered alerts. A caller with several threads needs a lock.
+    """Counts the latencies of delivered alerts by bucket. A caller with several threads needs a lock.
 
     The latency of an alert runs from the event time at which its match became certain to the clock at its delivery. A
     job that catches up therefore has large ones. Counts start at zero with each process, as Prometheus expects.
@@ -198,9 +198,9 @@ class Observed(Collector):
                 del self.sending_since_s[name]
 
     def away(self, name: str, error: SinkAwayError | None) -> None:
-        """Note that the sink of this name is away, and that the job tries again; None: it has taken the alerts.
+        """Note that a sink is away and that the job tries again; None: the sink has accepted the alerts.
 
-        A job that tries again gets on, though it may have stopped to read.
+        A job that tries again is alive, although it may have stopped reading.
         """
         with self._lock:
             if error is None:
@@ -309,7 +309,7 @@ class Observed(Collector):
             return is_live, answer if self.failure is None else {**answer, "failure": self.failure}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job gets on, has its state, no sink is away, and it has once caught up with its topic.
+        """Return True if the job is alive, has its state, all sinks answer, and it has once caught up with its topic.
 
         A process that stands by reads no topic of events.
         """
@@ -334,7 +334,7 @@ class Observed(Collector):
         return is_healthy, {"healthy": is_healthy, **answer, **self.ready()[1], "parts": parts}
 
     def collect(self) -> Iterator[Metric]:
-        """Return all of it as metric families, for prometheus_client."""
+        """Return all figures as metric families, for prometheus_client."""
         with self._lock:
             totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
             batch_id, watermark_ms, lags, troubles = self.batch_id, self.watermark_ms, self.lags, dict(self._troubles)
@@ -385,7 +385,7 @@ def _sinks(addresses: Mapping[str, str], away: Mapping[str, str]) -> Metric:
 
 
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
-    """Every total as a counter; totals that differ only in the brackets form one family."""
+    """Yield every total as a counter; totals that differ only in the brackets form one family."""
     families: dict[str, CounterMetricFamily] = {}
     from_zero = dict.fromkeys([*FROM_ZERO, *(f"poison[{code}]" for code in POISON_CODES)], 0)
     for full_name, count in sorted({**from_zero, **totals}.items()):

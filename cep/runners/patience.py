@@ -43,9 +43,9 @@ class Patience:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep_trying(self, name: str, write: Callable[[], None]) -> None:
-        """Write to the sink of this name until it is done.
+        """Repeat a write to a sink until it succeeds.
 
-        Raises: SinkError for a fault that waiting does not mend; SinkAwayError when the job is to stop.
+        Raises: SinkError for a fault that time does not repair; SinkAwayError when the job must stop.
         """
         is_away, pause_s = False, self.pause_s
         while True:
@@ -105,6 +105,7 @@ class Newest:
             return not self._is_working
 
     def _work(self) -> None:
+        """Send the newest text, and again if it has changed in the meantime."""
         sent = [b""]
 
         def write() -> None:
@@ -127,9 +128,9 @@ class Newest:
 
 
 def ask_in_time(ask: Callable[[], T], wait_ms_max: int = KAFKA_WAIT_MS_MAX) -> T:
-    """Ask brokers at a start until they answer: while they start again they refuse at once.
+    """Repeat a request to brokers at a start until they answer: while they restart, they refuse at once.
 
-    Raises: SinkAwayError once the time of a start is over; what `ask` raises otherwise.
+    Raises: SinkAwayError once the time of a start is over; other errors of `ask`.
     """
     end_s = time.monotonic() + wait_ms_max / 1_000
     while True:

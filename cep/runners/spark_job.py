@@ -260,7 +260,7 @@ def _tell_restart(log: Log, error: CepError, pause_s: float) -> None:
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of rules that a job has taken, and those that the log has already. None: the job has not begun."""
+    """The changes of rules that a job has applied, and those that are logged already. None: the job has not begun."""
 
     log: Log
     taken: dict[str, Any] | None = None

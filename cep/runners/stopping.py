@@ -103,6 +103,7 @@ class Stopping:
                 threading.Thread(target=self._end_in_time, name="cep-stop-in-time", daemon=True).start()
 
     def _end_in_time(self) -> None:
+        """End the process if it has not stopped within the time limit."""
         if self._ended.wait(STOP_MS_MAX / 1_000):
             return
         with self._end_lock:

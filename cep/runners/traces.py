@@ -79,7 +79,7 @@ class Traces(Closing):
         self._writing_ns: int | None = None
 
     def micro_batch(self, batch_id: int, phases_ms: Mapping[str, float], counters: Mapping[str, int]) -> None:
-        """Make the spans of a micro-batch that has just ended; its phases ran one after the other."""
+        """Create the spans of a micro-batch that has just ended; its phases ran one after the other."""
         ended_ns = time.time_ns()
         began_ns = ended_ns - sum(int(ms * _NS_PER_MS) for ms in phases_ms.values())
         alerts = sum(count for name, count in counters.items() if name.startswith("alerts["))

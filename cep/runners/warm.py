@@ -98,7 +98,7 @@ _PREFIX = "seq x -> y -> z within 1 min where x: e kind == a  y: e kind == b  z:
 
 
 class Warming:
-    """The kernels on their way into the cache, in a process of their own."""
+    """A process that compiles the kernels into the cache."""
 
     def __init__(self) -> None:
         words = [sys.executable, "-P", "-m", "cep.runners.warm"]
@@ -152,6 +152,7 @@ def _part(job: Job) -> None:
 
 
 def _job() -> tuple[Job, Sequence[Program]]:
+    """Build a job whose rules use every kernel."""
     records = [_rule(number, text) for number, text in enumerate(_PATTERNS)]
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
@@ -175,7 +176,7 @@ def _rule(number: int, text: str) -> UpsertRecord:
 
 
 def _events(job: Job, step: int) -> EventBatch:
-    """Make a few events, in bytes, decoded, routed, packed and unpacked."""
+    """Create a few events and pass them through all forms: bytes, decoded, routed, packed and unpacked."""
     values = [
         orjson.dumps(
             {
@@ -202,7 +203,7 @@ def _real(step: int, n: int) -> float:
 
 
 def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
-    """Cut by keys, write, read and join, as with a page."""
+    """Cut a state by keys, write its parts, read and join them, as with a page."""
     halves = partition_keys(keyed_state, key_slots(keyed_state.keys, 1, 2, 0), 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
     keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))

@@ -34,10 +34,12 @@ _FIRST_S = 0.5  # between two looks until the job has caught up: so soon is the 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The surroundings of a job. `topic` is any that it reads or writes, `events` the one with its events.
+    """The services and places around a job that are checked.
 
-    `first_positions` returns where the job begins to read `events`, by partition, for as long as it has not said so.
-    `registry` are the settings of the client of the registry of schemas, if the job has one.
+    `topic` is any topic of the job, `events` the one with events.
+
+    `first_positions` returns where the job begins to read `events`, by partition, until the job has reported its
+    positions. `registry` are the settings of the client of the registry of schemas, if the job has one.
     """
 
     kafka: KafkaSettings | None = None
@@ -93,6 +95,7 @@ class Watch:
             self._observed.note(part, trouble, detail)
 
     def _look_at_brokers(self) -> None:
+        """Check that the brokers answer, and note since when they have not."""
         kafka, topic = self._watched.kafka, self._watched.topic
         if kafka is None or topic is None:
             return
@@ -106,6 +109,7 @@ class Watch:
             self._note(BROKERS, None)
 
     def _look_at_registry(self) -> None:
+        """Check that the schema registry answers, and note since when it has not."""
         registry = self._watched.registry
         if not registry:
             return
@@ -119,7 +123,7 @@ class Watch:
         self._note(REGISTRY, f"no answer since {self._registry_since}", detail)
 
     def _look_at_events(self) -> None:
-        """Measure the lag, and see that something is read where something waits."""
+        """Measure the lag, and check that the job reads if records wait."""
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
         if kafka is None or topic is None or self._silent_since:
             return

@@ -65,7 +65,7 @@ _MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
 
 class Carrier(Protocol):
-    """The link that brings entries into a topic, in the transactions of a sink."""
+    """A sink in whose transactions the changelog's entries are written to their topic."""
 
     def open(self) -> None:
         """End a transaction that an earlier process left open. Raises: SinkError."""
@@ -119,7 +119,9 @@ class Changelog:
         return self._followed.offset is not None
 
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
-        """Fill the empty store, and the folder of lists. Return the time of the last commit, ms UTC, or None.
+        """Fill the empty store and the folder of lists from the topic.
+
+        Return the time of the last commit, ms UTC, or None.
 
         A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not a
         changelog, or belongs to another job; SourceError, SinkError, StateError.
@@ -195,6 +197,7 @@ class Changelog:
         return offset_range.end
 
     def _count_of(self, marked: bytes) -> int:
+        """Return the number of parts that an entry in parts has. Raises: StateCorruptError, StateFormatError."""
         if len(marked) != _MARKED.size:
             raise StateCorruptError(f"topic {self.topic} has an entry in parts that does not say how many")
         _, format_, count = _MARKED.unpack(marked)
@@ -210,7 +213,7 @@ class Changelog:
         return int(count)
 
     def _join(self, store: DurableStore, counts: dict[bytes, int]) -> None:
-        """Put entries in the place of their parts; `counts`: how many each has."""
+        """Replace the parts of large entries by the whole entries. `counts` has the number of parts of each."""
         for key, count in counts.items():
             parts = store.multi_get([_part_key(key, part) for part in range(count)])
             whole = [part for part in parts if part is not None]
@@ -379,6 +382,7 @@ def _list_key(name: str, part: int) -> bytes:
 
 
 def _write_part(folder: Path, key: bytes, value: bytes | None) -> None:
+    """Write one part of a list's file, or remove the file if the value is None."""
     parts = split_key(key)
     try:
         name, (part,) = parts.name.decode(), _LENGTH.unpack(parts.item)
@@ -418,7 +422,7 @@ def client_of(settings: Settings) -> dict[str, str]:
 
 
 def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Changelog | None:
-    """Open the changelog and make its topic if it is not there; each process of a job has one of its own.
+    """Open the changelog of a process, and create its topic if it is missing.
 
     Raises: UsageError if no sink can carry it; SinkError.
     """
@@ -440,7 +444,7 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
 
 
 class _Progress:
-    """A report, every few seconds and at the end, of how far the topic was read."""
+    """Reports, every few seconds and at the end, how far the topic has been read."""
 
     def __init__(self, topic: str, log: Log) -> None:
         self._topic, self._log = topic, log

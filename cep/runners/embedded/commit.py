@@ -197,6 +197,7 @@ class Commits:
     # ------------------------------------------------------------------------------------------------------- start
 
     def _open(self, folder: Path, on_checkpoint: Callable[[int], None]) -> None:
+        """Open the store (step R1), and find out whether the sinks may have got alerts that it does not know."""
         settings = self._settings
         self._on_step("R1")
         (folder / DELIVERED).unlink(missing_ok=True)
@@ -215,7 +216,7 @@ class Commits:
         )
 
     def resume(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
-        """R1 for the engine, R2 to R4; nothing of it for a job that begins.
+        """Resume from the last commit: engine (R1), sinks and sources (R2 to R4). Do nothing for a new job.
 
         Raises: UsageError if the store is of other key groups; StateError, SinkError, SourceError.
         """
@@ -403,6 +404,7 @@ class Commits:
         lane.begin(number, commits[-1] if commits else number, deliver, changed)
 
     def _write_outgoing(self, batch: WriteBatch, number: int) -> None:
+        """Add the alerts and dead letters of a commit to its write batch, and remove those that all sinks have."""
         for delivered in self._forgettable:
             Outgoing.forget(batch, delivered)
         self._forgettable = []
@@ -460,9 +462,9 @@ class Commits:
             self._copied_s = time.monotonic()
 
     def finish(self, *, wait: bool) -> None:
-        """5, if the delivery is over or may be waited for, and the same for 3 and for a checkpoint.
+        """Finish deliveries (step 5) and checkpoints that are over, or wait for them if that is allowed.
 
-        Raises: SinkError, StoreError, StateCorruptError; the job goes on from its last commit when started again.
+        Raises: SinkError, StoreError, StateCorruptError; the job continues from its last commit when it starts again.
         """
         copying = self._copying
         if self.queues is not None:
@@ -483,7 +485,7 @@ class Commits:
             raise away
 
     def _settle(self, lane: Lane) -> None:
-        """5, for one sink. Raises: SinkError, StoreError."""
+        """Finish the delivery to one sink (step 5). Raises: SinkError, StoreError."""
         delivery, settled = lane.settle()
         self._on_step("5")
         for commit, _, _ in settled:
@@ -514,6 +516,7 @@ class Commits:
         return [*futures_of(self.lanes), *queued, *([] if self._copying is None else [self._copying])]
 
     def _copied(self, copying: Future[Published]) -> None:
+        """Note the result of a checkpoint: its number, or the error."""
         try:
             self.last = copying.result()
         except StoreError as error:
@@ -543,7 +546,7 @@ class Commits:
         self._settled = None if self.last is None else self.last.number
 
     def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
-        """Commit everything, and deliver as much as the sinks take within `wait_s`; for a job that is asked to stop.
+        """Commit everything, and deliver as much as the sinks accept within `wait_s`, because the job must stop.
 
         The next start delivers the rest under the same numbers. Returns: whether everything was delivered and is in a
         checkpoint. Raises: SinkError for another reason than a sink that is away; StoreError.
@@ -568,9 +571,10 @@ class Commits:
         self, engine: Engine, sources: Sources, outlets: Outlets, deadline_s: float | None,
         look: Callable[[], None] = lambda: None,
     ) -> bool:  # fmt: skip
-        """Commit everything, and deliver it to each sink as fast as that takes it; without a deadline all of it.
+        """Commit everything, and deliver it to each sink as fast as the sink accepts it, until the deadline.
 
-        Returns: whether all sinks have all. Raises: SinkError; StoreError; without a deadline also SinkAwayError.
+        Returns: whether all sinks have all alerts. Raises: SinkError; StoreError; without a deadline also
+        SinkAwayError.
         """
         is_committed = False
         while True:

@@ -52,10 +52,11 @@ class LanePosition:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A commit. `base` is added to `number` for sinks; `lineage` names the store from its creation on.
+    """The entry of a commit: its number, and the positions of sources and sinks.
 
-    `lanes`: the position of each sink by its name (lanes.py). A head of an earlier build has one position for all,
-    under an empty name. `batch_id`: of the next micro-batch. `topic_ids`: the ids of the topics in `positions`.
+    `base` is added to `number` for sinks; `lineage` names the store from its creation on. `lanes`: the position of each
+    sink by its name (lanes.py). A head of an earlier build has one position for all, under an empty name. `batch_id`:
+    of the next micro-batch. `topic_ids`: the ids of the topics in `positions`.
     """
 
     number: int
@@ -69,6 +70,7 @@ class Head:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, batch: WriteBatch) -> None:
+        """Add the head to a write batch."""
         body = {
             "format": FORMAT,
             "number": self.number,
@@ -114,7 +116,7 @@ def parse_head(data: bytes) -> Head:
 
 @dataclass(slots=True)
 class PendingOutput:
-    """The undelivered alerts and dead letters since the last commit began."""
+    """The alerts and dead letters since the last commit, which are not delivered yet."""
 
     alerts: list[pa.Table] = field(default_factory=list)
     dead_letters: list[bytes] = field(default_factory=list)
@@ -135,7 +137,7 @@ class PendingOutput:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """The alerts, in their order, and the dead letters of a commit."""
+    """The alerts, in order, and the dead letters of one commit."""
 
     alerts: pa.Table
     dead_letters: tuple[bytes, ...]
@@ -197,6 +199,7 @@ def store_of_payload(data: bytes) -> str:
 
 
 def _json(data: bytes) -> dict[str, Any]:
+    """Parse an entry of a commit and check its format. Raises: StateCorruptError, StateFormatError."""
     try:
         document: dict[str, Any] = orjson.loads(data)
         format_ = document["format"]

@@ -99,7 +99,7 @@ class Engine:
         self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers,
         lists: ListStore | None = None,
     ) -> None:  # fmt: skip
-        """Begin without keyed state. `lists` has the entries of lists; None keeps them in memory."""
+        """Start without keyed state. `lists` has the entries of lists; None keeps them in memory."""
         end = job.groups_count if workers.end_group is None else workers.end_group
         assert 0 <= workers.first_group < end <= job.groups_count, "key groups of this process"
         self.job = job
@@ -145,10 +145,10 @@ class Engine:
         self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: Mapping[str, Sequence[Any]],
         now_ms: int = NO_CLOCK, *, is_end: bool = False,
     ) -> Stepped:  # fmt: skip
-        """Do one micro-batch (step/step.py). `times`: how far each partition has been read (PartitionTime).
-        `now_ms` is the clock. `is_end`: the job ends here, and waits for no partition.
+        """Process one micro-batch (step/step.py). `times`: how far each partition has been read (PartitionTime).
 
-        Raises: StateError, StoreError; the engine is then of no use, and the job goes on from its checkpoint.
+        `now_ms` is the clock. `is_end`: the job ends here, and waits for no partition. Raises: StateError, StoreError;
+        the engine is then unusable, and the job continues from its checkpoint.
         """
         # 1 validate
         valid = [validate_events(self.job, decoded, now_ms) for decoded in parts]
@@ -195,7 +195,7 @@ class Engine:
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
         """Find the pages in which a key may have runs, and the programs in force by level.
 
-        To be asked between micro-batches.
+        Call it between micro-batches.
         """
         keys = pa.array([key], TEXT)
         group = int(key_groups(keys, self.job.groups_count)[0])
@@ -220,7 +220,7 @@ class Engine:
     # --------------------------------------------------------------------------------------------- save, restore
 
     def begin(self, warm: WarmStart) -> Counter[str]:
-        """Begin with the state that a replay has ended in; returns how many runs it has, in all and by rule.
+        """Start with the state at the end of a replay. Return the number of its runs, in all and by rule.
 
         Raises: UsageError if it does not fit; StateError.
         """
@@ -285,6 +285,7 @@ class Engine:
         self._save_rest(batch)
 
     def _save_rest(self, batch: WriteBatch) -> None:
+        """Add the state that is not in pages to a write batch: shapes, times, rules and sent alerts."""
         self._shapes.save(batch)
         head = {
             "watermark_ms": self._progress.watermark_ms,
@@ -302,7 +303,7 @@ class Engine:
         self._memory.save(batch)
 
     def restore(self) -> None:
-        """Restore the state of the store. Raises: StateError."""
+        """Restore the engine's state from the store. Raises: StateError."""
         stored_values = {name: self.store.get(_engine_key(name)) or b"" for name in (b"times", b"rulebook")}
         try:
             head = orjson.loads(stored_values[b"times"])
@@ -322,6 +323,7 @@ class Engine:
             share.restore(self.store)
 
     def _take_progress(self, saved_progress: Mapping[str, Any]) -> None:
+        """Restore the progress from saved values. Raises: StateCorruptError."""
         try:
             self._progress = Progress(
                 restore_rulebook(self._rules, saved_progress["rulebook"].encode()),
@@ -361,10 +363,10 @@ class Engine:
     def take_over(
         self, saved_progress: Mapping[str, Any], entries: Callable[[int], Iterable[tuple[bytes, bytes]]]
     ) -> int:
-        """Begin with the state of a savepoint: the values of `shared_progress`, and the entries of each key group.
+        """Start with the state of a savepoint: the values of `shared_progress`, and the entries of each key group.
 
-        Pages go to the store at once, the rest with the next `save_whole`. Returns: the number of entries.
-        Raises: StateError.
+        Pages go to the store at once, the rest with the next `save_whole`. Returns: the number of entries. Raises:
+        StateError.
         """
         self._take_progress(saved_progress)
         self._memory.put(fired_from_json(saved_progress["held_memory"]))

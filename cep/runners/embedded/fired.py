@@ -25,7 +25,7 @@ _DIGEST_BYTES = 16
 
 
 class StoredLastAlerts(LastAlerts):
-    """A memory that is in the store as of the last `save`."""
+    """The last alerts of a job, stored with each `save`."""
 
     def save(self, batch: WriteBatch) -> None:
         """Add the changes since the last call."""

@@ -44,7 +44,10 @@ class Lease(Closing):
     """The right to work on a job, for one process of several. A thread of its own keeps it."""
 
     def __init__(self, settings: KafkaSettings, topic: str, on_taken: Callable[[], None] = lambda: None) -> None:
-        """Ask for the lease. `on_taken` is called, from the lease's thread, once another process had it after this."""
+        """Request the lease.
+
+        `on_taken` is called, from the lease's thread, when another process gets it after this one.
+        """
         self._topic = topic
         self._on_taken = on_taken
         self._place = TopicPartition(topic, 0)
@@ -71,7 +74,7 @@ class Lease(Closing):
     # -------------------------------------------------------------------------------------------------- for the job
 
     def is_here(self) -> bool:
-        """Return True while no other process can have the lease; False while that is not sure.
+        """Return True while no other process can have the lease; False while that is uncertain.
 
         Raises: SinkError once another process has had it after this one, or if the brokers refuse.
         """
@@ -109,6 +112,7 @@ class Lease(Closing):
                 self._ended.wait(_POLL_S)
 
     def _turn(self) -> None:
+        """Poll the group once: request the lease, confirm it, or note that it is lost or refused."""
         message = self._consumer.poll(_POLL_S)  # runs the callbacks below; the partition is paused and gives no records
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:

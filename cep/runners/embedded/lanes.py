@@ -113,7 +113,7 @@ class Lane:
         self.delivery = Delivery(number, last, self._thread.submit(deliver), changed)
 
     def settle(self) -> tuple[Delivery, list[Waiting]]:
-        """Note that the delivery is over. Returns: the delivery and its commits. Raises: the error that ended it."""
+        """Note that the delivery is over. Return it with its commits. Raises: the error that ended it."""
         assert self.delivery is not None, "there is one"
         self.has_failed = True
         self.places = self.delivery.done.result()
@@ -148,7 +148,7 @@ class Lane:
 def lanes_of(
     outlets: Sequence[Outlet], stored: Mapping[str, LanePosition], newest: int, *, has_changelog: bool
 ) -> tuple[list[tuple[Lane, LanePosition]], set[str]]:
-    """Return a lane with its stored position for each sink, and the names of stored sinks that are gone.
+    """Create a lane for each sink, with its stored position. Return them, and the names of stored sinks that are gone.
 
     A sink that the job did not have before takes over the alerts that wait for the sinks that are gone.
     """

@@ -65,9 +65,10 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store, its last commit (None: the job begins), the restored checkpoint, and the skipped ones.
+    """The result of opening a store: the store, its last commit (None: a new job), and the restored checkpoint.
 
-    `replayed_ms`: the time of the changelog's last commit in the store (ms UTC).
+    `refused` are the checkpoints that could not be used. `replayed_ms`: the time of the changelog's last commit in the
+    store (ms UTC).
     """
 
     target: Target
@@ -95,7 +96,7 @@ def mark_damaged(folder: Path) -> None:
 
 
 def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
-    """Open the store of the last commit, or of the changelog, or of the newest whole checkpoint, or an empty one.
+    """Open the store of the job: at its last commit, from the changelog, from a checkpoint, or empty.
 
     Raises: StateCorruptError if the store is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
@@ -155,10 +156,7 @@ def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Pat
 def _local(
     settings: StoreSettings, target: Target, working: Path
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
-    """Open the local store if the job goes on with it.
-
-    Say why not if it is damaged. Raises: StoreError, StateFormatError.
-    """
+    """Open the local store, or return None and a reason if it is damaged. Raises: StoreError, StateFormatError."""
     if settings.backend == "memory" or not (working / PART).exists():
         return None, ()
     if (working / _DAMAGED).exists():
@@ -183,7 +181,7 @@ def _local(
 
 
 def _is_of_before(opened: tuple[DurableStore, Head], changelog: Changelog) -> bool:
-    """Return True if another process has taken over the job since, and left its commits in the changelog alone.
+    """Return True if another process has taken over the job in the meantime, and only its commits are in the changelog.
 
     Its store has a lineage of its own. A store that began from the changelog and has delivered nothing counts as one,
     too: the topic lacks nothing that was shown. Raises: SourceError, SinkError, StateError; the store is closed then.

@@ -42,7 +42,7 @@ def _is_letter(line: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """One sink, its name, and its part of a commit: the lines that `belongs` selects, or the alerts without it."""
+    """A sink with its name, and the part of a commit that it gets: the lines that `belongs` selects, or the alerts."""
 
     name: str
     sink: AlertSink | DeadLetterSink
@@ -99,9 +99,9 @@ class Outlets:
         return [*outlets, *(Outlet(name, sink) for name, sink in zip(names, self.sinks, strict=True))]
 
     def send(self, outlet: Outlet, content: Content, number: int) -> None:
-        """Write to a sink until it has the content, with leave to do so, which another process may have taken over.
+        """Write to a sink until it has the content, while this process may still send for the job.
 
-        Raises: SinkError; SinkAwayError once the job is to stop.
+        Raises: SinkError; SinkAwayError when the job must stop.
         """
 
         def with_leave() -> None:

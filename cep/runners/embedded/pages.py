@@ -44,7 +44,7 @@ _FEW_SLOTS = 64
 
 
 class Shapes:
-    """The shapes of a store's pages, by their numbers. Shared by all threads: a shape never changes."""
+    """The page shapes of a store, by number. All threads share them, because a shape never changes."""
 
     def __init__(self, store: KeyedStore) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class Shapes:
         return shape
 
     def learn(self, keyed_state: KeyedState) -> Shape:
-        """Return the shape of a state, which the next `save` makes known to the store if it is new."""
+        """Return the shape of a state. A new shape is stored with the next `save`."""
         learnt = self._learnt
         if learnt is not None and learnt.describes(keyed_state):
             return learnt
@@ -135,7 +135,7 @@ class Pages:
     def due(self, watermark_ms: int) -> Int64:
         """Return the slots whose deadline the watermark has reached, ascending.
 
-        Cost: the slots of the ranges that had a page due at the last look.
+        Cost: O(slots of the ranges that had a page with a reached deadline at the last look).
         """
         watermark_ms = min(watermark_ms, NEVER - 1)
         (stretches,) = (self._earliest_ms <= watermark_ms).nonzero()
@@ -148,7 +148,7 @@ class Pages:
         return due_slots
 
     def read(self, slots: Int64) -> list[bytes]:
-        """Return the existing pages of these slots. Raises: StateError."""
+        """Read the pages of these slots that exist. Raises: StateError."""
         slots = slots[self.deadlines[slots] != NEVER]
         pages: list[bytes] = self._encoded[slots].tolist()
         (at,) = (self._sizes[slots] == 0).nonzero()
@@ -164,7 +164,7 @@ class Pages:
         return pages
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
-        """Replace these pages. A page whose deadline is NEVER is removed."""
+        """Replace pages in memory. A page whose deadline is NEVER is removed."""
         filled = deadlines != NEVER
         if np.count_nonzero(filled) < len(filled):
             self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
@@ -189,7 +189,7 @@ class Pages:
     # ----------------------------------------------------------------------------------------------- save, restore
 
     def save(self, batch: WriteBatch) -> Int64:
-        """Add every page that has changed since the last time; returns their slots."""
+        """Add every page that has changed since the last save to a write batch. Return their slots."""
         changed = np.fromiter(self._changed, np.int64, len(self._changed))
         changed.sort()
         self._changed, self.changed_bytes = set(), 0
@@ -363,9 +363,9 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
-    """Mark the registers that hold rows, for the rules as the pages number them: uint8[rules, registers].
+    """Mark the registers of runs that hold rows of events: uint8[rules, registers], rules as the pages number them.
 
-    A rule that is not in the program any more has no marks: its runs are dropped before they are read.
+    A rule that is no longer in the program has no marks: its runs are dropped before they are read.
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers

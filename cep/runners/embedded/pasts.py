@@ -45,7 +45,7 @@ class Pasts:
     """
 
     def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:
-        """Half of `bytes_max` is for heads, half for segments."""
+        """Create caches of at most `bytes_max` bytes: half for heads, half for segments."""
         self._store = store
         self._names = names
         self._bytes_max = None if bytes_max is None else bytes_max // 2
@@ -173,7 +173,7 @@ class Pasts:
 def pasts_of_group(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, whole: bool
 ) -> Iterator[StoredPast]:
-    """Read the pages of histories of a key group at all levels, with their segments if they are asked for whole."""
+    """Read the pages of histories of a key group at all levels, if wanted with their segments."""
     domain_of = {domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for raw, data in store.scan(prefix_range(key_group, b"", SEGMENTS)) if whole else ():

@@ -86,10 +86,10 @@ class _Span:
 def read_and_replay(
     job: Job, rulebook: Rulebook, events: Records | Path, workers: int, console: Console, ending: Ending | None = None
 ) -> Replayed:
-    """Match the events on `workers` threads, and show how far it is on `console`. With an `ending` the keyed
-    state is put there, and no window closes that is open then.
+    """Match the events of files on `workers` threads, and show the progress on `console`.
 
-    Raises: UsageError for numbers that make no sense, SourceError for a path without events.
+    With an `ending` the keyed state is put there, and windows that are open then do not close. Raises: UsageError for
+    invalid numbers, SourceError for a path without events.
     """
     job = job_until(job, ending)
     records = Records.of(events)
@@ -197,7 +197,7 @@ def _put_states(
 def _in_order(
     pool: ThreadPoolExecutor, works: Iterator[tuple[T, Callable[[], R]]], ahead: int
 ) -> Iterator[tuple[T, R]]:
-    """Do the works in the pool, at most `ahead` of them at a time; results come in the order of the works."""
+    """Run jobs in the pool, at most `ahead` of them at a time. Yield the results in the order of the jobs."""
     running: deque[tuple[T, Future[R]]] = deque()
     try:
         for tag, work in works:
@@ -217,7 +217,7 @@ def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
     show: Callable[[str, int, int | None], None], span: _Span, *, is_last: bool, keeps_made: bool,
 ) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
-    """Match every share with the rules of one level. The events are released after the last level.
+    """Match every share of keys with the rules of one level. The events are released after the last level.
 
     Yields: the number of the share's key domain, its matches, and the keyed state at the end.
     """
@@ -244,7 +244,7 @@ def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tup
 
 
 def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded, shares_at: tuple[int, int]) -> _Split:
-    """Divide the events of a piece by key domain and share of keys, with the columns that the domain's rules read.
+    """Divide the events of a piece by key domain and share of keys. Retain the columns that the domain's rules read.
 
     `shares_at`: the number of shares, and the clock.
     """
@@ -285,7 +285,7 @@ def _shared_out(
 
 
 def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
-    """Leave the first event of each id in every share, count the others, and return the letters of reused ids."""
+    """Remove repeated events from every share, and count them. Return the dead letters of reused ids."""
 
     def work(share: tuple[int, int]) -> tuple[Counter[str], list[bytes]]:
         output = MatchOutput()

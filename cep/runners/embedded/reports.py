@@ -40,7 +40,7 @@ _SETTLE_S = 0.2
 
 @dataclass(slots=True)
 class ProgressLines:
-    """One line for the first micro-batch with records, then at most one every `every_ms`, if records were read.
+    """Prints progress: a line for the first micro-batch with records, then at most one every `every_ms`.
 
     `before` has the totals at the start of the job, and later the totals of the last line.
     """
@@ -77,9 +77,10 @@ class ProgressLines:
 
 @dataclass(slots=True)
 class KeyAnswers:
-    """Answers `/key?key=c17`: every open run of the key, as in `cep job state --key`; nothing without a runner.
+    """Answers the request `/key?key=c17` with every open run of the key, as `cep job state --key` does.
 
-    `runs_of_key` returns the runs of a key in some pages, for the programs of each level.
+    Without a runner, there is no answer. `runs_of_key` returns the runs of a key in some pages, for the programs of
+    each level.
     """
 
     runs_of_key: Callable[[Iterable[Any], str, Sequence[Any]], Iterable[Any]]
@@ -138,6 +139,7 @@ class JobReports:
             self._observed.begin()
 
     def _look(self) -> None:
+        """Report between micro-batches: rules, figures, progress lines and totals."""
         self._tell_rules()
         now_s = time.monotonic()
         self._count()
@@ -171,6 +173,7 @@ class JobReports:
                 write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.undelivered_count)
 
     def _measure(self) -> None:
+        """Measure the job's state, memory and backlog for the metrics."""
         commits, sizes = self._commits, self._commits.store.sizes()
         # Deliveries and failed checkpoints are counted between micro-batches, too.
         self._observed.finished(commits.batch_id - 1, commits.totals)

@@ -103,7 +103,10 @@ class Runner:
         self, engine: Engine, sources: Sources, outlets: Outlets, commits: Commits, pace: Pace,
         listener: Listener = _DEAF, clock: Callable[[], int] = clock_ms,
     ) -> None:  # fmt: skip
-        """`clock` is called for each micro-batch."""
+        """Prepare the loop.
+
+        `listener` is called after each micro-batch or without one, `clock` for each micro-batch.
+        """
         self._engine = engine
         self._sources = sources
         self._outlets = outlets
@@ -127,13 +130,11 @@ class Runner:
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
     def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
-        """Work until `stop` is set or the source ends; then commit the rest.
+        """Process micro-batches until `stop` is set or the source ends; then commit the rest.
 
-        Once `stop` is set, sinks have a moment for the alerts that wait; the next start sends the others.
-
-        `until_end`: also end after reading everything that exists.
-
-        Raises: SourceError, SinkError, StateError: the job continues from its last commit when started again.
+        Once `stop` is set, sinks get a moment for the alerts that wait; the next start sends the others. `until_end`:
+        also end after reading everything that exists. Raises: SourceError, SinkError, StateError: the job continues
+        from its last commit when started again.
         """
         try:
             self._run(stop, until_end)
@@ -142,6 +143,7 @@ class Runner:
             raise
 
     def _run(self, stop: threading.Event, until_end: bool) -> None:
+        """Start, work and finish. Errors of an unavailable sink or source are ignored if the job must stop anyway."""
         has_started, self._stop = False, stop
         try:
             self.start()
@@ -161,6 +163,7 @@ class Runner:
             self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
+        """Do micro-batches until the job must stop or has read everything."""
         is_end = False
         while not (stop.is_set() or is_end):
             if not self._outlets.may_send():
@@ -183,7 +186,7 @@ class Runner:
         return asked.result(_ANSWER_S)
 
     def start(self) -> None:
-        """Go on from the last commit, and take up the control records that are there."""
+        """Resume from the last commit, and apply the control records that exist."""
         self._commits.resume(self._engine, self._sources, self._outlets)
         if gaps := self._sources.gaps():
             accepted = self._engine.accept_gaps(gaps, self._clock())
@@ -200,7 +203,7 @@ class Runner:
         self._idle()  # observers of the job learn where it begins to read
 
     def cycle(self, wait_s: float, stop: threading.Event = _NEVER) -> bool:
-        """Do one micro-batch if there is anything to do, and the due part of commits; return True if there was work."""
+        """Do one micro-batch if there is input, and finish or begin commits. Return True if there was work."""
         pace, sources = self._pace, self._sources
         while self._waits_for_sinks:
             self._commits.wait_for_delivery(_WAIT_S)
@@ -240,7 +243,7 @@ class Runner:
         return is_full or commits.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
-        """Notice finished deliveries, and commit if that is due, which the caller may know."""
+        """Finish completed deliveries, and commit if it is time. A caller may pass whether it is."""
         commits = self._commits
         commits.finish(wait=False)
         if commits.queues is not None and commits.queues.tasks:
@@ -281,6 +284,7 @@ class Runner:
         return tuple(values)
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:
+        """Decode the records of a micro-batch, match them, and note the duration of each phase."""
         decoding_s = time.monotonic()
         schema, sources = self._engine.job.schema, self._sources
         decoded = self._answer(lambda: decode_chunks(schema, chunks, sources.decode, sources.mapping))
@@ -314,10 +318,10 @@ class Runner:
         self._commits.batch_id += 1
 
     def _answer(self, ask: Callable[[], T]) -> T:
-        """Ask brokers or a registry for something that a micro-batch needs, until there is an answer.
+        """Repeat a request to brokers or a registry until it is answered, because the micro-batch needs the answer.
 
-        Meanwhile the records of the micro-batch count as unread, and earlier alerts are committed and delivered.
-        Raises: SourceAwayError once the job is to stop.
+        In the meantime the records of the micro-batch count as unread, and earlier alerts are committed and delivered.
+        Raises: SourceAwayError when the job must stop.
         """
         while True:
             try:

@@ -91,7 +91,7 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
 
 
 def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payload:
-    """Bring the entries of all key groups from one store to the other; return the payload that goes with them."""
+    """Copy the entries of all key groups from checkpoints into one store. Return the payload that belongs to them."""
     head = read_head(store)
     assert head is not None, "a checkpoint follows a commit"
     engine = _engine(folder, store, head.groups)
@@ -126,11 +126,10 @@ def load(
     target: Target, checkpoint: Path, groups: range | None = None, backend: str = "rocksdb",
     change: Callable[[Payload], Payload] = lambda payload: payload,
 ) -> Saved:  # fmt: skip
-    """Make a checkpoint folder from some key groups of a savepoint, all of them if `groups` is None.
+    """Create a job's checkpoint folder from some key groups of a savepoint, from all if `groups` is None.
 
-    `change` is applied to its payload.
-
-    Raises: UsageError if the folder has contents or the savepoint lacks key groups; StateError, StoreError.
+    `change` is applied to the payload. Raises: UsageError if the folder has contents or the savepoint lacks key groups;
+    StateError, StoreError.
     """
     if checkpoint.exists() and any(checkpoint.iterdir()):
         raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
@@ -147,6 +146,7 @@ def _load(
     target: Target, checkpoint: Path, groups: range | None, settings: StoreSettings,
     change: Callable[[Payload], Payload], scratch: Path,
 ) -> Saved:  # fmt: skip
+    """Load key groups into a new store, and publish it as the first checkpoint of the folder."""
     savepoint = open_savepoint(target, scratch / "payload")
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:

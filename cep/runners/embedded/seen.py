@@ -132,7 +132,7 @@ class SeenOfLevel:
                 del self._secrets[at]
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add the changes since the last commit. Return their bytes."""
+        """Add the changes since the last commit to a write batch. Return their size in bytes."""
         bytes_count = 0
         for (number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
             first = table.saved_count
@@ -172,7 +172,7 @@ class SeenOfLevel:
         self._changed.add((number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
-        """Restore the entries of these key groups from the store. Raises: StateFormatError."""
+        """Restore the seen ids of these key groups from the store. Raises: StateFormatError."""
         numbers = {name: number for number, name in enumerate(self._names)}
         earlier = [(group, name) for group in groups for name in EARLIER_SEEN]
         for group, name in [*earlier, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:

@@ -48,7 +48,7 @@ class Sent:
             self.is_new = False
 
     def recall(self, lanes: Sequence[Lane], after: dict[str, int], created_ms: int) -> int:
-        """Ask the sinks, as RecallingSink.recall, for what they got after a number each; return the highest number.
+        """Ask each sink for the alerts that it got after a number (RecallingSink.recall). Return the highest number.
 
         Raises: SinkError.
         """

@@ -146,7 +146,7 @@ class Share:
         }
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add the changes since the last commit. Return their bytes, without those of pages.
+        """Add the changes since the last commit to a write batch. Return their size in bytes, without pages.
 
         `item` names the commit and the share, in the order of the commits.
         """
@@ -165,7 +165,7 @@ class Share:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add changed pages, and the rest of the state by key group. Entries of earlier commits become useless."""
+        """Add changed pages, and all other state by key group. The entries of earlier commits become unnecessary."""
         self.close_pages()
         self._save_pasts(batch)
         for pages in self.stored_pages:
@@ -188,7 +188,7 @@ class Share:
         self._saved_over[:] = self._over
 
     def restore(self, store: KeyedStore) -> None:
-        """Restore the entries of these key groups from the store; pages stay in the store until they are needed."""
+        """Restore the state of these key groups from the store. Pages stay in the store until they are needed."""
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", PAST_DEADLINES, self._deadlines_name))
             if data is not None:
@@ -213,7 +213,7 @@ class Share:
     # ------------------------------------------------------------------------------- for savepoints, by key group
 
     def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> GroupState:
-        """Return a key group in the form that both runners' savepoints have: in as many pages as the job says."""
+        """Return the state of a key group in the form that savepoints have, with as many pages as the job says."""
         job, group_state = self._job, GroupState()
         for number, domain in enumerate(job.domains):
             if domain not in programs:
@@ -237,7 +237,7 @@ class Share:
         return group_state
 
     def _add_pasts(self, group: int, group_state: GroupState) -> None:
-        """Histories have that form in the store already; nothing of them has changed since the last commit."""
+        """Copy the histories of a key group unchanged: the store has them in the form of a savepoint already."""
         for number, name in enumerate(self._names):
             for key, data in self._store.scan(prefix_range(group, b"", PAST, name)):
                 (page,) = PAGE.unpack(split_key(key).item)
@@ -250,7 +250,7 @@ class Share:
                     group_state.over[number << PAGE_BITS | page] = ms
 
     def take_over(self, group: int, group_state: GroupState, programs: Mapping[KeyDomain, Program]) -> None:
-        """Begin with a key group as a savepoint has it. Raises: StateError."""
+        """Start with a key group of a savepoint. Raises: StateError."""
         for number, domain in enumerate(self._job.domains):
             domain_pages = [data for page, data in sorted(group_state.pages.items()) if page >> PAGE_BITS == number]
             if domain_pages and domain in programs:
@@ -277,7 +277,10 @@ class Share:
 
 
 class SharePasts:
-    """The histories of a share (DomainPasts). `over` int64[slots]: when all of them end; NEVER without histories."""
+    """The histories of a share, as the job asks for them (DomainPasts).
+
+    `over`: int64[slots], when all histories of a slot end, ms; NEVER without histories.
+    """
 
     def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
         self._job = job

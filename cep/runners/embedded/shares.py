@@ -44,6 +44,7 @@ class Shares:
     def __init__(
         self, rules: JobRules, groups: range, store: DurableStore, shapes: Shapes, cache: Cache, count: int
     ) -> None:
+        """Divide the key groups of this process among `count` threads."""
         self.rules = rules
         self.programs = Programs()
         self.levels = range(rules.job.levels_count)
@@ -86,7 +87,7 @@ class Shares:
             self._pool.shutdown()
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
-        """Divide the events of a level among the shares, or match all shares as one if there are few events."""
+        """Divide the events of a level among the threads, or match them in one thread if there are few."""
         whole = {number: concat_batches(batches) for number, batches in events.items()}
         shares, joined = self.by_level[level], self._joined[level]
         is_small = sum(map(len, whole.values())) < EVENTS_ALONE
@@ -105,7 +106,7 @@ class Shares:
         return np.where(is_ours, np.searchsorted(self._bounds[1:], groups, side="right"), -1)
 
     def _divide(self, events: Mapping[int, EventBatch]) -> list[dict[int, list[EventBatch]]]:
-        """Return the events of each share; events of other processes' key groups are left out."""
+        """Return the events of each share. Events of other processes' key groups are left out."""
         count = len(self.by_level[0])
         divided: list[dict[int, list[EventBatch]]] = [{} for _ in range(count)]
         for number, batch in events.items():
@@ -121,7 +122,7 @@ class Shares:
 
 
 class JoinedShares:
-    """Shares of one level whose key groups follow each other, matched as one."""
+    """Several shares of one level with consecutive key groups, matched as if they were one."""
 
     def __init__(self, job: Job, shares: Sequence[Share]) -> None:
         self._job = job
@@ -164,7 +165,10 @@ class _Undivided:
 
 
 class _JoinedPasts:
-    """The histories of several shares as one, as DomainPasts: their slots come one share after the other."""
+    """The histories of several shares as if they were one (DomainPasts).
+
+    Their slots follow each other, share by share.
+    """
 
     def __init__(self, parts: Sequence[SharePasts]) -> None:
         self._parts = parts

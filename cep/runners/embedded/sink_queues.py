@@ -56,7 +56,10 @@ class SinkQueues:
         self._lines = [_Line(outlet, ThreadPoolExecutor(1, f"delivery to {outlet.name}")) for outlet in outlets.all]
 
     def send(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
-        """Send a micro-batch to all sinks at the same time, and give each its turn. Raises: SinkError."""
+        """Queue a micro-batch for all sinks at the same time, and wait for each as long as its turn lasts.
+
+        Raises: SinkError.
+        """
         for line in self._lines:
             content = line.outlet.content(alerts, lines)
             if len(content):

@@ -38,7 +38,7 @@ def turn_of(
     settings: Settings, store: StoreSettings, changelog: Changelog | None, observed: Observed, log: Log,
     stop: threading.Event,
 ) -> Iterator[Callable[[], bool]]:  # fmt: skip
-    """Wait until this process is to work on the job, or `stop` is set; give the lease back at the end.
+    """Wait until this process may work on the job, or `stop` is set. Return the lease at the end.
 
     Yields: a function that says whether it may send, and raises SinkError once another process has taken over. Without
     `--standby` that is always. Raises: UsageError without a changelog; as `stand_by`.
@@ -106,7 +106,7 @@ def stand_by(
     settings: StoreSettings, folder: Path, changelog: Changelog, has_lease: Callable[[], bool], stop: threading.Event,
     followed: Callable[[int], None] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Follow the changelog until this process has the lease, or `stop` is set.
+    """Follow the changelog until this process gets the lease, or `stop` is set.
 
     `followed` is called with the offset up to which the store is complete. Raises: UsageError if another process has
     the folder, or if the topic is not a changelog of this job; SinkError if the lease is refused; StateError.

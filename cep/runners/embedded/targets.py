@@ -28,7 +28,10 @@ def is_embedded(folder: Path) -> bool:
 
 
 def remembered_target(folder: Path, target_text: str | None) -> Target:
-    """Return the target of a job that starts; None asks for the one inside the folder. Raises: StoreError."""
+    """Return the target that a starting job uses: the named one, or the one inside its folder for None.
+
+    Raises: StoreError.
+    """
     if target_text is not None and ":" not in target_text:
         target_text = str(Path(target_text).resolve())
     target = default_target(folder) if target_text is None else Target(target_text)

@@ -35,7 +35,7 @@ COMMIT_BYTES = 8  # of an item: the number of the commit, before the number of t
 
 @dataclass(slots=True)
 class _Run:
-    """Events in order of time, and in order of arrival for one time; released events are removed from the front."""
+    """Waiting events in order of time, then of arrival. Released events are removed from the front."""
 
     events: EventBatch
     gone: int = 0
@@ -102,7 +102,7 @@ class WaitingOfShare:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add all waiting events, by key group; the entries of earlier commits are not needed any more."""
+        """Add all waiting events by key group to a write batch. The entries of earlier commits become unnecessary."""
         for number, name in enumerate(self._names):
             before, now = self._stored_groups.get(number, set()), set()
             for group, events in self.by_group(number):

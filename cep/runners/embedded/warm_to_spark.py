@@ -30,7 +30,7 @@ from cep.step.rule_status import rule_status
 
 
 def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
-    """Put it into a checkpoint directory that no job has begun in. `rulebook` has the rules of the warm start.
+    """Write the state of a warm start into a new checkpoint directory. `rulebook` has the rules of the warm start.
 
     Raises: UsageError if it does not fit the job; StateError, SinkError.
     """

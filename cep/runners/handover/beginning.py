@@ -109,7 +109,7 @@ def lane_name(partition: str) -> str:
 
 
 def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[int, Entries]]) -> int:
-    """Write it into a checkpoint directory that no job has used yet; return the number of entries.
+    """Write the state that a job begins with into a new checkpoint directory. Return the number of entries.
 
     Raises: StoreError, OSError.
     """
@@ -132,7 +132,7 @@ def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[
 
 
 def read_beginning(checkpoint: Path) -> Beginning | None:
-    """Read the beginning of a checkpoint directory's job; None if it begins with nothing.
+    """Read the state that the job of a checkpoint directory began with; None if it began without one.
 
     Raises: StateCorruptError, StateFormatError.
     """
@@ -158,7 +158,7 @@ def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, g
 
 
 def _checked(begins: Beginning) -> Beginning:
-    """Return it if its fields have the types that `write_beginning` wrote. Raises: ValueError."""
+    """Check that all fields have the types that `write_beginning` writes. Raises: ValueError."""
     numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms, begins.gap_ms)
     is_written = (
         isinstance(begins.rulebook, str)

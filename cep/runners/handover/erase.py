@@ -74,11 +74,10 @@ def erase_savepoint(
     source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = (),
     digests: Sequence[str] = (),
 ) -> Erased:  # fmt: skip
-    """Write a savepoint again without these keys. `keys` are the keys of each domain in the form of `route`.
+    """Copy a savepoint without the data of some keys. `keys` are the keys of each domain in the form of `route`.
 
     work: a new local folder. audit_lines: the lines of the job's audit that lose their texts. digests: the keyed
-    digests of the keys, for the audit (rulebook/erasure.py).
-    Raises: StateError, StoreError.
+    digests of the keys, for the audit (rulebook/erasure_request.py). Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
     payload = payload_in(savepoint)
@@ -116,7 +115,7 @@ def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
 def _with_rules(
     payload: Payload, job: Job, keys: KeysOf, erased: Erased, noted: tuple[Collection[int], Sequence[str]]
 ) -> Payload:
-    """Take the keys out of the rulebook, and add the erasure to the audit of a job that writes one.
+    """Remove the keys from the rulebook, and add the erasure to the audit of a job that writes one.
 
     `noted` has the lines that lose their texts, and the digests of the keys. The line does not say which keys.
     """
@@ -187,7 +186,7 @@ class _Erasing:
     erased: Erased = field(default_factory=Erased)
 
     def entries(self, group: int, savepoint: Savepoint, work: Path) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a key group that stay."""
+        """Yield the entries of a key group that remain."""
         stored = list(entries_of_group(savepoint, group, work))
         for level, programs in enumerate(self.programs):
             group_state = state_of(self.job, level, stored)
@@ -207,6 +206,7 @@ class _Erasing:
             self.erased.removed[f"{kind} by {','.join(self.job.domains[number])}"] += count
 
     def _page(self, group_state: GroupState, page: int, programs: Mapping[KeyDomain, Program]) -> None:
+        """Remove the runs of erased keys from a page of a key group, and the page if it becomes empty."""
         number = page >> PAGE_BITS
         whole = decode_page(group_state.pages[page])
         gone = self._is_gone(number, whole.keys)
@@ -226,6 +226,7 @@ class _Erasing:
         group_state.deadlines[page] = rest.expiry_min
 
     def _past(self, group_state: GroupState, page: int) -> None:
+        """Remove the histories of erased keys from a page of a key group, and the page if it becomes empty."""
         number = page >> PAGE_BITS
 
         def load(stored: StoredSegment) -> Block:

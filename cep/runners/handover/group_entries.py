@@ -77,7 +77,7 @@ def page_store_keys(slots: Int64, pages_count: int, prefixes: UInt8) -> list[byt
 
 
 def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a key group's state, in no order."""
+    """Yield the store entries of a key group's state, in any order."""
     names = [domain_name(domain, level) for domain in job.domains]
     for page, data in group_state.pages.items():
         yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
@@ -98,7 +98,10 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
 
 
 def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
-    """Read a key group's state at a level; entries of other levels are passed over. Raises: StateFormatError."""
+    """Build a key group's state at one level from its store entries; entries of other levels are skipped.
+
+    Raises: StateFormatError.
+    """
     numbers = {domain_name(domain, level): number for number, domain in enumerate(job.domains)}
     group_state = GroupState()
     for raw, data in entries:

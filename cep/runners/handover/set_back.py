@@ -29,7 +29,7 @@ def read_payload(target: Target) -> Payload:
 
 
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
-    """Set the watermark of a job back to `to_ms`.
+    """Set the watermark of a job back to `to_ms`, so that earlier events are matched again.
 
     Events before the clock `now_ms` may have been set aside as late, so the job has certainly seen all events only from
     then on. Raises: UsageError if the watermark is not later than `to_ms`.

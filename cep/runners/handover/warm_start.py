@@ -76,7 +76,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """A whole warm start."""
+    """A complete warm start: the state at the end of a replay, for a live job to begin with."""
 
     target: Target
     about: About
@@ -137,7 +137,7 @@ def put_state(folder: Path, level: int, number: int, group: int, keyed_state: Ke
 
 
 def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
-    """Write the manifest, which makes the warm start whole. Raises: StoreError."""
+    """Write the manifest, which completes the warm start. Raises: StoreError."""
     fields = {
         "format": FORMAT,
         "job": about.job.to_json(),
@@ -197,6 +197,7 @@ def open_warm_start(place: str) -> WarmStart:
 
 
 def _about(data: bytes, place: str) -> About:
+    """Parse the description of a warm start. Raises: StateCorruptError, StateFormatError."""
     try:
         fields = orjson.loads(data)
         if fields["format"] != FORMAT:
@@ -233,7 +234,7 @@ def check_fits(about: About, job: Job) -> None:
 def laid_out(
     warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program], group: int | None = None
 ) -> Iterator[tuple[int, KeyedState]]:
-    """Yield (number of the job's key domain, its keyed state at a level) for the domains that have any.
+    """Yield (number of the job's key domain, keyed state at a level) for the domains that have state.
 
     `group` is one of the replay's key groups; None takes all.
     """

@@ -67,7 +67,7 @@ class Part:
 
 
 class GroupParts:
-    """The parts of a key group. To be made in a processor's `init`."""
+    """All parts of a key group's state. Create it in a processor's `init`."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         entries = handle.getMapState(VARIABLE, _KEY, _VALUE)
@@ -87,7 +87,7 @@ class Stage(Protocol):
 
 
 class MatchProcessor(StatefulProcessor):
-    """transformWithState's processor. `stage` makes a task's stage from its state, and can be pickled."""
+    """The processor for transformWithState. `stage` makes a task's stage from its state, and can be pickled."""
 
     def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
         self._pickled = pickle.dumps(stage)  # to read it is to load its modules
@@ -107,12 +107,12 @@ class MatchProcessor(StatefulProcessor):
 
 
 def prepare_query(query: Path) -> None:
-    """Refuse a query's keyed state with other variables, which Spark would drop; follow a folder that has moved.
+    """Check the folder of a query before Spark starts it, and repair paths after a move.
 
-    Spark writes down the whole paths of its schema files. In a checkpoint directory that was moved, or restored
-    elsewhere, it would look for them in the old place. A disk that was full during the first plan leaves a part of it,
-    with which Spark refuses to start: that part is removed.
-    Raises: UsageError, StateCorruptError.
+    Keyed state with other variables is refused, because Spark would drop it. Spark writes down the whole paths of its
+    schema files. In a checkpoint directory that was moved, or restored elsewhere, it would look for them in the old
+    place. A disk that was full during the first plan leaves a part of it, with which Spark refuses to start: that part
+    is removed. Raises: UsageError, StateCorruptError.
     """
     plans = [path for path in (query / "offsets").glob("*") if path.is_file()]
     if not any(path.name.isdigit() for path in plans):

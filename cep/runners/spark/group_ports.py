@@ -116,7 +116,7 @@ class GroupProgress:
 
 
 class CachedPages:
-    """The last bytes of pages by their place, up to a number of bytes in all."""
+    """A cache of the bytes of pages by their place, limited in bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -292,7 +292,7 @@ class DomainPages(SinglePages):
 
 
 class _Pasts:
-    """The histories of a key group (DomainPasts). `over`: by page id when all of its histories is over."""
+    """The histories of a key group in Spark's state (DomainPasts). `over`: by page id, when its histories expire."""
 
     def __init__(
         self, number: int, over: dict[int, int], pages: PastPages, slots: Callable[[pa.Array], NDArray[np.int64]]
@@ -319,7 +319,7 @@ class _Pasts:
 
 
 class _WaitingEvents:
-    """The waiting events of one key group (ports.WaitingEvents)."""
+    """The waiting events of one key group in Spark's state (ports.WaitingEvents)."""
 
     def __init__(self, job: Job, progress: GroupProgress, part: Part) -> None:
         self._schema = job.schema
@@ -328,7 +328,10 @@ class _WaitingEvents:
         self._before_ms = progress.waiting_ms
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """See WaitingEvents.release. Cost: a key domain is read only if it has new events or if any event is due."""
+        """Return the events whose time has come (WaitingEvents.release).
+
+        Cost: a key domain is read only if it has new events or if the time of an event has come.
+        """
         is_due = self._before_ms is not None and self._before_ms < due_ms
         if is_due and number == 0:
             self._progress.waiting_ms = None  # every domain is checked now, and reports its remaining events
@@ -350,7 +353,10 @@ class _WaitingEvents:
 
 
 class _SeenIds:
-    """The seen ids of a key group (duplicates.SeenIds). `buckets`: the buckets of each domain in `part`."""
+    """The seen ids of a key group in Spark's state (duplicates.SeenIds).
+
+    `buckets`: the buckets of each domain in `part`.
+    """
 
     def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets

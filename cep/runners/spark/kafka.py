@@ -122,7 +122,7 @@ _RECORDS_PER_TASK = 5_000
 
 
 class KafkaDataSource(DataSource):
-    """The data source that Spark makes from the options of one read."""
+    """Spark's data source for Kafka topics, created from the options of one read."""
 
     @classmethod
     def name(cls) -> str:
@@ -139,7 +139,7 @@ class KafkaDataSource(DataSource):
 
 
 class KafkaEventsSource(KafkaDataSource):
-    """The same topics as the packed rows of a job."""
+    """Spark's data source for Kafka topics whose records are already packed for a job."""
 
     @classmethod
     def name(cls) -> str:
@@ -160,7 +160,7 @@ class KafkaEventsSource(KafkaDataSource):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one read, checked. `job` has the form of `Job.to_json`: planning needs two of its numbers."""
+    """The checked options of one read. `job` has the form of `Job.to_json`: planning needs two of its numbers."""
 
     settings: KafkaSettings
     topics: tuple[str, ...]
@@ -270,6 +270,7 @@ class KafkaReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
+        """Plan the tasks of a batch read: ranges of offsets. Raises: SourceError if an ending offset does not exist."""
         options = self._options
         start, end = options.starting("earliest", "earliest"), options.ending()
         latest = latest_offsets(options.settings, options.topics)
@@ -311,6 +312,7 @@ class KafkaStreamReader(AdmittedReader):
         self._target = latest_offsets(self._options.settings, self._options.topics)
 
     def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions."""
         options, position = self._options, Position.from_json(start)
         for topic in position.offsets:
             if topic not in options.topics:
@@ -344,7 +346,7 @@ class KafkaStreamReader(AdmittedReader):
         return reached(position, end, latest, ids, self._look(position, end)).to_json()
 
     def _look(self, start: Position, end: Offsets) -> Look | None:
-        """Return the clock of the next micro-batch; the last one's clock without records and without due events."""
+        """Return the clock of the next micro-batch, or the last one's clock if it has neither records nor deadlines."""
         job, now_ms = self._options.job, _clock_ms()
         if job is None:
             return None
@@ -393,9 +395,9 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Deal the ranges to tasks; where the number of tasks is bounded, to no more than have work for their start.
+    """Divide ranges among tasks. If the number of tasks is limited, use no more than have enough work for their start.
 
-    A micro-batch without ranges has one task if its clock tells something.
+    A micro-batch without ranges has one task if its clock matters.
     """
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
     times = NOTHING_READ if end.look is None else _times(start, end, end.look)
@@ -410,9 +412,9 @@ def _plan(options: Options, start: Position, end: Position, records_per_task: in
 
 
 def _times(start: Position, end: Position, look: Look) -> TimesRead:
-    """Return the partitions of a micro-batch that are behind or new, before its first event is decoded.
+    """Return the times of partitions that are behind or new, before the first event of a micro-batch is decoded.
 
-    A partition that is behind holds the watermark even if no record of it has been read, and so does a new one for a
+    A partition that is behind delays the watermark even if no record of it has been read, and so does a new one for a
     while.
     """
     partitions: dict[str, PartitionTime] = {}

@@ -25,7 +25,7 @@ def read_events(
     settings: KafkaSettings, form: RecordFormat, job_json: Mapping[str, Any], ranges: Sequence[OffsetRange],
     times: TimesRead,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """Read the ranges and pack their records, a limited number at once.
+    """Read ranges of offsets and pack their records for the shuffle, a limited number at a time.
 
     `job_json`: see Job.to_json. `times` are the event times of the micro-batch before its first record. Raises:
     UsageError, SourceError.

@@ -150,7 +150,7 @@ def keep_serving(
     start: Callable[[], StreamingQuery], output: LiveOutput, stop: threading.Event, observed: Observed,
     restarts: Callable[[CepError, float], None],
 ) -> None:  # fmt: skip
-    """Serve the query that `start` returns, and start it again after a pause each time that brokers do not answer.
+    """Run the query that `start` returns, and start it again after a pause each time that brokers do not answer.
 
     A query that has not run yet in this process is not started again: the start of a job ends with the reason.
     `restarts` is called with the error and the seconds until the next start. Raises: as `serve` and `start`.
@@ -224,11 +224,10 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 
 
 def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
-    """Let the source begin at the positions of the state that the job begins with.
+    """Set the start of a source to the positions of the state that the job begins with.
 
-    `ends`: it ends with the records that are there now.
-
-    Raises: UsageError for another source; SourceError if the topic was created again.
+    `ends`: it ends with the records that are there now. Raises: UsageError for another source; SourceError if the topic
+    was created again.
     """
     if isinstance(source, TopicSource):
         source = replace(source, ends=ends)
@@ -247,7 +246,7 @@ def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -
 def _packed_stream(
     spark: SparkSession, source: Source, settings: LiveSettings, tasks: int, paused_file: Path
 ) -> DataFrame:
-    """Return the events, packed. The events of a topic are packed by the task that reads them."""
+    """Return the stream of packed events. For a topic, the task that reads the records packs them."""
     job = settings.job
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
@@ -282,7 +281,7 @@ def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
 
 
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
-    """Bring the control records of a micro-batch into the job's folder, and their place to every key group."""
+    """Save the control records of a micro-batch in the job's folder, and send only their place to every key group."""
     if isinstance(source, TopicSource):
         records = control_records(
             _topic_stream(spark, source, 1, FORMAT)
@@ -304,6 +303,7 @@ def _read_control_file(path: bytes) -> bytes:
 
 
 def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: str) -> DataStreamReader:
+    """Return the stream of a topic's records, with the options of Spark's source for it."""
     reader = (
         spark.readStream.format(form)
         .option("bootstrap.servers", source.servers)

@@ -150,8 +150,9 @@ class LiveOutput:
         self._stopping.set()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Take a micro-batch of foreachBatch. Raises: SinkError, which ends the query before the micro-batch counts as
-        done.
+        """Deliver a micro-batch of foreachBatch.
+
+        Raises: SinkError, which ends the query before the micro-batch is done.
         """
         if self._stopping.is_set():
             # Only planned so far. Its end is not recorded, so it is the first one after the next start.
@@ -283,11 +284,11 @@ class LiveOutput:
         }
 
     def drain(self, look: Callable[[], None]) -> None:
-        """Wait until every sink has all alerts, and the status topic the rules. A job that is to stop waits a moment.
+        """Wait until every sink has all alerts, and the status topic the rules.
 
-        Raises: SinkError.
+        A job that must stop waits only a moment.
 
-        `look` is called now and then.
+        `look` is called repeatedly in the meantime. Raises: SinkError.
         """
         deadline_s: float | None = None
         while any(queue.sizes for queue in self._queues) or not (self._status is None or self._status.settle(0.0)):
@@ -321,9 +322,11 @@ class RetainedRulebooks:
         self._first = first
 
     def changed(self, digest: str, batch_id: int) -> int:
-        """Note that a micro-batch has ended with this rulebook; return how many files were removed.
+        """Note that a micro-batch has ended with this rulebook, and remove old ones.
 
-        The same again changes nothing. Raises: SinkError.
+        Return the number of removed files.
+
+        A repeated call changes nothing. Raises: SinkError.
         """
         ledger: dict[str, Any] = {"since": batch_id, "swept": batch_id}
         if self._path.exists():

@@ -46,10 +46,10 @@ public class PlainLocalFiles extends LocalFileSystem {
 
 
 def set_permissions_in_java(spark: SparkSession) -> bool:
-    """Have this process's Java make local files without `chmod`. Returns: whether it does.
+    """Make this process's Java create local files without the program `chmod`. Return True if it does.
 
-    Where Spark comes without its compiler, or with a Hadoop that refuses, all stays as it was, only slower; so it does
-    in the Java of other machines.
+    If Spark has no compiler, or refuses this with its Hadoop, nothing changes and files are only slower. The same holds
+    for the Java of other machines.
     """
     jvm = spark.sparkContext._jvm  # noqa: SLF001 the one way to Java
     assert jvm is not None, "a session has its Java"

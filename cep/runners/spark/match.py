@@ -96,10 +96,10 @@ def alert_schema() -> StructType:
 def match(
     job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None, mapping: FieldMapping = PLAIN
 ) -> DataFrame:
-    """Return the alerts of a finite history, in no order. Nothing runs. `partitions`: matching tasks, None: as many as
-    a shuffle of the session has. `mapping` says how values are written.
+    """Return the alerts of a finite history as a DataFrame, in no order. Nothing runs yet.
 
-    Raises: UsageError for lists where the session is one of Spark Connect.
+    `partitions`: matching tasks, None: as many as a shuffle of the session has. `mapping` says how values are written.
+    Raises: UsageError for lists if the session is one of Spark Connect.
     """
     spark = events.sparkSession
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)

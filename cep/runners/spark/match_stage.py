@@ -90,7 +90,7 @@ class MatchStage:
         self._stored = stored
 
     def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """Turn the rows of one key group in one micro-batch into those for the next stage, or for the driver."""
+        """Process the rows of one key group in one micro-batch. Yield rows for the next stage, or for the driver."""
         events: dict[int, list[tuple[str, EventBatch]]] = {}
         controls: list[str] = []
         times = NOTHING_READ
@@ -113,6 +113,7 @@ class MatchStage:
                 yield stage_row(packed)
 
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[PackedRow]:
+        """Do the step of one key group with its stored progress, store the new progress, and yield the results."""
         stored = self._load_progress(group)
         has_folder = self._rules.store is not None
         rulebook = (rulebook_of if has_folder else given_rulebook)(self._rules, stored.rulebook)
@@ -136,7 +137,7 @@ class MatchStage:
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[PackedRow]:
-        """Pack the output of this key group."""
+        """Pack the alerts, events and counters of this key group."""
         if outcome.events_aside:
             yield group, LATE, 0, NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
@@ -158,7 +159,7 @@ class MatchStage:
         return GroupProgress() if self._begins is None else self._begin(group, *self._begins)
 
     def _begin(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
-        """Take over the state that the key group has from elsewhere (beginning.py)."""
+        """Import the state that the key group has from elsewhere, at its first micro-batch (beginning.py)."""
         initial = group_beginning(checkpoint, begins, self._job, self._level, group)
         for page, data in initial.pages.items():
             self._stored.pages.put(page, data)
@@ -191,7 +192,7 @@ def _with_lists(rules: JobRules, list_files: tuple[str, ...]) -> JobRules:
 
 
 def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
-    """Pack the output that is the same in all key groups: refused control records, the rules' status, the watermark."""
+    """Pack the results that are equal in all key groups: refused control records, the rules' status, the watermark."""
     for letter in outcome.refused:
         yield 0, REFUSED, 0, NO_ORDER, letter
     if outcome.rule_counters:

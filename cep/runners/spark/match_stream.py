@@ -113,9 +113,9 @@ def match_stages(
 
 
 def check_session(spark: SparkSession) -> None:
-    """See that the session can keep the state of a processor, before a query fails at its start. Raises: UsageError.
+    """Check that the session can keep the state of a processor, before a query fails at its start. Raises: UsageError.
 
-    It is not set here: other queries of the session may have checkpoints of another provider.
+    The setting is not changed here: other queries of the session may have checkpoints of another provider.
     """
     if type(spark).__module__.startswith(CONNECT):
         raise UsageError(
@@ -145,7 +145,7 @@ def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[
 
 
 def _ordered(control: DataFrame) -> DataFrame:
-    """Select control records with their order. Raises: UsageError for a stream without an order."""
+    """Select control records with the column that orders them. Raises: UsageError for a stream without an order."""
     if not control.isStreaming:
         raise UsageError("control= takes a stream of records; of a finite history give `cep.load(…, control=FILE)`")
     if {"partition", "offset", "value"} <= set(control.columns):
@@ -195,7 +195,10 @@ def control_rows(
 def _bundler(
     store: RulebookStore, read: Callable[[bytes], bytes]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line."""
+    """Return the function that saves control records and yields their place.
+
+    Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line.
+    """
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records: list[tuple[int, str, bytes]] = []

@@ -97,9 +97,11 @@ def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]
 def packer(
     job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for mapInArrow that packs a frame whose columns are fields.
+    """Return a function for mapInArrow that packs decoded events.
 
-    `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
+    `values_column` names the records; None: fields are columns. Values are read by `decode`, without it as JSON.
+    `mapping` is for JSON and for columns. `before` are the times of a micro-batch without its records. Where there is a
+    CLOCK_COLUMN, that is the clock.
     """
 
     def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -131,7 +133,7 @@ def many_at_once(items: Iterable[T], records_count: Callable[[T], int]) -> Itera
 def part_packer(
     job: Job, before: TimesRead, mapping: FieldMapping
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for mapInArrow that reads the parts of files in PART_COLUMN, each by its own schema."""
+    """Return a function for mapInArrow that reads the parts of files in PART_COLUMN, each by its own schema."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
@@ -144,7 +146,7 @@ def part_packer(
 
 
 def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for mapInArrow that reads the files of a live folder in PART_COLUMN, as `cep run` does.
+    """Return a function for mapInArrow that reads the files of a live folder in PART_COLUMN, as `cep run` does.
 
     Spark divides files among tasks by their sizes, so the rows of each file have an order of their own.
     """

@@ -29,7 +29,7 @@ FILE = "paused_partitions.json"
 
 
 class PausedPartitions:
-    """Writes down which partitions are far ahead, in a job's folder, when it has changed."""
+    """A file in a job's folder with the partitions that are far ahead, written when they change."""
 
     def __init__(self, directory: Path, job: Job) -> None:
         self.path = directory / FILE
@@ -55,9 +55,9 @@ def read_paused(path: Path) -> frozenset[str]:
 
 
 def without_paused(ranges: Sequence[OffsetRange], end: Offsets, paused: Collection[str]) -> Offsets:
-    """Return `end`, with the paused partitions at the start of their ranges.
+    """Limit `end` so that paused partitions are not read.
 
-    If only paused partitions have records, return `end` unchanged.
+    If only paused partitions have records, `end` stays unchanged.
     """
     waiting = {(r.topic, r.partition): r.start for r in ranges if partition_name(r.topic, r.partition) in paused}
     if len(waiting) in (0, len(ranges)):

@@ -32,7 +32,7 @@ _FRAME = re.compile(r"\s+at [\w.$/]+\(.*\)|\s*\.\.\. \d+ more")
 
 
 def with_progress(spark: SparkSession, title: str, work: Callable[[], T], console: Console) -> T:
-    """Run `work` and show a bar on `console`; without a terminal nothing is shown."""
+    """Run `work` and show a progress bar of Spark's tasks on `console`, if it is a terminal."""
     if not console.is_terminal:
         return work()
     tracker = spark.sparkContext.statusTracker()
@@ -74,7 +74,7 @@ def positions(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def failure_of(java_text: str) -> CepError:
-    """Return the error to raise for a query that failed with this text."""
+    """Convert the text with which a query failed to the error to raise."""
     messages = _OURS.findall(java_text)
     if messages:
         name, message = messages[-1]  # of errors that came of each other the last is for the reader

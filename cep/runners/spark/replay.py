@@ -48,10 +48,10 @@ class Tasks:
 def read_and_replay(
     job: Job, rulebook: Rulebook, given: Records | Path, tasks: Tasks, console: Console, ending: Ending | None = None
 ) -> Replayed:
-    """Start Spark, match the events, and show how far it is on `console`. With an `ending` the keyed state is
-    put there, by the tasks that have it, and no window closes that is open then.
+    """Start Spark, match the events of files, and show the progress on `console`.
 
-    Raises: UsageError for numbers that make no sense, SourceError for a path without events.
+    With an `ending` the keyed state is put there, by the tasks that have it, and windows that are open then do not
+    close. Raises: UsageError for invalid numbers, SourceError for a path without events.
     """
     job = job_until(job, ending)
     records = Records.of(given)

@@ -48,7 +48,7 @@ def _partitions_at(checkpoint: Path, batch_id: int | None) -> int:
 
 
 def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
-    """Lay the job's state out for `partitions` tasks. Returns: how many there were.
+    """Divide the state of a stopped job among `partitions` tasks. Return the previous number.
 
     Raises: UsageError if nothing would change, the job runs, its last micro-batch has not ended, or Spark is too old.
     """

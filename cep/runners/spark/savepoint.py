@@ -78,10 +78,10 @@ def savepoints(target: Target) -> list[str]:
 
 
 def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
-    """Make a checkpoint directory from a savepoint; the latest one is the default.
+    """Create a checkpoint directory from a savepoint, by default from the latest one.
 
     Raises: UsageError if the savepoint does not exist, or the folder is not empty; StateCorruptError if a file differs
-    from the saved one; then nothing has been made.
+    from the saved one; nothing has been created then.
     """
     names = savepoints(target)
     if not names:

@@ -182,7 +182,7 @@ def _safe_path() -> Iterator[None]:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """If Java starts in the block, its standard error passes a filter that drops useless lines.
+    """Filter useless lines out of Java's standard error, if Java starts in the block.
 
     Spark's worker for keyed state prints its input, at every start of a query, past every logger; and workers that plan
     print a traceback when Java has closed their socket first.
@@ -210,7 +210,7 @@ def _pass_on(reading: int, writing: int) -> None:
 
 
 def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines one by one; a traceback is one item, up to the line that names the error."""
+    """Group the lines of a traceback, up to the line that names the error. Yield other lines one by one."""
     traceback = b""
     for line in lines:
         if traceback and not line.startswith(b" "):

@@ -66,9 +66,10 @@ class SinkQueue:
         threading.Thread(target=self._work, name=f"delivery to {self.name}", daemon=True).start()
 
     def offer(self, content: Any, number: int) -> None:
-        """Queue the part of a micro-batch. Raises: SinkError, also for an earlier micro-batch; then nothing is queued.
+        """Queue the alerts of a micro-batch for the sink. Raises: SinkError, also for an earlier micro-batch.
 
-        An empty part is not queued, and one that waits already or that the sink has from this process.
+        After an error nothing is queued. An empty part is not queued, nor is one that waits already or that the sink
+        got from this process.
         """
         with self._changed:
             if self.error is not None:
@@ -82,7 +83,7 @@ class SinkQueue:
             self._changed.notify_all()
 
     def take_turn(self, deadline_s: float) -> None:
-        """Wait for the sink to take what was offered. Store it in a file if the sink does not take it in its turn.
+        """Wait for the sink to accept the offered alerts. Store them in a file if it does not in its turn.
 
         Raises: SinkError.
         """
@@ -190,9 +191,9 @@ def digest_of(name: str) -> str:
 
 
 def adopt(directory: Path, names: Sequence[str]) -> dict[str, int]:
-    """Give alerts that wait for sinks which the job no longer has to the sinks of these names that are new.
+    """Give the alerts that wait for removed sinks to the new sinks of these names.
 
-    Returns: by the name of a sink that is gone, how many alerts wait for it, if no sink is new.
+    Returns: the number of waiting alerts by removed sink, if no sink is new.
     """
     folder = directory / FOLDER
     sink_digests = {digest_of(name) for name in names}

@@ -116,7 +116,7 @@ def operators(checkpoint: Path) -> list[int]:
 
 
 def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
-    """Read a part of the state of a matching stage's key groups (group_parts.py): key_group, at, number, content.
+    """Read one part of the state of all key groups at a stage (group_parts.py): key_group, at, number, content.
 
     Raises: UsageError if an older build wrote it, StateCorruptError.
     """

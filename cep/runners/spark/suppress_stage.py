@@ -41,7 +41,7 @@ class SuppressStage:
         self._stored = stored
 
     def rows(self, _group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """Let alerts out, and pass on all other rows."""
+        """Suppress alerts by the rules' policies, and pass on all other rows."""
         tables: list[pa.Table] = []
         status: bytes | None = None
         watermark_ms = TIME_MS_MIN
@@ -77,7 +77,7 @@ class SuppressStage:
         return Policies.from_json(self._first if stored is None else orjson.loads(stored))
 
     def _remembered(self, alerts: pa.Table, policies: Policies) -> tuple[LastAlerts, dict[int, Fired]]:
-        """Read the buckets of the keys that have alerts: all of their entries, and the entries by bucket."""
+        """Read the last alerts of the keys that have alerts: all entries, and the entries by bucket."""
         if not any(suppress_ms for _, suppress_ms in policies.versions.values()):
             return LastAlerts(), {}
         pairs = zip(alerts["rule_id"].to_pylist(), alerts["key"].to_pylist(), strict=True)
@@ -90,7 +90,7 @@ class SuppressStage:
         ), before
 
     def _remember(self, memory: LastAlerts, before: dict[int, Fired], watermark_ms: int) -> int:
-        """Write the buckets that have changed. Return how many entries were forgotten early, at the limit."""
+        """Write the changed buckets. Return the number of entries that were dropped early, at the limit."""
         after: dict[int, Fired] = {bucket: {} for bucket in before}
         for rule_and_key, times in memory.last.items():
             if times[0] + times[1] > watermark_ms:

@@ -79,7 +79,7 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
 
 
 def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
-    """Bring all entries into a store, which has them by key group; returns the progress of a key group."""
+    """Copy all entries into a store, which orders them by key group. Return the progress of a key group."""
     shared_progress: GroupProgress | None = None
     for level, operator in enumerate(operators(checkpoint)):
         batch = WriteBatch()
@@ -100,7 +100,7 @@ def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) 
 def _stored_parts(
     spark: SparkSession, checkpoint: Path, operator: int
 ) -> Iterator[tuple[int, GroupState, GroupProgress | None]]:
-    """(key group, a part of its state, its progress if that is the part), one after another."""
+    """Yield (key group, a part of its state, its progress if that is the part)."""
     for name in (PAGES, PAST, SEGMENTS, WAITING, SEEN, PROGRESS):
         try:
             for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
@@ -123,6 +123,7 @@ def _stored_parts(
 
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
+    """Build the payload of a savepoint: rules, positions, totals and the state that all key groups share."""
     begins = read_beginning(checkpoint)
     query = checkpoint / QUERY_FOLDER
     before = {} if begins is None else begins.positions
@@ -154,9 +155,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
 
 
 def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
-    """Return how far a source was read: offsets of topics, or the names of files; none for one that the job does not
-    have.
-    """
+    """Return how far a source was read: offsets of topics, or names of files; None for a source that the job lacks."""
     path = query / "offsets" / str(batch_id)
     try:
         lines = path.read_text().splitlines()[2:]  # v1 | metadata | the offset of each source
