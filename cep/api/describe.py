@@ -82,8 +82,11 @@ _MONEY_SLACK = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A declaration; the names of columns where they differ from the fields, as `columns=` takes them; and how values
-    are written, as the arguments of these names take it. `is_day_unclear`: the days may be months."""
+    """A drafted declaration of an event type.
+
+    `columns`: the names of columns where they differ from the fields, as `columns=` takes them. `forms`: how values are
+    written, as the arguments of these names take it. `is_day_unclear`: the days may be months.
+    """
 
     text: str
     columns: dict[str, str]
@@ -196,7 +199,7 @@ def _check_texts(table: pa.Table) -> None:
 
 
 def _flat(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:
-    """Return a table with a column for each value inside other values, and the paths of these columns."""
+    """Flatten a table: a column for each value inside other values. Return it with the paths of these columns."""
     paths = dict.fromkeys(table.column_names, "")
     while any(map(pa.types.is_struct, table.schema.types)):
         flat: dict[str, pa.ChunkedArray] = {}
@@ -332,8 +335,10 @@ def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
 
 
 def _is_month_first(table: pa.Table, form: str) -> bool | None:
-    """Return whether times of a form with slashes have the month first, as any column of texts says, or a clock of
-    twelve hours; None if they may be read in both ways."""
+    """Return True if the month comes first in times with slashes, None if they can be read in both ways.
+
+    Any column of texts may decide, or a clock of twelve hours.
+    """
     if _DAY_FIRST not in form and _MONTH_FIRST not in form:
         return False
     day_first = form.replace(_MONTH_FIRST, _DAY_FIRST)
@@ -368,7 +373,7 @@ def _is_read(values: pa.ChunkedArray, forms: Mapping[str, str]) -> bool:
 
 
 def _id_column(table: pa.Table, time: str) -> str | None:
-    """Return the first column whose values are all there and all different. Columns named `…id` go before."""
+    """Return the first column whose values are all present and distinct. Columns named `…id` go before."""
     possible: list[str] = [
         field.name
         for field in table.schema
@@ -399,6 +404,7 @@ def _symbol(word: str) -> str:
 
 
 def _kind(values: pa.ChunkedArray, column: str) -> str | None:
+    """Guess the type of a field from its values and its name; None if no type fits."""
     type_, is_money = values.type, role_of(_last_name(column)) in (Role.MONEY, Role.BALANCE)
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type

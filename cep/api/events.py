@@ -163,6 +163,8 @@ def _in_python(message: str) -> str:
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
+    """Make a source of a frame: its pieces, the records of a key, and its labels."""
+
     def pieces(schema: Schema) -> Pieces:
         with counting_skipped() as skipped:
             table = events_table(frame, schema, naming, keeps_views=True)

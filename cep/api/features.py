@@ -181,7 +181,7 @@ def _declaration(
 
 
 def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
-    """Return a pattern whose one condition asks for the history. Raises: UsageError with the mistakes of the text."""
+    """Write a pattern whose one condition is the history, and check it. Raises: UsageError with the mistakes."""
     schema = load_text(declared).schema
     of_source = [event_type for event_type in schema.event_types if not event_type.derived]
     of_text = [event_type for event_type in of_source if re.search(rf"\b{event_type.name}\b", text)] or of_source

@@ -131,7 +131,7 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
 
 
 def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
-    """Return the frame with the columns that files have too: the number of the row, and the texts of several columns.
+    """Add the columns that files have, too: the number of the row, and the texts of several columns.
 
     Raises: UsageError for the number of a row of a query, which may give its rows in another order next time.
     """
@@ -168,6 +168,8 @@ def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
 
 
 def _eager(frame: nw.DataFrame[Any]) -> Frame:
+    """Make a Frame of a frame that is in memory."""
+
     def columns(names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
@@ -211,7 +213,7 @@ def _arrow_of(chosen: nw.DataFrame[Any]) -> pa.Table:
 
 
 def _for_arrow(frame: Any) -> Any:
-    """Change columns of pandas that Arrow does not read as they are meant.
+    """Convert columns of pandas that Arrow would misread.
 
     Sparse columns become dense. Times become texts where some of a column name a zone and others do not: Arrow takes
     all for one.
@@ -231,6 +233,7 @@ def _for_arrow(frame: Any) -> Any:
 
 
 def _lazy(frame: nw.LazyFrame[Any]) -> Frame:
+    """Make a Frame of a query, which is run for the columns that are read."""
     names = tuple(frame.collect_schema().names())
 
     def columns(names: Sequence[str]) -> pa.Table:

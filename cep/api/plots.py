@@ -90,6 +90,7 @@ def spread(values: pa.ChunkedArray, rule_id: str, measure: str) -> Plot:
 
 
 def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
+    """Draw how many alerts have a value in each of some ranges."""
     numbers = np.asarray(values.cast(pa.float64()))
     try:
         counts, edges = np.histogram(numbers[np.isfinite(numbers)], bins=_BARS_MAX)
@@ -112,6 +113,7 @@ def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
 
 
 def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool) -> Chart:
+    """Draw how many alerts have each of the most frequent values."""
     if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # a sender may have chosen these texts
         values = pa.chunked_array([encoded(values.combine_chunks().cast(TEXT))])
     counts = sorted(pc.value_counts(values).to_pylist(), key=lambda each: -each["counts"])

@@ -200,6 +200,7 @@ def _time(text: str) -> int:
 
 
 def _head(alert: dict[str, Any]) -> list[Text]:
+    """Write the head of an explanation: rule, key, time, message and warnings."""
     key = alert["key"].replace(KEY_SEPARATOR, ", ")
     heading = f"for {key} at {_shown(alert['detected_at'])}"
     line = f"{alert['rule_id']} version {alert['version']} {heading}, {alert['severity']}"

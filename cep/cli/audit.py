@@ -99,14 +99,17 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Heads:
-    """The last audit head of the job, earlier heads by place, and the faults of the heads that do not count."""
+    """The last head of the job's audit, earlier heads by place, and the faults of heads that are not valid."""
 
     last: Head | None = None
     by_place: dict[str, Head] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def add(self, place: str, read: Callable[[], Any], *, is_last: bool = True) -> None:
-        """Add the head that `read` finds in a place, if there is one. The first that may be the last one is it."""
+        """Add the head that `read` finds in a place, if there is one.
+
+        The first that can be the last head becomes it.
+        """
         try:
             values = read()
             if values is None:
@@ -122,7 +125,7 @@ class _Heads:
 
 
 def _heads(options: argparse.Namespace) -> _Heads:
-    """Return the heads of --head, the status topic and the checkpoint folder. Raises: UsageError, SourceError."""
+    """Collect audit heads from --head, the status topic and the checkpoint folder. Raises: UsageError, SourceError."""
     heads = _Heads(_given_head(options.head))
     settings = settings_of(options)
     servers, name = settings.kafka.bootstrap_servers, settings.control.status_topic
@@ -185,6 +188,7 @@ def _lines_of(path: Path) -> Iterator[Line]:
 
 
 def _show(lines: Iterator[Line], console: Console) -> None:
+    """Print the lines of an audit as a table."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("line", "what", "of", "version", "outcome", "by", "reason"):
         table.add_column(title)

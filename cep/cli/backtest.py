@@ -48,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
+    """Measure the rules and print the figures. Return 0, or 1 if too many records were rejected.
+
+    Raises: UsageError and other CepErrors.
+    """
     use_secrets_file(options.secrets)
     if options.json is not None:
         check_writable(options.json)
@@ -91,7 +94,7 @@ _MORE: _Columns = {
 
 
 def print_figures(figures: Backtest, console: Console) -> None:
-    """Print a line about the history, then a row for each rule and one for all: as sent, and of all matches."""
+    """Print a line about the history, then a row for each rule and one for all rules: as sent, and of all matches."""
     about = figures.about
     console.print(
         f"{about['events']:,} events of {about['days']:,} days; {about['frauds']:,} frauds with "

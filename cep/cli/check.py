@@ -91,7 +91,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:
-    """List the pattern files, and by folder the names of the rule files. Raises: UsageError."""
+    """List the pattern files of the arguments, and by folder the names of rule files. Raises: UsageError."""
     patterns: list[Path] = []
     rules: dict[Path, list[str]] = {}
     for path in map(Path, paths):

@@ -90,7 +90,7 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """Read the settings that flags and file give. The file of keys then counts for this process.
+    """Read the settings from flags and file, and use its file of keys for this process.
 
     Raises: UsageError with every problem.
     """

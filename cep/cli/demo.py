@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the day; returns 0, or 1 if live and replay differ. Raises: UsageError, CepError."""
+    """Run the simulated day. Return 0, or 1 if live and replay differ. Raises: UsageError, CepError."""
     if options.cores < 1:
         raise UsageError(f"--cores is 1 or more, not {options.cores}")
     began_s = time.monotonic()
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_next_steps(into: Path | None, outcome: Outcome, console: Console) -> None:
-    """Print commands to go on with. They use the files of the day, which the first command writes if need be."""
+    """Print commands to continue with. They use the files of the day, which the first command writes if necessary."""
     miss = next(case for case in outcome.stream.planted if case.rule_id == "card_testing" and not case.fires)
     folder = shlex.quote(str(into or _FOLDER))
     data = f"--rules {folder}/rules --events {folder}/{PAYMENTS_FILE}"

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the draft; returns 0. Raises: UsageError, SourceError."""
+    """Print a draft declaration for the files. Return 0. Raises: UsageError, SourceError."""
     stem = options.events.name.partition(".")[0].lower()
     name = options.name or _NO_NAME.sub("_", stem).strip("_0123456789") or "record"
     signs = [getattr(options, sign) or "" for sign in _SIGNS]

@@ -66,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare. Return 1 if an alert is gained or lost, or too many records were rejected, otherwise 0.
+    """Compare the alerts of two sets of rules.
+
+    Return 1 if an alert is gained or lost, or too many records were rejected.
 
     Raises: UsageError and other CepErrors.
     """
@@ -104,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], console: Console) -> None:
+    """Print the figures of the old and the new rules next to each other."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
@@ -146,7 +149,7 @@ def _rate(replayed: Replayed, name: str) -> str:
 
 
 def print_changes(comparison: Comparison, examples_count: int, console: Console) -> None:
-    """Print how many alerts are gained, lost and kept, by rule, with examples."""
+    """Print how many alerts are gained, lost and unchanged, by rule, with examples."""
     console.print(f"\nkept {comparison.kept_count:,}, gained {len(comparison.gained):,}, lost {len(comparison.lost):,}")
     for title, alerts, style in (("gained", comparison.gained, "green"), ("lost", comparison.lost, "red")):
         by_rule: dict[str, list[dict[str, Any]]] = {}

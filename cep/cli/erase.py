@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Erase; returns 0, or 1 if something still has a key's bytes, or the topic has not the audit's line.
+    """Erase keys. Return 0, or 1 if something still has a key's bytes, or the topic lacks the audit's line.
 
     Raises: UsageError, StateError, SinkError.
     """
@@ -169,7 +169,7 @@ class _Asked:
 
 
 def _sign_request(folder: Path, erasure: _Asked, *, is_job: bool) -> int:
-    """Sign the request as its author, or as the approver of one that is there. Return 0. Raises: UsageError."""
+    """Sign a request as its author, or as the approver of an existing request. Return 0. Raises: UsageError."""
     if is_job:
         job = read_job(folder)
     else:
@@ -220,7 +220,7 @@ def _lines(path: Path | None) -> list[str]:
 
 
 def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
-    """Return the keys by domain, as events have them. Raises: UsageError without quoting a value."""
+    """Return the keys to erase by domain, in the form that events have. Raises: UsageError without quoting a value."""
     keys: dict[KeyDomain, set[str]] = {}
     for number, text in enumerate(key_texts, 1):
         parts = dict(part.partition("=")[::2] for part in text.split(","))
@@ -236,7 +236,7 @@ def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
 def _erase_job(
     folder: Path, scratch: Path, erasure: _Asked, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Return the erased items, the searched texts, and the audit lines that a topic must still get."""
+    """Erase keys from a job's folder. Return the erased items, the searched texts, and audit lines for a topic."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -271,7 +271,7 @@ def _erase_job(
 def _erase_saved(
     folder: Path, scratch: Path, erasure: _Asked, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Return the same as `_erase_job`; a savepoint has no place for audit lines."""
+    """Erase keys from a savepoint. Return the same as `_erase_job`; a savepoint has no place for audit lines."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)
@@ -299,7 +299,7 @@ class _Copied:
 
 
 def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Copied:
-    """Copy the other files of a folder, without the JSON lines about the keys. Audit lines lose only texts.
+    """Copy the other files of a folder, but leave out the JSON lines about the keys. Audit lines lose only texts.
 
     An audit line is about the key that its record snoozes.
     """
@@ -345,7 +345,10 @@ def _is_about(line: bytes, texts: Collection[str]) -> bool:
 
 
 def _values(value: Any) -> Iterator[str]:
-    """Yield each value of JSON as a text, a list also as a whole, as the key of several fields is."""
+    """Yield each value of a JSON document as text.
+
+    A list is also yielded as a whole, like the key of several fields.
+    """
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -375,7 +378,7 @@ def _is_first(lines: Sequence[bytes]) -> bool:
 
 
 def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], list[str]]:
-    """Return the files that have a key's bytes, and the files that cannot be searched, each with the reason."""
+    """Search files for the bytes of keys. Return the files that have them, and the files that cannot be searched."""
     files_left: list[Path] = []
     unsearched: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -392,7 +395,7 @@ def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], li
 
 
 def _print(folder: Path, erased: Erased, files_left: Sequence[Path], unsearched: Sequence[str]) -> None:
-    """Print the removed items and the remaining ones. No line quotes a key."""
+    """Print the erased items and the remaining ones. No line quotes a key."""
     for kind, count in sorted((+Counter(erased.removed)).items()):
         printed(f"removed: {count:,} {kind}")
     if not +erased.removed:

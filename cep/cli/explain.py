@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one explanation or the list. Raises: UsageError for a code that does not exist."""
+    """Print the explanation of a code, or the list of codes. Raises: UsageError for an unknown code."""
     if options.all:
         for code, entry in CATALOGUE.items():
             printed(f"{code}  {entry.title}")

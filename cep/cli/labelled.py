@@ -31,7 +31,7 @@ _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(?:/day)?")
 
 
 def add_label_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the events, the labels and the terms."""
+    """Declare the arguments for events, labels and terms."""
     add_events_arguments(parser)
     add_period_arguments(parser)
     add_to_the_end_argument(parser)
@@ -85,7 +85,7 @@ def add_label_terms(parser: argparse.ArgumentParser) -> None:
 
 
 def terms_of(options: argparse.Namespace) -> Terms:
-    """Return the terms that the flags ask for. Raises: UsageError."""
+    """Return the terms of a backtest from the flags. Raises: UsageError."""
     if options.cores < 1:
         raise UsageError(f"--cores is 1 or more, not {options.cores}")
     try:
@@ -128,7 +128,7 @@ def rules_path(options: argparse.Namespace) -> Path:
 def deployed_folder(folder: Path, errors: Console, *, needs_rules: bool = True) -> Deployment:
     """Deploy the rules of a folder, or the patterns of a file, and print why others are not in force.
 
-    Raises: UsageError if none is. Without `needs_rules` a file may have event types alone.
+    Raises: UsageError if no rule is in force. Without `needs_rules` a file may contain only event types.
     """
     if folder.suffix == ".cep" and folder.is_file():
         of_file = GivenRules.of_file(folder).deployment

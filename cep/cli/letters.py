@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show, send, remove or replay letters.
+    """Show, send, remove or replay dead letters.
 
     Return 1 if an alert was refused or changes, otherwise 0. Raises: UsageError and other CepErrors.
     """
@@ -338,7 +338,7 @@ def _topic_lines(settings: Settings, topic: str) -> Iterator[bytes]:
 
 
 def _forget(where: Path, sink: str, records: set[bytes]) -> None:
-    """Take the letters of these alerts out of their files, whose other lines and times stay."""
+    """Remove the letters of these alerts from their files. Other lines and the files' times stay."""
     if str(where).startswith(KAFKA):
         return
     for path in _files(where):

@@ -102,6 +102,7 @@ def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) 
 
 
 def _show(options: argparse.Namespace, console: Console) -> int:
+    """Print the lists that the rules declare, and the lists that the job has. Return 1 if there are problems."""
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     declarations, problems = declared_lists(options.rules)
@@ -123,6 +124,7 @@ def _show(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] | None, console: Console) -> None:
+    """Print the lists of a job or of its control topic, and the lists that rules lack."""
     table = _table("list", "of", "version", "entries", "hash", "from", "waiting")
     for _, report in sorted(running.items()):
         starts = show_time(report.from_ms) if report.from_ms > 0 else "ever"
@@ -147,6 +149,7 @@ def _table(*titles: str) -> Table:
 
 
 def _change(options: argparse.Namespace, console: Console) -> int:
+    """Send a change of a list, and wait for the job's answer. Return 1 if an entry is wrong or the job refuses it."""
     topics = topics_of(options)
     there = published(topics)
     status = last_status(topics)

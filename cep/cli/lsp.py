@@ -200,6 +200,8 @@ def server() -> LanguageServer:
 
 
 def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
+    """Add the features that show and fix mistakes."""
+
     def publish(uri: str) -> None:
         diagnostics = [_diagnostic(d, texts) for d in _findings(texts, uri)]
         served.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
@@ -219,6 +221,7 @@ def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_CODE_ACTION)
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        """Offer the fixes of the mistakes in a range."""
         uri = params.text_document.uri
         actions_here: list[types.CodeAction] = []
         for diagnostic in _findings(texts, uri):
@@ -249,6 +252,7 @@ def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
 
 
 def _diagnostic(finding: Diagnostic, texts: _Texts) -> types.Diagnostic:
+    """Convert a diagnostic to the protocol's form."""
     start = types.Position(0, 0)
     place = types.Range(start, start) if finding.span is None else texts.span_range(finding.span)
     related = [
@@ -284,6 +288,7 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
         types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[".", ":", "=", "[", ","])
     )
     def complete(params: types.CompletionParams) -> types.CompletionList:
+        """Offer the words that fit at the cursor."""
         uri = params.text_document.uri
         document = texts.opened(uri)
         offset = document.offset_at_position(params.position)
@@ -338,6 +343,8 @@ def _location(place: Place, texts: _Texts) -> types.Location:
 
 
 def _add_changing(served: LanguageServer, texts: _Texts) -> None:
+    """Add the features that rename names and format a document."""
+
     @served.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def prepare(params: types.PrepareRenameParams) -> types.Range | None:
         _, target = _place(texts, params, whole=False)
@@ -345,6 +352,7 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
+        """Rename a name everywhere in the documents, if the new name is free."""
         checked, target = _place(texts, params, whole=True)
         if (
             target is None
@@ -372,9 +380,11 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
 
 
 def _add_testing(served: LanguageServer, texts: _Texts) -> None:
+    """Add the features that show and run tests."""
+
     @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
     def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
-        """Yield a lens over each test, and one over each pattern that has some."""
+        """Return a button over each test, and one over each pattern with tests."""
         uri = params.text_document.uri
         files = [f for f in texts.checked(uri).files if f.name == texts.name(uri)]
         declared = [d for file in files for d in file.declarations]
@@ -392,7 +402,7 @@ def _add_testing(served: LanguageServer, texts: _Texts) -> None:
 
     @served.command(_RUN_TEST)
     def run_tests(uri: str = "", name: str = "") -> dict[str, object]:
-        """Run tests of a document as it is in the editor; says how they ended and writes the details to the log."""
+        """Run tests of a document as it is in the editor. Show the result, and write the details to the log."""
         try:
             suite = run_checked(texts.checked(uri), name)
         except UsageError as error:

@@ -31,7 +31,10 @@ _BEFORE_INITIALIZE = (types.INITIALIZE, types.EXIT)
 
 
 class BoundedInput:
-    """Standard input as the protocol's reader expects it. Invalid bytes become a message without a request."""
+    """Standard input for the protocol's reader, with a limit on messages.
+
+    Invalid bytes become a message without a request.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -61,7 +64,7 @@ class EditorProtocol(LanguageServerProtocol):
     """The protocol. It answers messages that it cannot understand, and continues."""
 
     def structure_message(self, data: dict[str, Any]) -> Any:
-        """Turn one JSON object into a message. Return None for an invalid object, which is already answered then."""
+        """Convert a JSON object to a message. Return None for an invalid object, which is already answered then."""
         if "jsonrpc" not in data:
             return data
         if data["jsonrpc"] != self.VERSION:
@@ -77,7 +80,7 @@ class EditorProtocol(LanguageServerProtocol):
             return self._refuse(data, JsonRpcInvalidParams(wrong))
 
     def handle_message(self, message: Any) -> None:
-        """Handle a message that is one, in a session that has begun, of a document that is open."""
+        """Handle a message, if it is valid, the session has begun, and its document is open."""
         method = getattr(message, "method", None)
         if isinstance(message, dict):
             self._refuse(message, JsonRpcInvalidRequest(f"`jsonrpc` is missing; it is `{self.VERSION}`"))
@@ -128,7 +131,7 @@ def _has_address(message: Any) -> bool:
 
 
 class PlainLog(logging.Formatter):
-    """A line for an error, with where it was raised, in place of a page."""
+    """Writes an error as one line with its place, in place of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line. The library writes some tracebacks into the text itself, and they are left out."""

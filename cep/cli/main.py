@@ -50,7 +50,10 @@ class _NoPandas:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns the exit code; errors are a line on standard error and one that names a page, bugs two."""
+    """Run one verb. Return the exit code.
+
+    An error is two lines on standard error: the message, and the page that explains it. So is a bug.
+    """
     name = ""
     try:
         name, verb, flags = _asked(sys.argv[1:] if arguments is None else list(arguments))
@@ -127,6 +130,7 @@ def _saved_traceback(error: Exception) -> str:
 
 
 def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
+    """Import the verb and run it with its options. Return the exit code."""
     run = verb.part("run")
     _NoPandas.remove()
     if name == "check":

@@ -108,7 +108,7 @@ def add_arguments_rescale(parser: argparse.ArgumentParser) -> None:
 
 
 def run_savepoint(options: argparse.Namespace) -> int:
-    """Make a savepoint. Raises: UsageError, StateError."""
+    """Make a savepoint of a stopped job. Raises: UsageError, StateError."""
     if is_embedded(options.checkpoint[0]):
         savepoint = embedded.save(options.checkpoint, Target(options.to))
         printed(
@@ -140,7 +140,7 @@ def run_savepoint(options: argparse.Namespace) -> int:
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    """Restore, or list. Raises: UsageError, StateError."""
+    """Restore a savepoint into a new folder, or list savepoints. Raises: UsageError, StateError."""
     target = Target(options.source)
     change = _set_back(options, target)
     if embedded.has_savepoint(target) and options.checkpoint is not None:
@@ -175,7 +175,7 @@ def run_restore(options: argparse.Namespace) -> int:
 
 
 def run_rescale(options: argparse.Namespace) -> int:
-    """Rescale. Raises: UsageError, StateError."""
+    """Divide a job's state among another number of tasks. Raises: UsageError, StateError."""
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.rescale import rescale  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
@@ -201,9 +201,9 @@ def run_rescale(options: argparse.Namespace) -> int:
 
 
 def _set_back(options: argparse.Namespace, target: Target) -> Callable[[Payload], Payload]:
-    """Return the change of the payload that is asked for.
+    """Return a function that changes the payload as the flags say, such as a watermark that is set back.
 
-    Raises: UsageError if it cannot be, or is not confirmed; StateError.
+    Raises: UsageError if it is impossible, or not confirmed; StateError.
     """
     if options.watermark_back is None:
         return lambda payload: payload

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file. Raises: UsageError for a bad name, or when there is such a file."""
+    """Write a new pattern or rule file. Raises: UsageError for an invalid name, or if the file exists."""
     name = options.name
     if _NAME.fullmatch(name) is None or name in RESERVED:
         raise UsageError(

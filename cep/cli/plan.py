@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
 
 def _arguments(items: list[str]) -> dict[str, object]:
-    """Read `tries=5` as a rule file would have it: whole numbers and truth values as such, the rest as text."""
+    """Parse `tries=5` as a rule file would: whole numbers and truth values as such, other values as text."""
     arguments: dict[str, object] = {}
     for item in items:
         name, sign, text = item.partition("=")

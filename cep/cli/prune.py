@@ -63,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prune and print. Return 1 if a rule could go or too many records were rejected, otherwise 0.
+    """Find the rules that could be removed, and print them.
+
+    Return 1 if there are any, or too many records were rejected.
 
     Raises: UsageError and other CepErrors.
     """
@@ -90,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(pruned: Pruned, console: Console) -> None:
+    """Print which rules stay, which could be removed, and what that would cost."""
     total = len(pruned.stay) + len(pruned.removed)
     console.print(
         f"{len(pruned.stay)} of {total} rules find {pruned.frauds_after:,} of the {pruned.frauds_before:,} frauds that "

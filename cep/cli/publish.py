@@ -97,7 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Publish. Returns 0, or 1 if something is refused, by us or by the job. Raises: UsageError and other CepErrors."""
+    """Publish changed rules. Return 0, or 1 if a change is refused here or by the job.
+
+    Raises: UsageError and other CepErrors.
+    """
     console = Terminal(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     if options.change:
@@ -139,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _send_changes(options: argparse.Namespace, topics: Topics, console: Console) -> int:
-    """Send signed changes as they are. Returns 0, or 1 if one is refused, by us or by the job."""
+    """Send signed changes unchanged. Return 0, or 1 if one is refused here or by the job."""
     changes = checked_changes(options.change, topics.trust, console)
     if changes is None or options.dry_run:
         console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
@@ -157,7 +160,7 @@ def _send_changes(options: argparse.Namespace, topics: Topics, console: Console)
 
 
 def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signable], console: Console) -> int:
-    """Send, and print the answer of the job. Return 0, or 1 if it refuses one."""
+    """Send records, and print the answer of the job. Return 0, or 1 if it refuses one."""
     list_changes = [record for record in changes if isinstance(record, ListRecord)]
     others = [record for record in changes if not isinstance(record, ListRecord)]
     # Lists first: a rule needs the lists that it uses.
@@ -188,7 +191,7 @@ def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int
 
 
 def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord] | None:
-    """Read the rules of the folder. Return None after a report of their mistakes."""
+    """Read the rules of the folder. Report their mistakes and return None if there are any."""
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     records, problems = read_rules(options.rules)
@@ -250,6 +253,7 @@ def _pattern_file(directory: Path, rule_id: str) -> Path:
 
 
 def _check_patterns(files: Sequence[Path], console: Console) -> int:
+    """Check, lint and test the patterns of changed rules. Print the problems and return their number."""
     checked: Checked = compilable(load_files(files))
     findings = [d for d in checked.diagnostics if d.is_error]
     findings += lint(checked, [file_name(path) for path in files], budget.find(checked))
@@ -271,7 +275,7 @@ _LATER = "2999-01-01T00:00:00Z"  # a start behind that of the version that runs
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """The versions that run, and where their records may be: on the control topic, or in git."""
+    """The running versions, and the places of their records: the control topic, or git."""
 
     directory: Path
     there: Sequence[ControlRecord]
@@ -279,7 +283,7 @@ class _Before:
     status: Mapping[str, Any] | None
 
     def differences(self, step: Step | ListStep) -> list[str]:
-        """Return the parts of a changed rule that differ from the running version."""
+        """List the differences between a changed rule and the running version."""
         if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
             return []
         rule_id, version = step.rule_id, self.running[step.rule_id].version

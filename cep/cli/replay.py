@@ -205,7 +205,7 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
-    """Describe the job. Raises: UsageError for an invalid time."""
+    """Describe the job of the replay from the flags. Raises: UsageError for an invalid time."""
     ahead_ms = None if options.ahead_max == OFF else length_ms("--ahead-max", options.ahead_max)
     period = given_period(options)
     terms = Terms(
@@ -244,7 +244,7 @@ def _replay(
 
 
 def _engine(options: argparse.Namespace, paths: Sequence[Path], errors: Console) -> str:
-    """Return the engine that was asked for; if none was, Spark for much, if there is a Java for it."""
+    """Return the engine to use: the requested one, or Spark for large inputs if Java is available."""
     if options.engine is not None:
         return str(options.engine)
     if options.partitions is None and sum(map(_size, paths)) <= IN_PROCESS_BYTES_MAX:
@@ -293,6 +293,7 @@ def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Con
 
 
 def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path], ending: Ending | None) -> None:
+    """Print alerts by rule, the figures of the replay, and the written files."""
     console = Terminal(highlight=False)
     rules = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("rule", "version", "status", "severity"):

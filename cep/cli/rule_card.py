@@ -29,7 +29,10 @@ Row = tuple[object, ...]
 
 
 def card_of(directory: Path, record: UpsertRecord, trust: Trust | None, figures: Path | None) -> str:
-    """Return the card of a rule. `trust` names who has signed; `figures` is a file of them. Raises: UsageError."""
+    """Write the card of a rule as Markdown: purpose, parameters, versions, tests and figures.
+
+    `trust` names the signers; `figures` is a file with the last backtest. Raises: UsageError.
+    """
     rule = read_rule_file(directory / f"{record.id}.toml")
     assert rule is not None, "it has been read before"
     checked = load_files([directory / rule.file])
@@ -51,6 +54,7 @@ def _purpose(checked: Checked, record: UpsertRecord) -> str:
 
 
 def _facts(checked: Checked, record: UpsertRecord) -> list[Row]:
+    """Return (name, value) of the facts about a rule that have a value."""
     pattern = checked.patterns.get(record.pattern)
     facts: dict[str, object] = {
         "owner": record.owner,
@@ -85,6 +89,7 @@ def _limits(within_ms: object, within_events: object, record: UpsertRecord) -> s
 
 
 def _versions(directory: Path, record: UpsertRecord, trust: Trust | None) -> list[Row]:
+    """Return (version, meaning, approvals) of each known version, the newest first."""
     meanings = dict(read_lock(directory).get(record.id, {}))
     meanings.setdefault(record.version, content_hash(record))
     approvals: dict[int, str] = {}
@@ -125,7 +130,7 @@ def _tests(checked: Checked, pattern: str) -> list[Row]:
 
 
 def _figures(path: Path | None, record: UpsertRecord) -> list[Row]:
-    """Read the figures of a rule: the output of `cep backtest --json`, a JSON object of values, or one such by rule."""
+    """Read the figures of a rule: output of `cep backtest --json`, a JSON object of values, or one object per rule."""
     if path is None:
         return []
     try:

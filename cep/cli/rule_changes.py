@@ -172,7 +172,7 @@ class _RunningJob:
 
 
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
-    """Send a pause or a resumption. Return 0, or 1 if the job refuses it."""
+    """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it."""
     job = _RunningJob.read(options)
     answer = job.send(numbered(kind(id=options.rule, version=1, effective_at=job.starts()), job.chains, options))
     is_paused = answer.status is not None and options.rule in answer.status["paused"]
@@ -180,7 +180,10 @@ def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -
 
 
 def run_snooze(options: argparse.Namespace) -> int:
-    """Snooze. Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
+    """Suppress a rule's alerts until a date. Return 0, or 1 if the job refuses it.
+
+    Raises: UsageError and other CepErrors.
+    """
     job = _RunningJob.read(options)
     try:
         until = utc_text(utc_ms(options.until))
@@ -197,7 +200,7 @@ def run_snooze(options: argparse.Namespace) -> int:
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Roll back. Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
+    """Put an earlier version in force. Return 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
     job = _RunningJob.read(options)
     earlier = on_topic(job.records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
     if earlier is None:

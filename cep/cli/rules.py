@@ -218,7 +218,7 @@ def run_history(options: argparse.Namespace) -> int:
 
 
 def run_lock(options: argparse.Namespace) -> int:
-    """Write the lock. Returns 0, or 1 if something is wrong with the rules. Raises: UsageError."""
+    """Write the lock file. Return 0, or 1 if the rules have problems. Raises: UsageError."""
     (records, problems), console, directory = _read(options), _console(), options.rules
     before = read_lock(directory)
     after, contradictions = locked(records, before)

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Report. Return 0. Raises: UsageError if the job does not have the rule in shadow."""
+    """Report what a shadow version would change. Return 0. Raises: UsageError if the rule has no shadow in the job."""
     console = Terminal(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
     suppressed = options.checkpoint / SUPPRESSED_FOLDER
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _costs(checkpoint: Path, rule_id: str) -> Table:
-    """List the costs of each version of the rule since one was in shadow."""
+    """List the cost of each version of the rule since it has had a shadow."""
     _, totals = read_progress(checkpoint)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("version", "events", "run steps", "steps an event"):

@@ -68,7 +68,7 @@ def add_arguments_approve(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sign. Returns 0, or 1 if the rule is not sound. Raises: UsageError."""
+    """Sign a rule as its author. Return 0, or 1 if the rule has mistakes. Raises: UsageError."""
     console = Terminal(highlight=False, soft_wrap=True)
     settings = settings_of(options)
     trust = _needed(settings)
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sign_heartbeat(time_text: str, settings: Settings, trust: Trust) -> int:
-    """Print a signed heartbeat. Raises: UsageError if it would not count."""
+    """Print a signed heartbeat. Raises: UsageError if the job would refuse it."""
     try:
         heartbeat = HeartbeatRecord(event_time=utc_text(utc_ms(time_text)))
     except ValueError as error:
@@ -112,7 +112,7 @@ def _sign_heartbeat(time_text: str, settings: Settings, trust: Trust) -> int:
 
 
 def run_approve(options: argparse.Namespace) -> int:
-    """Show, and approve. Returns 0. Raises: UsageError if the author's signature does not count, or the approver's."""
+    """Show a signed change, and approve it. Return 0. Raises: UsageError if a signature is not valid."""
     console = Terminal(highlight=False, soft_wrap=True)
     settings = settings_of(options)
     trust = _needed(settings)
@@ -187,6 +187,7 @@ def _of_author(record: Signable) -> Signable:
 
 
 def _show(path: Path, records: list[Signable], trust: Trust) -> None:
+    """Print a signed change and its differences from the version before."""
     record = records[0]
     assert record.signed is not None, "asked before"
     author = trust.signer(record.signed.author.key)
@@ -204,7 +205,7 @@ def _show(path: Path, records: list[Signable], trust: Trust) -> None:
 
 
 def _before(path: Path, record: UpsertRecord, trust: Trust) -> list[Signable]:
-    """Return the version that a change follows. A file with another hash, or without signatures, shows nothing."""
+    """Return the version that a change follows; [] if its file has another hash or no signatures."""
     assert record.signed is not None, "asked before"
     if record.signed.previous_version == 0:
         return []

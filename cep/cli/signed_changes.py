@@ -26,7 +26,7 @@ def stand_for(
     options: argparse.Namespace, topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord],
     console: Console,
 ) -> list[Signable] | None:  # fmt: skip
-    """Sign one change with the key of the user of the verb, if the job asks for signatures.
+    """Sign a change with the user's key, if the job needs signatures.
 
     `there` are the records of the control topic. Returns: the records to send; None, after a line about it, if another
     person must approve first. Raises: UsageError.

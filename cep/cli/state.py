@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print; returns 0, or 1 if nothing is known of the key. Raises: UsageError, StateError."""
+    """Print the keyed state. Return 0, or 1 if the job does not know the key. Raises: UsageError, StateError."""
     if options.busiest is not None and options.busiest < 1:
         raise UsageError(f"--busiest {options.busiest}: give how many keys to name, 1 or more")
     if is_embedded(options.checkpoint):
@@ -100,6 +100,7 @@ def _named(rule_id: str, version: int) -> str:
 
 
 def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -> None:
+    """Print the size of the keyed state by rule, and of the retained past."""
     if as_json:
         printed(json.dumps({**asdict(totals), "histories": [asdict(share) for share in past]}, indent=2))
         return
@@ -143,7 +144,7 @@ def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
 
 
 def _print_parts(parts: Sequence[PastPart]) -> None:
-    """Print the parts of the past and the rules that ask for each. A shared part is there once."""
+    """Print the parts of the retained past, and the rules that need each. A part that rules share is printed once."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("past", "of", "rows", "bytes", "for"):
         table.add_column(name, justify="right" if name in ("rows", "bytes") else "left")
@@ -168,6 +169,7 @@ def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: boo
 
 
 def _print_past(past: KeyPast) -> None:
+    """Print the retained past of a key: values of histories and past events."""
     panes = f", {past.panes_count:,} rows of panes" if past.panes_count else ""
     printed(f"histories by {','.join(past.domain)}, at {past.clock}: {past.events_count:,} past events{panes}")
     for history, value in past.tallies:

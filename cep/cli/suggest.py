@@ -174,7 +174,7 @@ def _write(outcome: Suggested, out: Path) -> None:
 
 
 def _rule_file(name: str, file: str) -> str:
-    """Return a rule that is matched and recorded, and sends nothing."""
+    """Write a rule file in shadow: it is matched and recorded, and sends no alerts."""
     return f"""\
 id       = "{name}"
 pattern  = "{name}"
@@ -188,6 +188,7 @@ message  = "{{key}} did what labelled frauds do"
 
 
 def _print(outcome: Suggested, precision: float, console: Console) -> None:
+    """Print the mined data and the suggestions with their figures."""
     data = outcome.data
     console.print(
         f"mined {data.events:,} of {data.all_events:,} events of {data.keys:,} {data.key} with {data.frauds:,} frauds, "

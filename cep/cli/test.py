@@ -80,6 +80,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
 
 def _once(options: argparse.Namespace, console: Console) -> int:
+    """Run the tests of the files once, and print the outcomes. Return 0 if all pass, otherwise 1."""
     started = time.perf_counter()
     with compiled_ahead(CARRIERS):
         suite = run_suite(pattern_files(options.paths), options.only)
@@ -148,6 +149,7 @@ def _print_file(name: str, suite: Suite, console: Console) -> None:
 
 
 def _print_tested(tested: Verdict, console: Console) -> None:
+    """Print the outcome of a test, with the differences if it failed."""
     name = tested.test.name
     if tested.outcome is Outcome.GAP:
         reason = f" ({tested.test.todo})" if tested.test.todo else ""
@@ -166,6 +168,7 @@ def _print_outcome(outcome: Outcome, name: str, console: Console, indent: int = 
 
 
 def _print_coverage(coverage: list[Coverage], console: Console) -> None:
+    """Print the coverage of each pattern, and the parts that no test reaches."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("coverage")
     for title in ("NFA states", "transitions", "outcomes"):
@@ -189,6 +192,7 @@ def _share(share: Share) -> str:
 
 
 def _print_summary(suite: Suite, seconds: float, console: Console) -> None:
+    """Print how many tests passed, failed, had errors or are todo."""
     if not suite.total:
         console.print("no tests here", style="bold red")
     errors_count = suite.count(Outcome.BROKEN)

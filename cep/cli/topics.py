@@ -249,7 +249,7 @@ def _print_other(record: Signable, first: Signable | None, console: Console, *, 
 def _await_status(
     options: argparse.Namespace, topics: Topics, is_done: Callable[[dict[str, Any]], bool], console: Console
 ) -> dict[str, Any] | None:
-    """Wait until the job has published the expected status. None without a status topic or without a wait.
+    """Wait for the expected status of the job. None without a status topic, or if the user does not want to wait.
 
     Raises: SourceError if it does not come.
     """

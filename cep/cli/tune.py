@@ -83,7 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune and print; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
+    """Tune a rule and print the result. Return 0, or 1 if too many records were rejected.
+
+    Raises: UsageError and other CepErrors.
+    """
     use_secrets_file(options.secrets)
     aim, terms, tries = _aim(options), terms_of(options), _tries(options.tries)
     errors = Terminal(stderr=True, highlight=False)
@@ -128,6 +131,7 @@ def _gap_ms(text: str) -> int:
 
 
 def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:
+    """Print the compared settings, and the figures of the present setting and of the candidate."""
     console.print(f"{tuned.settings_count:,} settings compared, {_WAYS[tuned.way]} ({tuned.replayed_count:,} replayed)")
     console.print(f"the time is cut 3 : 1 : 1, with gaps of {show_duration(gap_ms)}")
     for part in tuned.parts:
@@ -199,7 +203,7 @@ _VERDICTS = {
 
 
 def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int:
-    """Print the outcome and the change of the rule's file, and write it if that was asked for."""
+    """Print the result and the change of the rule's file. Write it if the user wants that."""
     path: Path = options.rules / f"{options.rule}.toml"
     console.print(_VERDICTS[tuned.outcome])
     if tuned.present == tuned.proposed:

@@ -84,6 +84,7 @@ def add_arguments_not(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that `cep why` and `cep why-not` share."""
     parser.add_argument(
         "--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force (default: rules)"
     )
@@ -148,6 +149,7 @@ def _alert(path: Path, alert_id: str) -> dict[str, Any]:
 
 
 def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
+    """Read the alerts of a file whose ids begin with these letters. Raises: UsageError."""
     if len(alert_id) < _ID_CHARACTERS_MIN:
         raise UsageError(f"--alert {alert_id}: give at least {_ID_CHARACTERS_MIN} letters of the id")
     if path.suffix.lower() == ".parquet":

@@ -256,7 +256,7 @@ def _everyday(random: np.random.Generator, size: StreamSize, homes: Ints) -> dic
 
 
 def _is_retained(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return False for the everyday payments that are too near to a planted one of the same card."""
+    """Return False for everyday payments that are too close to a planted payment of the same card."""
     cards_count = int(columns["card"].max()) + 1
     quiet_from = np.full(cards_count, np.iinfo(np.int64).max)
     quiet_until = np.full(cards_count, np.iinfo(np.int64).min)
