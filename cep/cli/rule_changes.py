@@ -226,7 +226,7 @@ def run_rollback(options: argparse.Namespace) -> int:
 
 
 def run_heartbeat(options: argparse.Namespace) -> int:
-    """Send one heartbeat, signed where the job asks for signatures. Raises: UsageError, SinkError."""
+    """Send one heartbeat, signed if the job needs signatures. Raises: UsageError, SinkError."""
     topics = topics_of(options)
     try:
         at_ms = int(time.time() * 1_000) if options.event_time is None else utc_ms(options.event_time)
