@@ -13,10 +13,12 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
-from cep.base.errors import UnreadableError
-from cep.base.limits import LINE_BYTES_MAX
+import orjson
+
+from cep.base.errors import StateCorruptError, UnreadableError
+from cep.base.limits import JOB_FILE_BYTES_MAX, LINE_BYTES_MAX
 
 _REPOSITORY = ".git"
 _NO_PATH = "its path holds a character that no path has"
@@ -195,3 +197,16 @@ def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read one of the JSON files of a checkpoint directory. Raises: StateCorruptError."""
+    try:
+        document = orjson.loads(read_file(path, JOB_FILE_BYTES_MAX))
+    except (UnreadableError, ValueError) as error:
+        raise StateCorruptError(
+            f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
+        ) from error
+    if not isinstance(document, dict):
+        raise StateCorruptError(f"{path} is not what was written there; restore it, or give a new checkpoint directory")
+    return document

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cep.base.errors import SourceError, StateCorruptError, UnreadableError, UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
-from cep.base.reading import read_lines
+from cep.base.reading import read_document, read_lines
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.cli.alert_shape import checked_alert
@@ -25,7 +25,7 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
 from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
-from cep.runners.live_checkpoint import read_document, read_progress
+from cep.runners.live_checkpoint import read_progress
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sinks.files import read_alerts
 from cep.sinks.kinds import KAFKA

@@ -21,7 +21,7 @@ import zoneinfo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +36,9 @@ from cep.columnar.elapsed import UNITS_US
 from cep.columnar.file_form import AS_WRITTEN, FileForm, form_of_flags
 from cep.columnar.number_texts import NumberForm
 from cep.columnar.times import TIME_UNITS, check_form
-from cep.model.mapping_settings import MappingSettings
+
+if TYPE_CHECKING:
+    from cep.model.mapping_settings import MappingSettings
 
 TYPE_FIELD = "event_type"
 BYTES = "base64"  # in place of the field of a currency: minor units as bytes

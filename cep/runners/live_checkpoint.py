@@ -32,9 +32,8 @@ from typing import Any
 import orjson
 
 from cep.base.durable import replace_file
-from cep.base.errors import StateCorruptError, StoreError, UnreadableError, UsageError
-from cep.base.limits import JOB_FILE_BYTES_MAX
-from cep.base.reading import read_file
+from cep.base.errors import StateCorruptError, StoreError, UsageError
+from cep.base.reading import read_document
 from cep.base.schema import Schema, misreadings
 from cep.sinks.durable import write_durably
 from cep.step.job import Job
@@ -263,16 +262,3 @@ def write_progress(directory: Path, batch_id: int, totals: Mapping[str, int], un
     """Write the last micro-batch, the totals and the count of waiting alerts. Raises: SinkError."""
     record = {"batch_id": batch_id, "totals": dict(sorted(totals.items())), "undelivered": undelivered}
     write_durably(directory / PROGRESS_FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2))
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read one of the JSON files of a checkpoint directory. Raises: StateCorruptError."""
-    try:
-        document = orjson.loads(read_file(path, JOB_FILE_BYTES_MAX))
-    except (UnreadableError, ValueError) as error:
-        raise StateCorruptError(
-            f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
-        ) from error
-    if not isinstance(document, dict):
-        raise StateCorruptError(f"{path} is not what was written there; restore it, or give a new checkpoint directory")
-    return document

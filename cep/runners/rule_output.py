@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
+from cep.base.reading import read_document
 from cep.rulebook.suppression import Policies, fired_json
 from cep.runners.fired_files import FiredFiles, begin_fired
-from cep.runners.live_checkpoint import read_document
 from cep.sinks.durable import write_durably
 from cep.step.audit_head import sign_status
 from cep.step.marks import NO_MARKS, Marks

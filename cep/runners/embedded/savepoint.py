@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, UsageError
+from cep.base.reading import read_document
 from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
@@ -38,7 +39,6 @@ from cep.runners.live_checkpoint import (
     RULES_FILE,
     first_rules,
     lock_checkpoint,
-    read_document,
     read_job,
 )
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore

@@ -44,11 +44,12 @@ from pyspark.sql import DataFrame
 from cep.base.audit import is_audit
 from cep.base.errors import CepError, StateCorruptError
 from cep.base.limits import MICRO_BATCHES_RETAINED, TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
+from cep.base.reading import read_document
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.saved import RulebookStore
 from cep.runners.handover.beginning import read_beginning
-from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, read_document, read_progress, write_progress
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, read_progress, write_progress
 from cep.runners.meanings import current_names, forget_open_runs, open_runs
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.patience import Newest, Patience
