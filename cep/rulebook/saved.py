@@ -28,6 +28,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from cep.base.audit import Trail
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError, StateFormatError
@@ -66,7 +68,7 @@ class Saved:
     def from_bytes(data: bytes) -> Saved:
         """Invert `to_bytes`. Raises: StateCorruptError."""
         try:
-            both = json.loads(data)
+            both = orjson.loads(data)
             return Saved(both["index"].encode(), {k: v.encode() for k, v in both["records"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _corrupt(data, error) from error
@@ -95,7 +97,7 @@ def save(book: Rulebook) -> Saved:
 def record_digests(index: bytes) -> set[str]:
     """Return the hashes of the records that an index names. Raises: StateCorruptError."""
     try:
-        rules = json.loads(index)["rules"].values()
+        rules = orjson.loads(index)["rules"].values()
         entries = [change[3] for rule in rules for track in ("live", "shadow") for change in rule[track]]
         return {entry[0] for entry in entries if entry is not None}
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -105,7 +107,7 @@ def record_digests(index: bytes) -> set[str]:
 def list_names(index: bytes) -> list[str]:
     """Return the names of the lists' sets that an index names. Raises: StateCorruptError."""
     try:
-        return RuleLists.from_json(json.loads(index).get("lists", []), ListStore()).names()
+        return RuleLists.from_json(orjson.loads(index).get("lists", []), ListStore()).names()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(index, error) from error
 
@@ -121,7 +123,7 @@ def restore(
     """
     book = Rulebook(schema, key_domains, lists)
     try:
-        saved_index = json.loads(index)
+        saved_index = orjson.loads(index)
         if saved_index["format"] == FORMAT_EARLIER:
             saved_index = _from_earlier(saved_index)
         if saved_index["format"] != FORMAT:
@@ -202,7 +204,7 @@ def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
         ledger.take_unsaid(snooze_line(rule_id, key), version)
     for line, (version, digest) in accepted.get("last", {}).items():
         ledger.take_unsaid(line, version, signed=digest)
-    return {**index, **accepted, "format": FORMAT, "ledger": json.loads(ledger.data)}
+    return {**index, **accepted, "format": FORMAT, "ledger": orjson.loads(ledger.data)}
 
 
 def _corrupt(data: bytes, error: Exception) -> StateCorruptError:

@@ -10,12 +10,13 @@ Tested by: tests/sources/test_offsets.py, tests/runners/spark/test_kafka_looks.p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import heapreplace
 from itertools import accumulate, pairwise
 from typing import Any
+
+import orjson
 
 from cep.base.errors import SourceError, SourceGoneError, UsageError
 
@@ -135,7 +136,7 @@ def parse_offsets(text: str) -> Offsets:
     try:
         return {
             str(t): {int(p): int(offset) for p, offset in by_partition.items()}
-            for t, by_partition in json.loads(text).items()
+            for t, by_partition in orjson.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f'offsets are earliest, latest or {{"topic": {{"0": 17}}}}, not {text[:200]}') from error

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -85,7 +86,7 @@ class Shape:
     def from_bytes(data: bytes) -> Shape:
         """Read a shape. Raises: StateCorruptError."""
         try:
-            about = json.loads(data)
+            about = orjson.loads(data)
             events = tuple((name, code) for name, code in about["events"])
             return Shape(layout_of(about), about["width"], events)
         except (ValueError, KeyError, TypeError, IndexError) as error:

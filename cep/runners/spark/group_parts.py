@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import orjson
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
@@ -123,8 +124,8 @@ def prepare_query(query: Path) -> None:
             continue
         try:
             version, text = path.read_text().splitlines()
-            metadata = json.loads(text)
-            properties = json.loads(metadata["operatorPropertiesJson"])
+            metadata = orjson.loads(text)
+            properties = orjson.loads(metadata["operatorPropertiesJson"])
             names = [variable["stateName"] for variable in properties["stateVariables"]]
             stores = metadata.get("stateStoreInfo", [])
             places = [list(map(str, store["stateSchemaFilePaths"])) for store in stores]

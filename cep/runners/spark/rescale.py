@@ -8,9 +8,9 @@ Tested by: tests/runners/spark/test_rescale.py
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import orjson
 import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def _partitions_at(checkpoint: Path, batch_id: int | None) -> int:
     path = checkpoint / QUERY_FOLDER / "offsets" / str(batch_id)
     try:
         # v1 | metadata, with the settings that state depends on | offsets …
-        partitions = int(json.loads(path.read_text().splitlines()[1])["conf"][PARTITIONS])
+        partitions = int(orjson.loads(path.read_text().splitlines()[1])["conf"][PARTITIONS])
     except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
         raise StateError(f"{path} does not say how many partitions there are ({error!r}); restore it") from error
     return partitions
