@@ -24,14 +24,17 @@ def partitions(folder: Path) -> None:
     partitions_of(folder)
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        partitions, lambda _: parse_offsets(DEEP), lambda _: Shape.from_bytes(DEEP.encode()),
-        lambda _: Saved.from_bytes(DEEP.encode()), lambda _: record_digests(DEEP.encode()),
-        lambda _: list_names(DEEP.encode()),
-    ],
-)  # fmt: skip
-def test_a_deep_value_is_refused(read: Callable[[Path], object], tmp_path: Path) -> None:
+READERS: dict[str, Callable[[Path], object]] = {
+    "tasks": partitions,
+    "offsets": lambda _: parse_offsets(DEEP),
+    "shape": lambda _: Shape.from_bytes(DEEP.encode()),
+    "rulebook": lambda _: Saved.from_bytes(DEEP.encode()),
+    "records": lambda _: record_digests(DEEP.encode()),
+    "lists": lambda _: list_names(DEEP.encode()),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_deep_value_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CepError):
-        read(tmp_path)
+        READERS[name](tmp_path)
