@@ -168,12 +168,13 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
     def pieces(schema: Schema) -> Pieces:
         with counting_skipped() as skipped:
             table = events_table(frame, schema, naming, keeps_views=True)
+        row_text = RowTexts(table)
 
         def show(row: int) -> str:
             if frame.row is not None:
                 with suppress(OverflowError, ValueError, KeyError):  # Python does not support the time or the zone
                     return json.dumps(frame.row(row), default=str)
-            return RowTexts(table)(row)
+            return row_text(row)
 
         return _with_skipped(pieces_of_table(table, schema, show, naming.values(schema)), sum(skipped))
 

@@ -45,9 +45,9 @@ class DeployedRule:
     key's folded events count too. Empty: always. `level` is where it is matched among rules that feed each other
     (rulebook/levels.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each fed
     by the one before. `gaps` are the times before which derived events that it reads may be missing
-    (rulebook/completeness.py). `earlier_hash` is the hash of its content in builds before 0.3. `identity` is what
-    stored runs are tied to: another version, content or part of a version is another automaton. `mark` is all that
-    decides what is matched, as text; alerts of one event come out in the order of `place`.
+    (rulebook/completeness.py). `earlier_hash` is the hash of its content in builds before 0.3; None if it is the same.
+    `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
+    `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
     """
 
     rule_id: str
@@ -70,7 +70,7 @@ class DeployedRule:
     level: int | None = None
     behind: int = 0
     gaps: tuple[ProducerGap, ...] = ()
-    earlier_hash: str = ""
+    earlier_hash: str | None = None
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)
     place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)

@@ -424,8 +424,7 @@ def _is_shadow(record: Signable) -> bool:
 def _earlier_hash(record: Signable) -> str | None:
     """Return the hash that builds before 0.3 gave a version of a rule; None if it is the same."""
     rule = record.as_upsert() if isinstance(record, RollbackRecord) else record
-    earlier = earlier_hash(rule) if isinstance(rule, UpsertRecord) else None
-    return None if earlier == hash_of(record) else earlier
+    return earlier_hash(rule) if isinstance(rule, UpsertRecord) else None
 
 
 def _without_texts(record: Taken, keys: Collection[str]) -> Taken:

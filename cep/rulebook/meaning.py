@@ -59,9 +59,10 @@ def content_hash(record: UpsertRecord) -> str:
     return _content_hash(record, pattern_hash(record.source, record.pattern))
 
 
-def earlier_hash(record: UpsertRecord) -> str:
-    """Return the hash that builds before 0.3 gave: `{3}` and `{3,}` had the same one. It differs only for `{3}`."""
-    return _content_hash(record, _hashes(record.source, record.pattern)[1])
+def earlier_hash(record: UpsertRecord) -> str | None:
+    """Return the hash that builds before 0.3 gave, where `{3}` and `{3,}` had the same one; None if it is unchanged."""
+    digest, earlier = _hashes(record.source, record.pattern)
+    return None if earlier == digest else _content_hash(record, earlier)
 
 
 def pattern_hash(source: str, pattern: str) -> str:

@@ -29,7 +29,7 @@ from cep.model.rule import (
     UpsertRecord,
 )
 from cep.model.signed import Signature, Signed
-from cep.rulebook.meaning import earlier_hash
+from cep.rulebook.meaning import content_hash, earlier_hash
 
 Signable = RuleChange | SnoozeRecord | ListRecord
 Role = Literal["author", "approver"]
@@ -85,9 +85,8 @@ def digest_of(record: Signable) -> str:
     It is the hash of builds before 0.3, so that their signatures count. `{3}` and `{3,}` have the same one, but a
     statement also names the hash of the whole record.
     """
-    if isinstance(record, RollbackRecord):
-        return earlier_hash(record.as_upsert())
-    return earlier_hash(record) if isinstance(record, UpsertRecord) else body_hash(record)
+    rule = record.as_upsert() if isinstance(record, RollbackRecord) else record
+    return earlier_hash(rule) or content_hash(rule) if isinstance(rule, UpsertRecord) else body_hash(record)
 
 
 def body_hash(record: Signable) -> str:

@@ -212,20 +212,21 @@ def _table_decoder(
 def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
     """Return a function that shows a record as text, with all columns of its file. The file is read again for it."""
     reading = Lock()
-    read: deque[Batch] = deque(maxlen=_BATCHES_SHOWN)
+    read: deque[tuple[Batch, RowTexts]] = deque(maxlen=_BATCHES_SHOWN)
     batches: Iterator[Batch] = iter(())
 
     def show(row: int) -> str:
         nonlocal batches
         row += table.rows_before
         with reading:  # pieces are decoded by several threads, in about their order
-            if not read or row < read[0].first_row:
+            if not read or row < read[0][0].first_row:
                 read.clear()
                 batches = table.batches(names, PIECE_ROWS)
-            while not read or row >= read[-1].first_row + read[-1].batch.num_rows:
-                read.append(next(batches))
-            batch = next(each for each in reversed(read) if each.first_row <= row)
-        return RowTexts(batch.batch)(row - batch.first_row)
+            while not read or row >= read[-1][0].first_row + read[-1][0].batch.num_rows:
+                batch = next(batches)
+                read.append((batch, RowTexts(batch.batch)))
+            batch, row_text = next(each for each in reversed(read) if each[0].first_row <= row)
+        return row_text(row - batch.first_row)
 
     return show
 

@@ -14,6 +14,7 @@ from cep.rulebook.lock import locked, problems_of_lock
 from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.rulebook.statement import digest_of
 from tests.rulebook.records import SCHEMA, SOURCE, upsert
 from tests.rulebook.test_ledger import against
 
@@ -51,7 +52,8 @@ def test_the_earlier_build_gave_one_hash(earlier_build: pytest.MonkeyPatch) -> N
     before = content_hash(exact)
     assert before == content_hash(open_ended)
     now(earlier_build)
-    assert before == content_hash(open_ended) == earlier_hash(open_ended) == earlier_hash(exact)
+    assert before == content_hash(open_ended) == digest_of(open_ended) == digest_of(exact) == earlier_hash(exact)
+    assert earlier_hash(open_ended) is None, "it is unchanged"
     assert content_hash(exact) != before
 
 
