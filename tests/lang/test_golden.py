@@ -4,6 +4,7 @@
     arguments/*.cep, *.toml   mistakes in the arguments that a rule gives a pattern
     lints/*.cep               findings (test_lint.py compares them)
     ir/*.cep                  the result of a sound file
+    diagnostics/parts/        imported files; most cases import the event type of events.cep
 
 `pytest tests/lang/test_golden.py` with the environment variable UPDATE_GOLDEN=1 writes them again: read the diff.
 """
@@ -34,7 +35,7 @@ IR = sorted((GOLDEN / "ir").glob("*.cep"))
 def load(path: Path) -> Checked:
     """Check a golden file under its bare name, so that the report is the same in every folder."""
     with contextlib.chdir(path.parent):
-        return compilable(load_files([path.name]))
+        return compilable(load_files([path.name], GOLDEN))
 
 
 def compare(path: Path, text: str) -> None:
