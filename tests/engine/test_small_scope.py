@@ -15,22 +15,7 @@ import pytest
 
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import EventBatch
-from cep.lang.ir import (
-    Binary,
-    Const,
-    CurrentField,
-    Expr,
-    Inner,
-    Link,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Skip,
-    SkipKind,
-    Step,
-    Variable,
-    VarNode,
-)
+from cep.lang import ir
 from tests.engine.bridge import batch_of, engine_answers, oracle_answers, oracle_match, program_of, whole
 from tests.oracle.matcher import Event, find_matches_of_words
 from tests.oracle.random_cases import SCHEMA
@@ -39,18 +24,18 @@ LETTERS = "ab"
 STREAM_MAX = 5
 TEXT, BOOL = Type(Kind.STRING, nullable=True), Type(Kind.BOOL, nullable=True)
 QUANTIFIERS = {
-    "": Quantifier(),
-    "?": Quantifier(0, 1),
-    "+": Quantifier(1, None),
-    "*": Quantifier(0, None),
-    "{2}": Quantifier(2, 2),
-    "+ any": Quantifier(1, None, Inner.ANY),
-    "+ strict": Quantifier(1, None, Inner.STRICT),
-    "+ greedy": Quantifier(1, None, greedy=True),
+    "": ir.Quantifier(),
+    "?": ir.Quantifier(0, 1),
+    "+": ir.Quantifier(1, None),
+    "*": ir.Quantifier(0, None),
+    "{2}": ir.Quantifier(2, 2),
+    "+ any": ir.Quantifier(1, None, ir.Inner.ANY),
+    "+ strict": ir.Quantifier(1, None, ir.Inner.STRICT),
+    "+ greedy": ir.Quantifier(1, None, greedy=True),
 }
 ORDERS: dict[int | str, int] = {str(position): position for position in range(STREAM_MAX)}
 SHARES = 4
-SKIPS = (SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT)
+SKIPS = (ir.SkipKind.NONE, ir.SkipKind.PAST_LAST, ir.SkipKind.TO_NEXT)
 
 
 def _streams() -> dict[str, list[Event]]:
@@ -71,82 +56,86 @@ def _streams() -> dict[str, list[Event]]:
     return streams
 
 
-def _is(letter: str) -> Expr:
-    return Binary("==", CurrentField("k", TEXT), Const(letter, TEXT), BOOL)
+def _is(letter: str) -> ir.Expr:
+    return ir.Binary("==", ir.CurrentField("k", TEXT), ir.Const(letter, TEXT), BOOL)
 
 
 def _pattern(
-    letters: str, links: tuple[Link, ...], words: tuple[str, ...], skip: SkipKind, negated: int | None
-) -> PatternIR:
+    letters: str, links: tuple[ir.Link, ...], words: tuple[str, ...], skip: ir.SkipKind, negated: int | None
+) -> ir.PatternIR:
     names = [f"x{number}" for number in range(len(letters))]
     steps = tuple(
-        Step(link, VarNode(name, Quantifier() if number == negated else QUANTIFIERS[word]), negated=number == negated)
+        ir.Step(
+            link,
+            ir.VarNode(name, ir.Quantifier() if number == negated else QUANTIFIERS[word]),
+            negated=number == negated,
+        )
         for number, (name, link, word) in enumerate(zip(names, links, words, strict=True))
     )
     variables = tuple(
-        Variable(name, SCHEMA.event_types[0].name, _is(letter)) for name, letter in zip(names, letters, strict=True)
+        ir.Variable(name, SCHEMA.event_types[0].name, _is(letter)) for name, letter in zip(names, letters, strict=True)
     )
-    return PatternIR(
-        "small", (), ("key",), SequenceNode(steps), variables, (), (SCHEMA.event_types[0].name,), Skip(skip)
+    return ir.PatternIR(
+        "small", (), ("key",), ir.SequenceNode(steps), variables, (), (SCHEMA.event_types[0].name,), ir.Skip(skip)
     )
 
 
-def _pairs() -> Iterator[PatternIR]:
-    for letters, link, first, second, skip in product(("ab", "aa"), Link, QUANTIFIERS, QUANTIFIERS, SKIPS):
-        yield _pattern(letters, (Link.FOLLOWED_BY, link), (first, second), skip, None)
+def _pairs() -> Iterator[ir.PatternIR]:
+    for letters, link, first, second, skip in product(("ab", "aa"), ir.Link, QUANTIFIERS, QUANTIFIERS, SKIPS):
+        yield _pattern(letters, (ir.Link.FOLLOWED_BY, link), (first, second), skip, None)
 
 
-def _triples() -> Iterator[PatternIR]:
+def _triples() -> Iterator[ir.PatternIR]:
     simple = ("", "?", "+")
-    for letters, second, third, words in product(("aba", "aab"), Link, Link, product(simple, repeat=3)):
-        yield _pattern(letters, (Link.FOLLOWED_BY, second, third), words, SkipKind.NONE, None)
+    for letters, second, third, words in product(("aba", "aab"), ir.Link, ir.Link, product(simple, repeat=3)):
+        yield _pattern(letters, (ir.Link.FOLLOWED_BY, second, third), words, ir.SkipKind.NONE, None)
 
 
-def _absences() -> Iterator[PatternIR]:
+def _absences() -> Iterator[ir.PatternIR]:
     for letters, second, third, first, last in product(
         ("aba", "abb", "aab"),
-        (Link.NEXT, Link.FOLLOWED_BY),
-        Link,
+        (ir.Link.NEXT, ir.Link.FOLLOWED_BY),
+        ir.Link,
         ("", "+", "{2}", "+ any", "+ greedy"),
         ("", "?", "+", "+ strict"),
     ):
-        yield _pattern(letters, (Link.FOLLOWED_BY, second, third), (first, "", last), SkipKind.NONE, 1)
+        yield _pattern(letters, (ir.Link.FOLLOWED_BY, second, third), (first, "", last), ir.SkipKind.NONE, 1)
 
 
-def _groups() -> Iterator[PatternIR]:
+def _groups() -> Iterator[ir.PatternIR]:
     words = ("?", "+", "{2}", "+ any", "+ strict")
-    for letters, inside, behind, word, last in product(("aba", "abb", "aab"), Link, Link, words, ("", "+")):
-        flat = _pattern(letters, (Link.FOLLOWED_BY, inside, behind), ("", "", last), SkipKind.NONE, None)
+    for letters, inside, behind, word, last in product(("aba", "abb", "aab"), ir.Link, ir.Link, words, ("", "+")):
+        flat = _pattern(letters, (ir.Link.FOLLOWED_BY, inside, behind), ("", "", last), ir.SkipKind.NONE, None)
         *group, end = flat.structure.steps
-        rounds = SequenceNode(tuple(group), QUANTIFIERS[word])
-        yield replace(flat, structure=SequenceNode((Step(Link.FOLLOWED_BY, rounds), end)))
+        rounds = ir.SequenceNode(tuple(group), QUANTIFIERS[word])
+        yield replace(flat, structure=ir.SequenceNode((ir.Step(ir.Link.FOLLOWED_BY, rounds), end)))
 
 
-def _nested() -> Iterator[PatternIR]:
+def _nested() -> Iterator[ir.PatternIR]:
     """Yield repeated groups in a repeated group (at its end, at its begin, alone), followed by any event."""
     words = ("+", "{2}", "+ any", "+ strict")
-    for inside, behind, inner, outer, place in product(Link, Link, words, words, ("end", "begin", "alone")):
-        flat = _pattern("aba", (Link.FOLLOWED_BY, inside, behind), ("", "", ""), SkipKind.NONE, None)
+    for inside, behind, inner, outer, place in product(ir.Link, ir.Link, words, words, ("end", "begin", "alone")):
+        flat = _pattern("aba", (ir.Link.FOLLOWED_BY, inside, behind), ("", "", ""), ir.SkipKind.NONE, None)
         first, second, last = flat.structure.steps
         steps = {
             "end": (first, _grouped(second.link, QUANTIFIERS[inner], second)),
-            "begin": (_grouped(Link.FOLLOWED_BY, QUANTIFIERS[inner], first), second),
-            "alone": (_grouped(Link.FOLLOWED_BY, QUANTIFIERS[inner], first, second),),
+            "begin": (_grouped(ir.Link.FOLLOWED_BY, QUANTIFIERS[inner], first), second),
+            "alone": (_grouped(ir.Link.FOLLOWED_BY, QUANTIFIERS[inner], first, second),),
         }[place]
-        structure = SequenceNode((_grouped(Link.FOLLOWED_BY, QUANTIFIERS[outer], *steps), last))
+        structure = ir.SequenceNode((_grouped(ir.Link.FOLLOWED_BY, QUANTIFIERS[outer], *steps), last))
         any_letter = replace(flat.variables[-1], where=None)
         yield replace(flat, structure=structure, variables=(*flat.variables[:-1], any_letter))
 
 
-def _grouped(link: Link, quantifier: Quantifier, first: Step, *others: Step) -> Step:
+def _grouped(link: ir.Link, quantifier: ir.Quantifier, first: ir.Step, *others: ir.Step) -> ir.Step:
     """Return the steps as a group, whose first step is entered like the group."""
-    return Step(link, SequenceNode((replace(first, link=Link.FOLLOWED_BY), *others), quantifier))
+    return ir.Step(link, ir.SequenceNode((replace(first, link=ir.Link.FOLLOWED_BY), *others), quantifier))
 
 
 KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": _groups, "nested": _nested}
 
 
-def _compare(pattern: PatternIR, streams: dict[str, list[Event]], batch: EventBatch) -> None:
+def _compare(pattern: ir.PatternIR, streams: dict[str, list[Event]], batch: EventBatch) -> None:
     actual = engine_answers(program_of(SCHEMA, pattern), whole(batch))
     # The streams differ only in their letters, so every one of them is a word of these choices.
     choices = [[streams[letter * STREAM_MAX][place] for letter in LETTERS] for place in range(STREAM_MAX)]

@@ -3,35 +3,10 @@
 from __future__ import annotations
 
 from cep.base.schema import Kind, Type
-from cep.lang.ir import (
-    Aggregate,
-    AlternativeNode,
-    AnyOrderNode,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    CurrentField,
-    Expr,
-    History,
-    If,
-    In,
-    Inner,
-    Measure,
-    Node,
-    Param,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Skip,
-    Step,
-    Unary,
-    VarField,
-    VarNode,
-)
+from cep.lang import ir
 
 
-def dump_pattern(pattern: PatternIR) -> str:
+def dump_pattern(pattern: ir.PatternIR) -> str:
     """Return the whole pattern as text, one fact a line."""
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     if pattern.doc:
@@ -57,39 +32,39 @@ def dump_pattern(pattern: PatternIR) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dump_expr(expr: Expr) -> str:
+def dump_expr(expr: ir.Expr) -> str:
     """Return an expression as `(op operands): type`; types are left out where they follow from the operands."""
     match expr:
-        case Const():
+        case ir.Const():
             return _const(expr)
-        case Param():
+        case ir.Param():
             return f"${expr.name}:{_type(expr.type)}"
-        case CurrentField():
+        case ir.CurrentField():
             return f"{expr.field}:{_type(expr.type)}"
-        case VarField():
+        case ir.VarField():
             return f"{expr.which}({expr.variable}).{expr.field}:{_type(expr.type)}"
-        case Aggregate():
+        case ir.Aggregate():
             argument = "" if expr.argument is None else f", {dump_expr(expr.argument)}"
             return f"{expr.fn}({expr.variable}{argument}):{_type(expr.type)}"
-        case Unary():
+        case ir.Unary():
             return f"({expr.op} {dump_expr(expr.argument)})"
-        case Binary():
+        case ir.Binary():
             result = "" if expr.type.kind is Kind.BOOL else f":{_type(expr.type)}"
             return f"({dump_expr(expr.left)} {expr.op} {dump_expr(expr.right)}){result}"
-        case Cast():
+        case ir.Cast():
             return f"<{_type(expr.type)}>{dump_expr(expr.argument)}"
-        case In():
+        case ir.In():
             return f"({dump_expr(expr.argument)} in [{', '.join(dump_expr(item) for item in expr.items)}])"
-        case If():
+        case ir.If():
             parts = [dump_expr(part) for part in (expr.condition, expr.then, expr.otherwise)]
             return f"(if {parts[0]} then {parts[1]} else {parts[2]}):{_type(expr.type)}"
-        case History():
+        case ir.History():
             return _history(expr)
-        case Call():
+        case ir.Call():
             return f"{expr.fn}({', '.join(dump_expr(a) for a in expr.arguments)}):{_type(expr.type)}"
 
 
-def _history(expr: History) -> str:
+def _history(expr: ir.History) -> str:
     parts = [f"past {expr.fn}({expr.event_type or 'any'}"]
     if expr.argument is not None:
         parts.append(f" {dump_expr(expr.argument)}")
@@ -113,7 +88,7 @@ def _type(value_type: Type) -> str:
     return str(value_type)
 
 
-def _const(const: Const) -> str:
+def _const(const: ir.Const) -> str:
     if isinstance(const.value, str):
         return f'"{const.value}"'
     if const.type.kind is Kind.ENUM and isinstance(const.value, int):
@@ -121,26 +96,26 @@ def _const(const: Const) -> str:
     return f"{const.value}:{_type(const.type)}"
 
 
-def _measures(word: str, measures: tuple[Measure, ...]) -> list[str]:
+def _measures(word: str, measures: tuple[ir.Measure, ...]) -> list[str]:
     return [f"  {word:<8} {m.name} = {dump_expr(m.value)}" for m in measures]
 
 
-def _amount(value: int | Param | None) -> str:
+def _amount(value: int | ir.Param | None) -> str:
     if value is None:
         return ""
-    return f"${value.name}" if isinstance(value, Param) else str(value)
+    return f"${value.name}" if isinstance(value, ir.Param) else str(value)
 
 
-def _skip(skip: Skip) -> str:
+def _skip(skip: ir.Skip) -> str:
     parts = [skip.kind.value, skip.variable or "", "in order" if skip.in_order else ""]
     return " ".join(part for part in parts if part)
 
 
-def _quantifier(quantifier: Quantifier) -> str:
-    if quantifier == Quantifier():
+def _quantifier(quantifier: ir.Quantifier) -> str:
+    if quantifier == ir.Quantifier():
         return ""
     parts = [f" {{{_amount(quantifier.min_count)},{_amount(quantifier.max_count)}}}"]
-    if quantifier.inner is not Inner.RELAXED:
+    if quantifier.inner is not ir.Inner.RELAXED:
         parts.append(quantifier.inner.value)
     if quantifier.greedy:
         parts.append("greedy")
@@ -151,23 +126,23 @@ def _quantifier(quantifier: Quantifier) -> str:
     return " ".join(parts)
 
 
-def _node(node: Node, indent: str) -> list[str]:
+def _node(node: ir.Node, indent: str) -> list[str]:
     match node:
-        case VarNode():
+        case ir.VarNode():
             return [f"{indent}{node.variable}{_quantifier(node.quantifier)}"]
-        case SequenceNode():
+        case ir.SequenceNode():
             within = "" if node.within_ms is None else f" within {_amount(node.within_ms)} ms"
             lines = [f"{indent}sequence{_quantifier(node.quantifier)}{within}"]
             for step in node.steps:
                 lines += _step(step, indent + "  ")
             return lines
-        case AlternativeNode():
+        case ir.AlternativeNode():
             return [f"{indent}one of", *(line for n in node.options for line in _node(n, indent + "  "))]
-        case AnyOrderNode():
+        case ir.AnyOrderNode():
             return [f"{indent}all of", *(line for n in node.items for line in _node(n, indent + "  "))]
 
 
-def _step(step: Step, indent: str) -> list[str]:
+def _step(step: ir.Step, indent: str) -> list[str]:
     gap = ""
     if step.gap_max_ms is not None:
         gap = f"[{_amount(step.gap_min_ms)} .. {_amount(step.gap_max_ms)} ms]"

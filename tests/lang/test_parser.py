@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cep.lang import syntax
 from cep.lang.diagnostics import Collector
 from cep.lang.ir import Inner, Link, SkipKind
 from cep.lang.parse.file import parse
-from cep.lang.syntax import (
-    BinarySyntax,
-    ChainSyntax,
-    ChoiceSyntax,
-    DefineSyntax,
-    EventSyntax,
-    ExprSyntax,
-    GroupSyntax,
-    InSyntax,
-    Literal,
-    Member,
-    NameRef,
-    PatternSyntax,
-    UnarySyntax,
-    VariableSyntax,
-)
 from tests.lang.common import checked_pattern
 
 
@@ -32,37 +17,37 @@ def parsed(text: str) -> tuple[list[object], list[str]]:
     return list(file.declarations), [d.code for d in collector.diagnostics]
 
 
-def pattern(body: str, head: str = "pattern p by k") -> PatternSyntax:
+def pattern(body: str, head: str = "pattern p by k") -> syntax.PatternSyntax:
     (declaration,), codes = parsed(f"{head} {{ {body} }}")
     assert not codes
-    assert isinstance(declaration, PatternSyntax)
+    assert isinstance(declaration, syntax.PatternSyntax)
     return declaration
 
 
-def expression(text: str) -> ExprSyntax:
+def expression(text: str) -> syntax.ExprSyntax:
     (declaration,), codes = parsed(f"define f = {text}")
     assert not codes
-    assert isinstance(declaration, DefineSyntax)
+    assert isinstance(declaration, syntax.DefineSyntax)
     return declaration.body
 
 
-def shape(node: ExprSyntax) -> str:
+def shape(node: syntax.ExprSyntax) -> str:
     """Return an expression with all its parentheses."""
     match node:
-        case Literal():
+        case syntax.Literal():
             return str(node.value)
-        case NameRef():
+        case syntax.NameRef():
             return node.name
-        case UnarySyntax():
+        case syntax.UnarySyntax():
             return f"({node.op} {shape(node.argument)})"
-        case BinarySyntax():
+        case syntax.BinarySyntax():
             return f"({shape(node.left)} {node.op} {shape(node.right)})"
-        case ChainSyntax():
+        case syntax.ChainSyntax():
             return "(" + f" {node.op} ".join(shape(operand) for operand in node.operands) + ")"
-        case Member():
+        case syntax.Member():
             return f"{shape(node.owner)}.{node.field}"
-        case InSyntax():
-            items = node.items.name if isinstance(node.items, NameRef) else [shape(item) for item in node.items]
+        case syntax.InSyntax():
+            items = node.items.name if isinstance(node.items, syntax.NameRef) else [shape(item) for item in node.items]
             return f"({shape(node.argument)} {'not in' if node.negated else 'in'} {items})"
     return type(node).__name__
 
@@ -104,7 +89,7 @@ def test_links_and_suffixes() -> None:
     assert [s.link for s in steps[1:]] == [Link.NEXT, Link.FOLLOWED_BY, Link.FOLLOWED_BY_ANY, Link.FOLLOWED_BY]
     assert [s.negated for s in steps] == [False, False, True, False, False]
     loop = steps[1].element
-    assert isinstance(loop, VariableSyntax)
+    assert isinstance(loop, syntax.VariableSyntax)
     assert loop.suffix.inner is Inner.STRICT
     assert loop.suffix.greedy_span is not None
     assert loop.suffix.gap is not None
@@ -120,13 +105,13 @@ def test_a_window_at_the_end_is_the_sequence_s_and_one_in_the_middle_the_group_s
     middle = pattern("seq (a -> b) within 1 min -> c").structure
     assert middle is not None
     group = middle.steps[0].element
-    assert isinstance(group, GroupSyntax)
+    assert isinstance(group, syntax.GroupSyntax)
     assert group.within is not None
     assert not middle.windows
     inside = pattern("seq (a -> b within 1 min){2} -> c").structure
     assert inside is not None
     group = inside.steps[0].element
-    assert isinstance(group, GroupSyntax)
+    assert isinstance(group, syntax.GroupSyntax)
     assert len(group.body.windows) == 1
 
 
@@ -134,8 +119,8 @@ def test_a_choice_at_the_top() -> None:
     node = pattern("seq a | (b -> c) within 1 min").structure
     assert node is not None
     group = node.steps[0].element
-    assert isinstance(group, GroupSyntax)
-    assert isinstance(group.body, ChoiceSyntax)
+    assert isinstance(group, syntax.GroupSyntax)
+    assert isinstance(group.body, syntax.ChoiceSyntax)
     assert len(node.windows) == 1
 
 
@@ -158,7 +143,7 @@ def test_skip(text: str, kind: SkipKind, variable: str | None, in_order: bool) -
 def test_words_of_declarations_and_suffixes_may_name_fields() -> None:
     (declaration,), codes = parsed("event t {\n list string\n event int\n pattern float\n any bool\n over id\n}")
     assert not codes
-    assert isinstance(declaration, EventSyntax)
+    assert isinstance(declaration, syntax.EventSyntax)
     assert [f.name for f in declaration.fields] == ["list", "event", "pattern", "any", "over"]
 
 
@@ -182,12 +167,12 @@ pattern good by k { seq a }
 """
     declarations, codes = parsed(text)
     assert len(codes) == 10
-    assert any(isinstance(d, PatternSyntax) and d.name == "good" for d in declarations)
+    assert any(isinstance(d, syntax.PatternSyntax) and d.name == "good" for d in declarations)
 
 
 def test_the_doc_comment_of_a_pattern() -> None:
     (declaration,), _ = parsed("## What it is.\n## More.\npattern p by k { seq a }")
-    assert isinstance(declaration, PatternSyntax)
+    assert isinstance(declaration, syntax.PatternSyntax)
     assert declaration.doc == "What it is.\nMore."
 
 

@@ -8,24 +8,7 @@ from random import Random
 import pytest
 
 from cep.base.schema import Kind, Type
-from cep.lang.ir import (
-    Aggregate,
-    Call,
-    Cast,
-    Const,
-    CurrentField,
-    Expr,
-    Link,
-    Measure,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Skip,
-    SkipKind,
-    Step,
-    Variable,
-    VarNode,
-)
+from cep.lang import ir
 from tests.engine.bridge import Answers, batch_of, engine_answers, event_id, program_of, whole
 from tests.nfa.expressions import BOOL, CENTS, FLOAT, INT, SCHEMA, TEXT, Maker, of_event, of_run, random_events
 from tests.oracle.expressions import Value, evaluate
@@ -35,22 +18,22 @@ from tests.seeds import seeds
 SEEDS = seeds(150, 50)
 
 
-def pattern(where: Expr | None, measures: dict[str, Expr], times: int = 1) -> PatternIR:
+def pattern(where: ir.Expr | None, measures: dict[str, ir.Expr], times: int = 1) -> ir.PatternIR:
     """Return the pattern `a{times}`, with every combination."""
-    node = VarNode("a", Quantifier(times, times))
-    return PatternIR(
+    node = ir.VarNode("a", ir.Quantifier(times, times))
+    return ir.PatternIR(
         name="p",
         params=(),
         key=("key",),
-        structure=SequenceNode((Step(Link.FOLLOWED_BY, node),)),
-        variables=(Variable("a", "e", where),),
-        measures=tuple(Measure(name, value) for name, value in measures.items()),
+        structure=ir.SequenceNode((ir.Step(ir.Link.FOLLOWED_BY, node),)),
+        variables=(ir.Variable("a", "e", where),),
+        measures=tuple(ir.Measure(name, value) for name, value in measures.items()),
         event_types=("e",),
-        skip=Skip(SkipKind.NONE),
+        skip=ir.Skip(ir.SkipKind.NONE),
     )
 
 
-def answers(subject: PatternIR, events: list[Event]) -> Answers:
+def answers(subject: ir.PatternIR, events: list[Event]) -> Answers:
     return engine_answers(program_of(SCHEMA, subject), whole(batch_of(SCHEMA, {"x": events})))
 
 
@@ -103,17 +86,17 @@ def test_both_kinds_of_code_agree(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(30, 10))
 def test_aggregates(seed: int) -> None:
     random = Random(seed)
-    arguments: dict[str, Expr] = {
-        "i": CurrentField("i", INT), "d": CurrentField("d", CENTS), "f": CurrentField("f", FLOAT),
-        "wide": Cast(CurrentField("i", INT), CENTS),
+    arguments: dict[str, ir.Expr] = {
+        "i": ir.CurrentField("i", INT), "d": ir.CurrentField("d", CENTS), "f": ir.CurrentField("f", FLOAT),
+        "wide": ir.Cast(ir.CurrentField("i", INT), CENTS),
     }  # fmt: skip
-    measures: dict[str, Expr] = {"count": Aggregate("count", "a", None, Type(Kind.INT))}
+    measures: dict[str, ir.Expr] = {"count": ir.Aggregate("count", "a", None, Type(Kind.INT))}
     for name, argument in arguments.items():
         for fn in ("count", "sum", "min", "max", "avg", "stddev"):
             type_ = {"count": Type(Kind.INT), "avg": FLOAT, "stddev": FLOAT}.get(fn, argument.type)
-            measures[f"{fn} {name}"] = Aggregate(fn, "a", argument, type_)
-        if isinstance(argument, CurrentField):
-            measures[f"distinct {name}"] = Aggregate("distinct", "a", argument, Type(Kind.INT))
+            measures[f"{fn} {name}"] = ir.Aggregate(fn, "a", argument, type_)
+        if isinstance(argument, ir.CurrentField):
+            measures[f"distinct {name}"] = ir.Aggregate("distinct", "a", argument, Type(Kind.INT))
     events = random_events(random, 7)
     # One aggregate takes up to three registers of a run, which has 64.
     for name, measure in measures.items():
@@ -131,15 +114,15 @@ def test_aggregates(seed: int) -> None:
 @pytest.mark.parametrize("fn", ["sin", "cos", "asin", "sqrt"])
 def test_functions_of_floats(fn: str) -> None:
     events = random_events(Random(fn), 40)
-    measure = Call(fn, (of_run("f", FLOAT),), FLOAT)
+    measure = ir.Call(fn, (of_run("f", FLOAT),), FLOAT)
     for _, ((_, (own_id,)),), _, ((_, value),) in answers(pattern(None, {"m": measure}), events).matches:
         expected = evaluate(measure, {}, {"a": [events[int(own_id)].fields]})
         assert value == (None if expected is None else pytest.approx(expected, abs=1e-12))
 
 
 def test_the_distance_from_paris_to_new_york() -> None:
-    degrees = [Const(d, Type(Kind.FLOAT)) for d in (48.8566, 2.3522, 40.7128, -74.0060)]
-    measure = Call("distance_km", tuple(degrees), FLOAT)
+    degrees = [ir.Const(d, Type(Kind.FLOAT)) for d in (48.8566, 2.3522, 40.7128, -74.0060)]
+    measure = ir.Call("distance_km", tuple(degrees), FLOAT)
     ((_, _, _, ((_, value),)),) = answers(pattern(None, {"m": measure}), random_events(Random(0), 1)).matches
     assert value == pytest.approx(5837.2, abs=0.1)
 
@@ -147,7 +130,7 @@ def test_the_distance_from_paris_to_new_york() -> None:
 @pytest.mark.parametrize(("fn", "text"), [("starts_with", "ab"), ("contains", "b"), ("like", "_b%"), ("like", "b\\%")])
 def test_tests_of_text(fn: str, text: str) -> None:
     events = random_events(Random(3), 130)
-    where = Call(fn, (CurrentField("s", TEXT), Const(text, Type(Kind.STRING))), BOOL)
+    where = ir.Call(fn, (ir.CurrentField("s", TEXT), ir.Const(text, Type(Kind.STRING))), BOOL)
     matched = {ids[0] for _, ((_, ids),), _, _ in answers(pattern(where, {}), events).matches}
 
     def passes(value: str) -> bool:

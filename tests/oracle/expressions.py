@@ -17,21 +17,7 @@ from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 from cep.base.schema import Kind, Type
-from cep.lang.ir import (
-    Aggregate,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    CurrentField,
-    Expr,
-    History,
-    If,
-    In,
-    Param,
-    Unary,
-    VarField,
-)
+from cep.lang import ir
 
 Value = int | float | bool | str | None
 Fields = Mapping[str, Value]
@@ -41,37 +27,37 @@ EARTH_RADIUS_KM = 6371.0088
 _EXACT = Context(prec=400)  # a double has at most 309 digits before the point
 
 
-def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
+def evaluate(expr: ir.Expr, event: Fields, bound: Bound) -> Value:
     """Return the value of `expr` for the event under test, given the fields of the events bound to each variable."""
     match expr:
-        case Const(value=value):
+        case ir.Const(value=value):
             return value
-        case Param(name=name):
+        case ir.Param(name=name):
             raise AssertionError(f"parameter {name} has not been bound")
-        case CurrentField(field=field):
+        case ir.CurrentField(field=field):
             return event.get(field)
-        case VarField(variable=variable, which=which, field=field):
+        case ir.VarField(variable=variable, which=which, field=field):
             return _remembered(bound.get(variable, ()), which, field)
-        case Aggregate():
+        case ir.Aggregate():
             return _aggregate(expr, bound)
-        case Unary(op=op, argument=argument):
+        case ir.Unary(op=op, argument=argument):
             return _unary(op, evaluate(argument, event, bound))
-        case Binary(op="and" | "or" as op, left=left, right=right):
+        case ir.Binary(op="and" | "or" as op, left=left, right=right):
             return _logic(op, evaluate(left, event, bound), evaluate(right, event, bound))
-        case Binary(op=op, left=left, right=right):
+        case ir.Binary(op=op, left=left, right=right):
             return _binary(op, evaluate(left, event, bound), evaluate(right, event, bound))
-        case Cast(argument=argument, type=target):
+        case ir.Cast(argument=argument, type=target):
             return _cast(evaluate(argument, event, bound), argument.type, target)
-        case In(argument=argument, items=items):
+        case ir.In(argument=argument, items=items):
             return _member(evaluate(argument, event, bound), [evaluate(item, event, bound) for item in items])
-        case If(condition=condition, then=then, otherwise=otherwise):
+        case ir.If(condition=condition, then=then, otherwise=otherwise):
             chosen = then if evaluate(condition, event, bound) is True else otherwise
             return evaluate(chosen, event, bound)
-        case Call(fn="round" | "floor" | "ceil"):
+        case ir.Call(fn="round" | "floor" | "ceil"):
             return _rounded(expr, evaluate(expr.arguments[0], event, bound))
-        case History():
+        case ir.History():
             return event[repr(expr)]  # histories.py in this folder puts it there
-        case Call(fn=fn, arguments=arguments):
+        case ir.Call(fn=fn, arguments=arguments):
             return _call(fn, [evaluate(argument, event, bound) for argument in arguments])
     raise AssertionError(f"unknown expression {expr!r}")
 
@@ -83,7 +69,7 @@ def _remembered(events: Sequence[Fields], which: str, field: str) -> Value:
     return events[index].get(field) if len(events) >= needed else None
 
 
-def _aggregate(expr: Aggregate, bound: Bound) -> Value:
+def _aggregate(expr: ir.Aggregate, bound: Bound) -> Value:
     """Aggregate over all events bound to the variable; nulls are left out, and sum and count of an empty set are 0."""
     events = bound.get(expr.variable, ())
     if expr.argument is None:
@@ -217,7 +203,7 @@ def _call(fn: str, arguments: Sequence[Value]) -> Value:
     raise AssertionError(f"unknown function {fn}")
 
 
-def _rounded(call: Call, value: Value) -> Value:
+def _rounded(call: ir.Call, value: Value) -> Value:
     """Round to the scale of a DECIMAL result, to digits of a FLOAT; halves away from zero, in exact decimals."""
     if value is None:
         return None

@@ -16,34 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.lang.ir import (
-    ONCE,
-    Aggregate,
-    AggregateFn,
-    AlternativeNode,
-    AnyOrderNode,
-    Binary,
-    BinaryOp,
-    Const,
-    CurrentField,
-    Expr,
-    In,
-    Inner,
-    Link,
-    Measure,
-    Node,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Skip,
-    SkipKind,
-    Step,
-    Unary,
-    VarField,
-    Variable,
-    VarNode,
-    Which,
-)
+from cep.lang import ir
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
 
@@ -69,9 +42,9 @@ LETTERS = "abcd"
 EVENTS_MAX = 11  # the oracle is exponential in it where every combination counts
 START_MS = 1_000
 
-_K = CurrentField("k", TEXT)
-_V = CurrentField("v", MAYBE_INT)
-_COMPARISONS: tuple[BinaryOp, ...] = ("<", "<=", ">", ">=", "==", "!=")
+_K = ir.CurrentField("k", TEXT)
+_V = ir.CurrentField("v", MAYBE_INT)
+_COMPARISONS: tuple[ir.BinaryOp, ...] = ("<", "<=", ">", ">=", "==", "!=")
 
 
 @dataclass(frozen=True)
@@ -80,7 +53,7 @@ class Case:
 
     seed: int
     level: int
-    pattern: PatternIR
+    pattern: ir.PatternIR
     events: dict[str, list[Event]]
 
 
@@ -101,9 +74,9 @@ def with_nulls(case: Case) -> Case:
         ]
         for key, key_events in case.events.items()
     }
-    is_null = Unary("is_null", _K, BOOL)
+    is_null = ir.Unary("is_null", _K, BOOL)
     variables = [
-        replace(variable, where=Binary("or", variable.where, is_null, MAYBE_BOOL))
+        replace(variable, where=ir.Binary("or", variable.where, is_null, MAYBE_BOOL))
         if variable.where is not None and random.random() < 0.4 else variable
         for variable in case.pattern.variables
     ]  # fmt: skip
@@ -134,24 +107,24 @@ class _Maker:
     def __init__(self, random: Random, level: int) -> None:
         self.random = random
         self.level = level
-        self.variables: list[Variable] = []
+        self.variables: list[ir.Variable] = []
         self.bound: list[str] = []
         self.loops: set[str] = set()
 
-    def pattern(self) -> PatternIR:
+    def pattern(self) -> ir.PatternIR:
         random = self.random
         within_ms = random.randint(3, 25) if random.random() < 0.6 else None
         steps = self._sequence(random.choice((1, 2, 2, 3, 3, 4)), depth=0)
         if all(_may_be_empty(step) for step in steps):
-            steps = (*steps, Step(Link.FOLLOWED_BY, self._variable(ONCE)))
+            steps = (*steps, ir.Step(ir.Link.FOLLOWED_BY, self._variable(ir.ONCE)))
         if self.level == 3 and within_ms is not None and random.random() < 0.2:
-            steps = (*steps, self._absence(random.choice((Link.FOLLOWED_BY, Link.FOLLOWED_BY, Link.NEXT))))
+            steps = (*steps, self._absence(random.choice((ir.Link.FOLLOWED_BY, ir.Link.FOLLOWED_BY, ir.Link.NEXT))))
         within_events = random.randint(2, 8) if self.level == 3 and random.random() < 0.1 else None
-        return PatternIR(
+        return ir.PatternIR(
             name="random",
             params=(),
             key=("key",),
-            structure=SequenceNode(steps),
+            structure=ir.SequenceNode(steps),
             variables=tuple(self.variables),
             measures=self._measures(),
             event_types=(EVENT_TYPE,),
@@ -161,169 +134,171 @@ class _Maker:
             timeout_measures=self._measures() if self.level == 3 and random.random() < 0.5 else None,
         )
 
-    def _measures(self) -> tuple[Measure, ...]:
+    def _measures(self) -> tuple[ir.Measure, ...]:
         variable = self.random.choice(self.bound)
         argument = None if (fn := self._aggregate_fn()) == "count" else _V
         return (
-            Measure("total", Aggregate(fn, variable, argument, INT if fn in ("count", "distinct") else MAYBE_INT)),
-            Measure("latest", VarField(variable, "last", "v", MAYBE_INT)),
+            ir.Measure(
+                "total", ir.Aggregate(fn, variable, argument, INT if fn in ("count", "distinct") else MAYBE_INT)
+            ),
+            ir.Measure("latest", ir.VarField(variable, "last", "v", MAYBE_INT)),
         )
 
-    def _aggregate_fn(self) -> AggregateFn:
-        fns: tuple[AggregateFn, ...] = ("count", "sum", "min", "max", "distinct")
+    def _aggregate_fn(self) -> ir.AggregateFn:
+        fns: tuple[ir.AggregateFn, ...] = ("count", "sum", "min", "max", "distinct")
         return self.random.choice(fns)
 
-    def _skip(self) -> Skip:
-        kinds = [SkipKind.NONE, SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT]
+    def _skip(self) -> ir.Skip:
+        kinds = [ir.SkipKind.NONE, ir.SkipKind.NONE, ir.SkipKind.PAST_LAST, ir.SkipKind.TO_NEXT]
         if self.level < 3:
-            return Skip(self.random.choice(kinds))
-        kind = self.random.choice([*kinds, SkipKind.TO_FIRST, SkipKind.TO_LAST])
-        in_order = kind is not SkipKind.NONE and self.random.random() < 0.3
-        named = self.random.choice(self.bound) if kind in (SkipKind.TO_FIRST, SkipKind.TO_LAST) else None
-        return Skip(kind, named, in_order)
+            return ir.Skip(self.random.choice(kinds))
+        kind = self.random.choice([*kinds, ir.SkipKind.TO_FIRST, ir.SkipKind.TO_LAST])
+        in_order = kind is not ir.SkipKind.NONE and self.random.random() < 0.3
+        named = self.random.choice(self.bound) if kind in (ir.SkipKind.TO_FIRST, ir.SkipKind.TO_LAST) else None
+        return ir.Skip(kind, named, in_order)
 
     # ---- structure
 
-    def _sequence(self, length: int, depth: int) -> tuple[Step, ...]:
+    def _sequence(self, length: int, depth: int) -> tuple[ir.Step, ...]:
         """Return steps with an absence never first and never last: the step after an absence is mandatory."""
-        steps: list[Step] = []
+        steps: list[ir.Step] = []
         for index in range(length):
             if index and self.level >= 2 and self.random.random() < 0.15:
                 steps.append(self._absence(self._link()))
-                steps.append(Step(self._link(), self._variable(ONCE)))
+                steps.append(ir.Step(self._link(), self._variable(ir.ONCE)))
             else:
                 steps.append(self._step(depth, is_first=index == 0))
         return tuple(steps)
 
-    def _step(self, depth: int, *, is_first: bool) -> Step:
-        link = Link.FOLLOWED_BY if is_first else self._link()
-        step = Step(link, self._node(depth))
+    def _step(self, depth: int, *, is_first: bool) -> ir.Step:
+        link = ir.Link.FOLLOWED_BY if is_first else self._link()
+        step = ir.Step(link, self._node(depth))
         if self.level == 3 and not is_first and self.random.random() < 0.15:
             gap_max_ms = self.random.randint(2, 8)
             gap_min_ms = self.random.randint(1, gap_max_ms - 1) if self.random.random() < 0.3 else None
             return replace(step, gap_min_ms=gap_min_ms, gap_max_ms=gap_max_ms)
         return step
 
-    def _link(self) -> Link:
+    def _link(self) -> ir.Link:
         if self.level == 1:
-            return Link.FOLLOWED_BY
-        return self.random.choice((Link.FOLLOWED_BY, Link.FOLLOWED_BY, Link.FOLLOWED_BY_ANY, Link.NEXT))
+            return ir.Link.FOLLOWED_BY
+        return self.random.choice((ir.Link.FOLLOWED_BY, ir.Link.FOLLOWED_BY, ir.Link.FOLLOWED_BY_ANY, ir.Link.NEXT))
 
-    def _absence(self, link: Link) -> Step:
+    def _absence(self, link: ir.Link) -> ir.Step:
         bound = list(self.bound)
-        node = self._variable(ONCE)
+        node = self._variable(ir.ONCE)
         self.bound = bound  # an absent variable is never bound: later conditions must not use it
-        return Step(link, node, negated=True)
+        return ir.Step(link, node, negated=True)
 
-    def _node(self, depth: int) -> Node:
+    def _node(self, depth: int) -> ir.Node:
         if self.level < 3 or depth >= 2 or self.random.random() < 0.7:
             return self._variable(self._quantifier(group=False))
         shape = self.random.choice(("group", "group", "alternative", "any order"))
         if shape == "alternative":
-            return AlternativeNode((self._item(depth), self._item(depth)))
+            return ir.AlternativeNode((self._item(depth), self._item(depth)))
         if shape == "any order":
-            return AnyOrderNode((self._item(depth), self._item(depth)))
+            return ir.AnyOrderNode((self._item(depth), self._item(depth)))
         steps = self._sequence(self.random.choice((1, 2, 2)), depth + 1)
         within_ms = self.random.randint(3, 12) if self.random.random() < 0.3 else None
         quantifier = self._quantifier(group=True)
         if all(_may_be_empty(step) for step in steps):
-            quantifier = ONCE
-        return SequenceNode(steps, quantifier, within_ms)
+            quantifier = ir.ONCE
+        return ir.SequenceNode(steps, quantifier, within_ms)
 
-    def _item(self, depth: int) -> Node:
+    def _item(self, depth: int) -> ir.Node:
         """Return an option or an item: a node that takes at least one event."""
         if self.random.random() < 0.7:
             quantifier = self._quantifier(group=False)
-            return self._variable(quantifier if quantifier.min_count else ONCE)
+            return self._variable(quantifier if quantifier.min_count else ir.ONCE)
         steps = self._sequence(2, depth + 2)
         if all(_may_be_empty(step) for step in steps):
-            steps = (*steps, Step(Link.FOLLOWED_BY, self._variable(ONCE)))
-        return SequenceNode(steps)
+            steps = (*steps, ir.Step(ir.Link.FOLLOWED_BY, self._variable(ir.ONCE)))
+        return ir.SequenceNode(steps)
 
-    def _quantifier(self, *, group: bool) -> Quantifier:
+    def _quantifier(self, *, group: bool) -> ir.Quantifier:
         random = self.random
         if random.random() < 0.5:
-            return ONCE
+            return ir.ONCE
         low, high = random.choice(((1, None), (1, None), (2, None), (1, 2), (2, 2), (2, 3), (3, 3)))
         if self.level == 1:
-            return Quantifier(low, high)
+            return ir.Quantifier(low, high)
         if random.random() < 0.3:
             low, high = random.choice(((0, 1), (0, None), (0, 2)))
         if high == 1:
-            return Quantifier(low, high)
-        inner = random.choice((Inner.RELAXED, Inner.RELAXED, Inner.STRICT, Inner.ANY))
-        greedy = not group and inner is not Inner.ANY and random.random() < 0.3
+            return ir.Quantifier(low, high)
+        inner = random.choice((ir.Inner.RELAXED, ir.Inner.RELAXED, ir.Inner.STRICT, ir.Inner.ANY))
+        greedy = not group and inner is not ir.Inner.ANY and random.random() < 0.3
         if self.level == 2:
-            return Quantifier(low, high, inner, greedy)
+            return ir.Quantifier(low, high, inner, greedy)
         until = self._plain() if high is None and random.random() < 0.2 else None
         gap_ms = random.randint(2, 8) if random.random() < 0.15 else None
-        return Quantifier(low, high, inner, greedy, until, gap_ms)
+        return ir.Quantifier(low, high, inner, greedy, until, gap_ms)
 
     # ---- conditions
 
-    def _variable(self, quantifier: Quantifier) -> VarNode:
+    def _variable(self, quantifier: ir.Quantifier) -> ir.VarNode:
         name = f"v{len(self.variables) + 1}"
         loops = quantifier.max_count != 1
         where = self._plain()
         if self.random.random() < 0.35:
             if loops and self.random.random() < 0.6:
-                where = Binary("and", where, self._own(name), MAYBE_BOOL)
+                where = ir.Binary("and", where, self._own(name), MAYBE_BOOL)
             elif self.bound:
-                where = Binary("and", where, self._cross(self.random.choice(self.bound)), MAYBE_BOOL)
-        self.variables.append(Variable(name, EVENT_TYPE, None if self.random.random() < 0.04 else where))
+                where = ir.Binary("and", where, self._cross(self.random.choice(self.bound)), MAYBE_BOOL)
+        self.variables.append(ir.Variable(name, EVENT_TYPE, None if self.random.random() < 0.04 else where))
         self.bound.append(name)
         if loops:
             self.loops.add(name)
-        return VarNode(name, quantifier)
+        return ir.VarNode(name, quantifier)
 
-    def _plain(self) -> Expr:
+    def _plain(self) -> ir.Expr:
         """Return a test on the event alone."""
         random = self.random
-        named = Binary("==", _K, Const(random.choice(LETTERS[:3]), TEXT), BOOL)
+        named = ir.Binary("==", _K, ir.Const(random.choice(LETTERS[:3]), TEXT), BOOL)
         shape = random.random()
         if shape < 0.65:
             return named
         if shape < 0.75:
-            return In(_K, tuple(Const(letter, TEXT) for letter in sorted(random.sample(LETTERS, 2))), BOOL)
+            return ir.In(_K, tuple(ir.Const(letter, TEXT) for letter in sorted(random.sample(LETTERS, 2))), BOOL)
         if shape < 0.9:
-            return Binary(random.choice(_COMPARISONS), _V, Const(random.randint(0, 5), INT), MAYBE_BOOL)
-        return Unary("not", named, BOOL)
+            return ir.Binary(random.choice(_COMPARISONS), _V, ir.Const(random.randint(0, 5), INT), MAYBE_BOOL)
+        return ir.Unary("not", named, BOOL)
 
-    def _cross(self, other: str) -> Expr:
+    def _cross(self, other: str) -> ir.Expr:
         """Return a comparison with a field of another variable."""
         random = self.random
         shape = random.random()
         if shape < 0.5:
-            ways: tuple[Which, ...] = ("last", "last", "first", "prev") if other in self.loops else ("last", "first")
+            ways: tuple[ir.Which, ...] = ("last", "last", "first", "prev") if other in self.loops else ("last", "first")
             which = random.choice(ways)
-            return Binary(random.choice(_COMPARISONS), _V, VarField(other, which, "v", MAYBE_INT), MAYBE_BOOL)
+            return ir.Binary(random.choice(_COMPARISONS), _V, ir.VarField(other, which, "v", MAYBE_INT), MAYBE_BOOL)
         if shape < 0.75:
-            total = Aggregate("sum", other, _V, INT)
-            return Binary(random.choice(_COMPARISONS), total, Const(random.randint(1, 9), INT), BOOL)
-        count = Aggregate("count", other, None, INT)
-        return Binary(random.choice(("<", ">=")), count, Const(random.randint(1, 3), INT), BOOL)
+            total = ir.Aggregate("sum", other, _V, INT)
+            return ir.Binary(random.choice(_COMPARISONS), total, ir.Const(random.randint(1, 9), INT), BOOL)
+        count = ir.Aggregate("count", other, None, INT)
+        return ir.Binary(random.choice(("<", ">=")), count, ir.Const(random.randint(1, 3), INT), BOOL)
 
-    def _own(self, name: str) -> Expr:
+    def _own(self, name: str) -> ir.Expr:
         """Return a comparison with the repetitions taken so far: rising, or within a total."""
         if self.random.random() < 0.3:
-            total = Binary("+", Aggregate("sum", name, _V, INT), _V, MAYBE_INT)
-            return Binary("<=", total, Const(self.random.randint(4, 12), INT), MAYBE_BOOL)
-        last = VarField(name, "last", "v", MAYBE_INT)
-        compared = Binary(self.random.choice(_COMPARISONS), _V, last, MAYBE_BOOL)
-        return Binary("or", Unary("is_null", last, BOOL), compared, MAYBE_BOOL)
+            total = ir.Binary("+", ir.Aggregate("sum", name, _V, INT), _V, MAYBE_INT)
+            return ir.Binary("<=", total, ir.Const(self.random.randint(4, 12), INT), MAYBE_BOOL)
+        last = ir.VarField(name, "last", "v", MAYBE_INT)
+        compared = ir.Binary(self.random.choice(_COMPARISONS), _V, last, MAYBE_BOOL)
+        return ir.Binary("or", ir.Unary("is_null", last, BOOL), compared, MAYBE_BOOL)
 
 
-def _may_be_empty(step: Step) -> bool:
+def _may_be_empty(step: ir.Step) -> bool:
     return step.negated or _node_may_be_empty(step.node)
 
 
-def _node_may_be_empty(node: Node) -> bool:
+def _node_may_be_empty(node: ir.Node) -> bool:
     match node:
-        case VarNode(quantifier=quantifier):
+        case ir.VarNode(quantifier=quantifier):
             return quantifier.min_count == 0
-        case SequenceNode(steps=steps, quantifier=quantifier):
+        case ir.SequenceNode(steps=steps, quantifier=quantifier):
             return quantifier.min_count == 0 or all(_may_be_empty(step) for step in steps)
-        case AlternativeNode(options=nodes):
+        case ir.AlternativeNode(options=nodes):
             return any(_node_may_be_empty(option) for option in nodes)
-        case AnyOrderNode(items=nodes):
+        case ir.AnyOrderNode(items=nodes):
             return all(_node_may_be_empty(item) for item in nodes)

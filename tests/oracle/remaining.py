@@ -11,19 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from cep.lang.ir import (
-    AlternativeNode,
-    AnyOrderNode,
-    Expr,
-    Inner,
-    Link,
-    Node,
-    Param,
-    Quantifier,
-    SequenceNode,
-    Step,
-    VarNode,
-)
+from cep.lang import ir
 
 C = TypeVar("C", bound=type)
 
@@ -51,7 +39,7 @@ class Steps:
     `began_ms` is the time of the round's first event, which must come at least `least_ms` after the event before it.
     """
 
-    node: SequenceNode
+    node: ir.SequenceNode
     index: int
     round: int
     began_ms: int | None
@@ -64,7 +52,7 @@ class Steps:
 class Repeat:
     """A variable that has been taken `done` times and may be taken again."""
 
-    node: VarNode
+    node: ir.VarNode
     done: int
     rest: Rest
 
@@ -74,7 +62,7 @@ class Repeat:
 class Items:
     """The items of an any-order that have not been met yet."""
 
-    items: tuple[Node, ...]
+    items: tuple[ir.Node, ...]
     rest: Rest
 
 
@@ -99,7 +87,7 @@ class Arrival:
     `greedy` holds the waits with which greedy loops that have been left would have gone on.
     """
 
-    link: Link | None
+    link: ir.Link | None
     gap_min_ms: int = 0
     gap_max_ms: int | None = None
     absences: tuple[Absence, ...] = ()
@@ -132,8 +120,12 @@ class Wait:
         return self.variable is None and not self.arrival.holds_absence
 
 
-FRESH = Arrival(Link.FOLLOWED_BY)
-_INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
+FRESH = Arrival(ir.Link.FOLLOWED_BY)
+_INNER_LINK = {
+    ir.Inner.RELAXED: ir.Link.FOLLOWED_BY,
+    ir.Inner.STRICT: ir.Link.NEXT,
+    ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
+}
 
 
 def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
@@ -160,23 +152,23 @@ def _proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
         case Items(items=(), rest=outer):
             return proceed(outer, arrival)
         case Items(items=items, rest=outer):
-            return _any_order(items, replace(arrival, link=Link.FOLLOWED_BY, gap_min_ms=0, gap_max_ms=None), outer)
+            return _any_order(items, replace(arrival, link=ir.Link.FOLLOWED_BY, gap_min_ms=0, gap_max_ms=None), outer)
 
 
-def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
+def enter(node: ir.Node, arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return all possible next waits when `node` comes next and then `rest`."""
     match node:
-        case VarNode():
+        case ir.VarNode():
             return _repeat(node, 0, arrival, rest)
-        case SequenceNode():
+        case ir.SequenceNode():
             return _rounds(node, 0, arrival, rest)
-        case AlternativeNode(options=options):
+        case ir.AlternativeNode(options=options):
             return [wait for option in options for wait in enter(option, arrival, rest)]
-        case AnyOrderNode(items=items):
+        case ir.AnyOrderNode(items=items):
             return _any_order(items, arrival, rest)
 
 
-def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
+def _any_order(items: tuple[ir.Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits for any of the items first, and the others after it."""
     waits = []
     for i, item in enumerate(items):
@@ -184,7 +176,7 @@ def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wa
     return waits
 
 
-def _repeat(node: VarNode, count: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+def _repeat(node: ir.VarNode, count: int, arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits for one more repetition of a variable, or for the part after it."""
     more = []
     if _may_repeat(node.quantifier, count):
@@ -193,7 +185,7 @@ def _repeat(node: VarNode, count: int, arrival: Arrival, rest: Rest) -> list[Wai
     return more + _leave(node.quantifier, count, more, arrival, rest)
 
 
-def _rounds(node: SequenceNode, count: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+def _rounds(node: ir.SequenceNode, count: int, arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits for one more round of a group, or for the part after it."""
     more = []
     if _may_repeat(node.quantifier, count):
@@ -213,15 +205,15 @@ def _behind(wait: Wait, more: list[Wait]) -> Wait:
     return replace(wait, rounds=(*(_behind(other, more) for other in wait.rounds), *more))
 
 
-def _opens_empty(node: SequenceNode) -> bool:
+def _opens_empty(node: ir.SequenceNode) -> bool:
     """Whether a round may leave out its first step: then no round stays open after the group."""
     head = node.steps[0].node
-    if isinstance(head, AlternativeNode | AnyOrderNode):
+    if isinstance(head, ir.AlternativeNode | ir.AnyOrderNode):
         return False
-    return integer(head.quantifier.min_count) == 0 or (isinstance(head, SequenceNode) and _opens_empty(head))
+    return integer(head.quantifier.min_count) == 0 or (isinstance(head, ir.SequenceNode) and _opens_empty(head))
 
 
-def _leave(quantifier: Quantifier, count: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
+def _leave(quantifier: ir.Quantifier, count: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
     """Return the waits after a loop that has enough repetitions. A greedy loop is not left while it can go on."""
     if count < integer(quantifier.min_count):
         return []
@@ -240,11 +232,11 @@ def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
     return _rounds(steps.node, steps.round, arrival, steps.rest)
 
 
-def _may_repeat(quantifier: Quantifier, count: int) -> bool:
+def _may_repeat(quantifier: ir.Quantifier, count: int) -> bool:
     return quantifier.max_count is None or count < integer(quantifier.max_count)
 
 
-def _again(quantifier: Quantifier, count: int, arrival: Arrival, rest: Rest) -> Arrival:
+def _again(quantifier: ir.Quantifier, count: int, arrival: Arrival, rest: Rest) -> Arrival:
     """Return how the next repetition arrives.
 
     An event that is forbidden right after a loop is also forbidden between its repetitions: `a+ -> !x -> b` ends at an
@@ -258,9 +250,9 @@ def _again(quantifier: Quantifier, count: int, arrival: Arrival, rest: Rest) -> 
     return how
 
 
-def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
+def _following_absences(rest: Rest, *, can_leave: bool) -> list[ir.Step]:
     """Return the negated steps right after the frames that end; include `, !x` only if all of them may be left."""
-    absences: list[Step] = []
+    absences: list[ir.Step] = []
     while (isinstance(rest, Steps) and rest.index == len(rest.node.steps)) or (
         isinstance(rest, Items) and not rest.items
     ):
@@ -271,23 +263,23 @@ def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
         for step in rest.node.steps[rest.index :]:
             if not step.negated:
                 break
-            if step.link is not Link.NEXT or can_leave:
+            if step.link is not ir.Link.NEXT or can_leave:
                 absences.append(step)
     return absences
 
 
-def _forbidding(arrival: Arrival, step: Step) -> Arrival:
+def _forbidding(arrival: Arrival, step: ir.Step) -> Arrival:
     """Return the arrival with the absence of the negated step."""
-    assert isinstance(step.node, VarNode)
+    assert isinstance(step.node, ir.VarNode)
     gap_max_ms = None if step.gap_max_ms is None else integer(step.gap_max_ms)
     absence = Absence(step.node.variable, integer(step.gap_min_ms or 0), gap_max_ms)
     arrival = replace(arrival, times_ms=(*arrival.times_ms, gap_max_ms))
-    if step.link is Link.NEXT:
+    if step.link is ir.Link.NEXT:
         return replace(arrival, not_next=(*arrival.not_next, absence))
     return replace(arrival, absences=(*arrival.absences, absence))
 
 
-def _linked(arrival: Arrival, step: Step) -> Arrival:
+def _linked(arrival: Arrival, step: ir.Step) -> Arrival:
     """Return the arrival of a step after the first, with its own link and times.
 
     Earlier absences stay, and an optional step that is left out still bounds the wait.
@@ -307,7 +299,7 @@ def least_ms(rest: Rest) -> int:
     return least
 
 
-def untils_around(rest: Rest) -> tuple[Expr, ...]:
+def untils_around(rest: Rest) -> tuple[ir.Expr, ...]:
     """Return the stop conditions of all loops around a wait with this rest."""
     conditions = []
     while rest is not None:
@@ -317,7 +309,7 @@ def untils_around(rest: Rest) -> tuple[Expr, ...]:
     return tuple(conditions)
 
 
-def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
+def begun_untils_around(rest: Rest) -> tuple[ir.Expr, ...]:
     """Return the stop conditions of all groups, and of loops that have taken an event before the wait.
 
     A stop event ends a group even before the group's first event.
@@ -342,6 +334,6 @@ def stamped(rest: Rest, time_ms: int) -> Rest:
             return replace(rest, rest=stamped(rest.rest, time_ms))
 
 
-def integer(value: int | Param) -> int:
+def integer(value: int | ir.Param) -> int:
     assert isinstance(value, int), f"parameter {value} has not been bound"
     return value

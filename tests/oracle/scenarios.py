@@ -15,29 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.schema import Kind, Type
-from cep.lang.ir import (
-    Aggregate,
-    Binary,
-    BinaryOp,
-    Call,
-    Const,
-    CurrentField,
-    Expr,
-    In,
-    Inner,
-    Link,
-    Node,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Skip,
-    SkipKind,
-    Step,
-    Unary,
-    VarField,
-    Variable,
-    VarNode,
-)
+from cep.lang import ir
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, find_matches
 
@@ -83,7 +61,7 @@ def compare(scenario: Json) -> Outcome:
     expected_matches = frozenset(_key(match) for match in expected["matches"])
     expected_timeouts = frozenset((_key(timeout["m"]), timeout["ts"]) for timeout in expected["timeouts"])
     if "skip-tie" in scenario["tags"]:
-        free = _answers(replace(pattern, skip=Skip(SkipKind.NONE)), scenario)[0]
+        free = _answers(replace(pattern, skip=ir.Skip(ir.SkipKind.NONE)), scenario)[0]
         spans_agree = _spans(matches, scenario) == _spans(expected_matches, scenario)
         if spans_agree and matches <= free and timeouts == expected_timeouts:
             return Outcome(passed=True)
@@ -92,7 +70,7 @@ def compare(scenario: Json) -> Outcome:
     return Outcome(not missing and not extra, frozenset(missing), frozenset(extra))
 
 
-def _answers(pattern: PatternIR, scenario: Json) -> tuple[frozenset[Any], frozenset[Any]]:
+def _answers(pattern: ir.PatternIR, scenario: Json) -> tuple[frozenset[Any], frozenset[Any]]:
     matches, timeouts = set(), set()
     for events in events_by_key(scenario).values():
         answer = find_matches(pattern, events)
@@ -144,9 +122,9 @@ def _watermarks(scenario: Json) -> list[tuple[int, int]]:
 # ------------------------------------------------------------------------------------------------------ pattern
 
 
-def translate(scenario: Json) -> PatternIR:
+def translate(scenario: Json) -> ir.PatternIR:
     """Return the pattern of a scenario. Raises UntranslatableError."""
-    variables: list[Variable] = []
+    variables: list[ir.Variable] = []
     windows: list[int] = []
     within, stages = scenario.get("within"), scenario["pattern"]
     if within and stages[-1].get("within", {}).get("type") == within["type"]:
@@ -157,14 +135,14 @@ def translate(scenario: Json) -> PatternIR:
         windows.append(within["ms"])
     elif within:
         steps = (*steps[:-1], _bounded(steps[-1], within["ms"], first=len(steps) == 1))
-    if isinstance(steps[-1].node, VarNode) and steps[-1].node.quantifier.max_count != 1:
+    if isinstance(steps[-1].node, ir.VarNode) and steps[-1].node.quantifier.max_count != 1:
         steps = (*steps[:-1], replace(steps[-1], gap_max_ms=None))  # the library ignores it there
     windows = [ms for ms in windows if ms > 0]
-    return PatternIR(
+    return ir.PatternIR(
         name="scenario",
         params=(),
         key=("key",),
-        structure=SequenceNode(steps),
+        structure=ir.SequenceNode(steps),
         variables=tuple(variables),
         measures=(),
         event_types=(EVENT_TYPE,),
@@ -174,43 +152,43 @@ def translate(scenario: Json) -> PatternIR:
     )
 
 
-def _skip(skip: Json) -> Skip:
+def _skip(skip: Json) -> ir.Skip:
     if not skip or skip["type"] == "no_skip":
-        return Skip(SkipKind.NONE)
-    return Skip(SkipKind(skip["type"].replace("_", " ")), skip.get("stage"), in_order=True)
+        return ir.Skip(ir.SkipKind.NONE)
+    return ir.Skip(ir.SkipKind(skip["type"].replace("_", " ")), skip.get("stage"), in_order=True)
 
 
 _LINKS = {
-    "next": (Link.NEXT, False),
-    "followedBy": (Link.FOLLOWED_BY, False),
-    "followedByAny": (Link.FOLLOWED_BY_ANY, False),
-    "notNext": (Link.NEXT, True),
-    "notFollowedBy": (Link.FOLLOWED_BY, True),
+    "next": (ir.Link.NEXT, False),
+    "followedBy": (ir.Link.FOLLOWED_BY, False),
+    "followedByAny": (ir.Link.FOLLOWED_BY_ANY, False),
+    "notNext": (ir.Link.NEXT, True),
+    "notFollowedBy": (ir.Link.FOLLOWED_BY, True),
 }
 
 
-def _steps(stages: Json, variables: list[Variable], windows: list[int], top: bool) -> tuple[Step, ...]:
+def _steps(stages: Json, variables: list[ir.Variable], windows: list[int], top: bool) -> tuple[ir.Step, ...]:
     return tuple(_step(stage, variables, windows, top, first=i == 0) for i, stage in enumerate(stages))
 
 
-def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool, first: bool) -> Step:
+def _step(stage: Json, variables: list[ir.Variable], windows: list[int], top: bool, first: bool) -> ir.Step:
     link, negated = _LINKS[stage.get("link", "followedBy")]
     quantifier = _quantifier(stage)
-    node: Node
+    node: ir.Node
     if "group" in stage:
         # The library repeats the head of a group with the contiguity of the group and ignores the head's own.
         head = {name: value for name, value in stage["group"][0].items() if name != "inner"}
         head |= {name: value for name, value in stage.items() if name == "inner"}
         members = [head if "group" not in head else stage["group"][0], *stage["group"][1:]]
-        node = SequenceNode(_steps(members, variables, windows, top=False), quantifier)
+        node = ir.SequenceNode(_steps(members, variables, windows, top=False), quantifier)
     else:
         where = condition(stage["where"]) if "where" in stage else None
-        variables.append(Variable(stage["name"], EVENT_TYPE, where))
-        node = VarNode(stage["name"], quantifier)
+        variables.append(ir.Variable(stage["name"], EVENT_TYPE, where))
+        node = ir.VarNode(stage["name"], quantifier)
     if stage.get("optional") and quantifier.min_count:
         # `a{2}?` is all or none, which one quantifier cannot express.
-        node = SequenceNode((Step(Link.FOLLOWED_BY, node),), Quantifier(0, 1, greedy=quantifier.greedy))
-    step = Step(link, node, negated)
+        node = ir.SequenceNode((ir.Step(ir.Link.FOLLOWED_BY, node),), ir.Quantifier(0, 1, greedy=quantifier.greedy))
+    step = ir.Step(link, node, negated)
     within = stage.get("within")
     if within and within["type"] == "prev_curr":
         return _bounded(step, within["ms"], first)
@@ -221,23 +199,23 @@ def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool,
     return step
 
 
-def _windowed(node: Node, window_ms: int) -> SequenceNode:
+def _windowed(node: ir.Node, window_ms: int) -> ir.SequenceNode:
     """Return a window on a stage inside a group as one round of a separate group."""
-    if isinstance(node, SequenceNode):
+    if isinstance(node, ir.SequenceNode):
         return replace(node, within_ms=window_ms)
-    return SequenceNode((Step(Link.FOLLOWED_BY, node),), within_ms=window_ms)
+    return ir.SequenceNode((ir.Step(ir.Link.FOLLOWED_BY, node),), within_ms=window_ms)
 
 
-def _bounded(step: Step, gap_ms: int, first: bool) -> Step:
+def _bounded(step: ir.Step, gap_ms: int, first: bool) -> ir.Step:
     """Return the step with the gap to the previous stage; the library ignores it for a first stage and for a group."""
-    if first or not gap_ms or isinstance(step.node, SequenceNode):
+    if first or not gap_ms or isinstance(step.node, ir.SequenceNode):
         return step
     return replace(step, gap_max_ms=gap_ms)
 
 
-def _quantifier(stage: Json) -> Quantifier:
+def _quantifier(stage: Json) -> ir.Quantifier:
     low, high = stage.get("times", [1, 1])
-    inner = {"consecutive": Inner.STRICT, "combinations": Inner.ANY}.get(stage.get("inner", ""), Inner.RELAXED)
+    inner = {"consecutive": ir.Inner.STRICT, "combinations": ir.Inner.ANY}.get(stage.get("inner", ""), ir.Inner.RELAXED)
     until = condition(stage["until"]) if "until" in stage else None
     if until is not None and high is not None:
         raise UntranslatableError("until on a bounded loop")
@@ -246,70 +224,70 @@ def _quantifier(stage: Json) -> Quantifier:
     # Greedy changes nothing in a loop of a fixed length, not even whether it is left out.
     greedy = bool(stage.get("greedy")) and low != high
     low = 0 if stage.get("optional") and low == 1 else low
-    return Quantifier(low, high, inner, greedy, until, stage.get("gap_ms"))
+    return ir.Quantifier(low, high, inner, greedy, until, stage.get("gap_ms"))
 
 
 # --------------------------------------------------------------------------------------------------- conditions
 
-_COMPARISONS: dict[str, BinaryOp] = {o: o for o in ("==", "!=", "<", "<=", ">", ">=")}
-_ARITHMETIC: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_COMPARISONS: dict[str, ir.BinaryOp] = {o: o for o in ("==", "!=", "<", "<=", ">", ">=")}
+_ARITHMETIC: dict[str, ir.BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
-def condition(raw: Json) -> Expr:
+def condition(raw: Json) -> ir.Expr:
     """Return a condition that is never unknown: a comparison with an undefined value is false, like its opposite."""
     if isinstance(raw, bool):
-        return Const(value=raw, type=_BOOL)
+        return ir.Const(value=raw, type=_BOOL)
     for word in ("and", "or"):
         if word in raw:
             joined = condition(raw[word][0])
             for other in raw[word][1:]:
-                joined = Binary(word, joined, condition(other), _BOOL)
+                joined = ir.Binary(word, joined, condition(other), _BOOL)
             return joined
     if "not" in raw:
-        return Unary("not", condition(raw["not"]), _BOOL)
+        return ir.Unary("not", condition(raw["not"]), _BOOL)
     left = expression(raw["l"])
     if raw["op"] == "in":
-        return _defined(In(left, tuple(expression(item) for item in raw["r"]), _BOOL))
+        return _defined(ir.In(left, tuple(expression(item) for item in raw["r"]), _BOOL))
     right = expression(raw["r"])
     if raw["op"] in _COMPARISONS:
-        return _defined(Binary(_COMPARISONS[raw["op"]], left, right, _BOOL))
-    return _defined(Call({"startswith": "starts_with"}.get(raw["op"], raw["op"]), (left, right), _BOOL))
+        return _defined(ir.Binary(_COMPARISONS[raw["op"]], left, right, _BOOL))
+    return _defined(ir.Call({"startswith": "starts_with"}.get(raw["op"], raw["op"]), (left, right), _BOOL))
 
 
-def _defined(test: Expr) -> Expr:
+def _defined(test: ir.Expr) -> ir.Expr:
     """Return the test, made false where it is unknown."""
-    return Binary("and", test, Unary("not", Unary("is_null", test, _BOOL), _BOOL), _BOOL)
+    return ir.Binary("and", test, ir.Unary("not", ir.Unary("is_null", test, _BOOL), _BOOL), _BOOL)
 
 
-def expression(raw: Json) -> Expr:
+def expression(raw: Json) -> ir.Expr:
     """Return a value. Numbers are doubles; a field that is compared with text is text."""
     if raw is None:
-        return Const(None, Type(Kind.NULL, nullable=True))
+        return ir.Const(None, Type(Kind.NULL, nullable=True))
     if isinstance(raw, bool):
-        return Const(value=raw, type=_BOOL)
+        return ir.Const(value=raw, type=_BOOL)
     if isinstance(raw, int | float):
-        return Const(float(raw), _FLOAT)
+        return ir.Const(float(raw), _FLOAT)
     if isinstance(raw, str):
-        return Const(raw, _TEXT)
+        return ir.Const(raw, _TEXT)
     if "agg" in raw:
         return _aggregate(raw)
     if "f" in raw:
-        return CurrentField(raw["f"], _FLOAT)
+        return ir.CurrentField(raw["f"], _FLOAT)
     if "abs" in raw:
-        return Unary("abs", expression(raw["abs"]), _FLOAT)
+        return ir.Unary("abs", expression(raw["abs"]), _FLOAT)
     for word, op in _ARITHMETIC.items():
         if word in raw:
             joined = expression(raw[word][0])
             for other in raw[word][1:]:
-                joined = Binary(op, joined, expression(other), _FLOAT)
+                joined = ir.Binary(op, joined, expression(other), _FLOAT)
             return joined
     raise UntranslatableError(f"expression {raw}")
 
 
-def _aggregate(raw: Json) -> Expr:
+def _aggregate(raw: Json) -> ir.Expr:
     fn, stage = raw["agg"], raw["stage"]
     if fn in ("first", "last"):
-        return VarField(stage, fn, raw.get("f", ""), _FLOAT)
+        return ir.VarField(stage, fn, raw.get("f", ""), _FLOAT)
     if fn == "count":
-        return Aggregate("count", stage, None, Type(Kind.INT))
-    return Aggregate(fn, stage, CurrentField(raw["f"], _FLOAT), _FLOAT)
+        return ir.Aggregate("count", stage, None, Type(Kind.INT))
+    return ir.Aggregate(fn, stage, ir.CurrentField(raw["f"], _FLOAT), _FLOAT)
