@@ -1,6 +1,6 @@
 """Addresses of servers → refused where they hold a secret, because addresses come into messages and logs.
 
-Tested by: tests/base/test_addresses.py
+Tested by: tests/base/test_secrets.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An open thing → a closed one at the end of a `with`, also after an error.
 
-Tested by: tests/base/test_closing.py
+Tested by: tests/base/test_collection.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 State, checkpoints, savepoints, dead letters, logs and alerts contain data about customers. Java and the Python workers
 that Spark starts here inherit the setting; workers on other machines set it themselves (`make_private`).
-Tested by: tests/base/test_private.py, tests/cli/test_run.py, tests/runners/spark/test_live_process.py
+Tested by: tests/base/test_durable.py, tests/cli/test_run.py, tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The number of processors that this process may use: fewer than the machine has, where it is bound to some.
 
-Tested by: tests/base/test_processors.py
+Tested by: tests/base/test_collection.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A long task → a bar on a terminal that shows how far it is; nothing anywhere else.
 
-Tested by: tests/base/test_progress.py
+Tested by: tests/base/test_visible.py
 """
 
 from __future__ import annotations

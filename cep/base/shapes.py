@@ -1,6 +1,6 @@
 """A value out of a JSON document → the same value, if it is of the type that was written there.
 
-Tested by: tests/base/test_shapes.py
+Tested by: tests/base/test_values.py
 """
 
 from __future__ import annotations

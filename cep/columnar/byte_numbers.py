@@ -2,7 +2,7 @@
 
     "BBo="  →  bytes 04 1A  →  1050        two's complement, the highest byte first
 
-Tested by: tests/columnar/test_minor_units.py
+Tested by: tests/columnar/test_number_texts.py
 """
 
 from __future__ import annotations

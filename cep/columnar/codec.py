@@ -4,7 +4,7 @@
 
 The checksum covers the bytes after it. Arrow's IPC format carries names, types, nulls and alignment, and whether
 columns are compressed, so that a reader needs no further information.
-Tested by: tests/columnar/test_codec.py
+Tested by: tests/columnar/test_batch.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Times as a number of units since a moment, such as hours since the first day of a simulation → moments.
 
-Tested by: tests/columnar/test_elapsed.py
+Tested by: tests/columnar/test_times.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     1050 JPY, 1050 EUR, 1050 KWD   →  1050, 10.50, 1.050     ISO 4217 has the digits of each currency
 
-Tested by: tests/columnar/test_minor_units.py
+Tested by: tests/columnar/test_number_texts.py
 """
 
 from __future__ import annotations

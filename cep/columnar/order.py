@@ -14,7 +14,7 @@ decide: the id of the record, by its length first, the position of the view in t
     order[:, 2] = partition << 32 │ position of the view << 8 │ number of id bytes that belong to the view
 
 kernels/arrange.py has the one function that compares two events; all code that orders events calls it.
-Tested by: tests/columnar/test_order.py, tests/kernels/test_arrange.py, tests/runners/test_arrival.py
+Tested by: tests/columnar/test_order.py, tests/kernels/test_plain.py, tests/runners/test_arrival.py
 """
 
 from __future__ import annotations

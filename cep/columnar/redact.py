@@ -3,7 +3,7 @@
 A readable record keeps the fields of the schema: protected ones as their token, others unchanged. Fields that the
 schema does not declare are counted. A run of twelve digits or more is replaced by its length and a keyed digest. So is
 an unreadable record: its producer can compute the same digest.
-Tested by: tests/columnar/test_redact.py
+Tested by: tests/columnar/test_tokens.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Such records are rare. `mended` reads one JSON record in Python and takes these values out; parse_json.py then parses
 the rest of the record like any other one.
-Tested by: tests/columnar/test_strays.py
+Tested by: tests/columnar/test_letters.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The key of the hashes of this process's tables, drawn when the process begins (kernels/siphash.py).
 
 No output of the process depends on it: tables number their content by first occurrence.
-Tested by: tests/columnar/test_table_key.py
+Tested by: tests/columnar/test_texts.py
 """
 
 from __future__ import annotations

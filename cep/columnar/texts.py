@@ -2,7 +2,7 @@
 
 The tables have keyed hashes (table_key.py). Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
 a sender chooses use this module.
-Tested by: tests/columnar/test_texts.py, tests/columnar/test_table_key.py
+Tested by: tests/columnar/test_texts.py, tests/columnar/test_texts.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A batch of events → hashes, order and queues for the matcher.
 
-Tested by: tests/kernels/test_arrange.py
+Tested by: tests/kernels/test_plain.py
 """
 
 from __future__ import annotations

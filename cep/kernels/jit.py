@@ -4,7 +4,7 @@ numba's disk cache notices a change in the file of a kernel but not in files wit
 of the cache folder contains a hash over all kernel sources: any change starts a new folder. compiler.py has our changes
 to numba's compiler.
 
-Tested by: tests/kernels/test_jit.py
+Tested by: tests/kernels/test_compiler.py
 """
 
 from __future__ import annotations

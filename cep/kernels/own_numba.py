@@ -4,7 +4,7 @@
 numba reads `.numba_config.yaml` in the current folder, if the package yaml is there. That folder may be a repository of
 strangers, and their file could slow a job down or end it. So numba does not find the package while it is imported. The
 variables of the environment that begin with NUMBA_ count as before. All modules take numba from here.
-Tested by: tests/kernels/test_jit.py
+Tested by: tests/kernels/test_compiler.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ create a frequently passed record once and reuse it.
     AllRuns ─┘   Work, RuleScratch     └─ counters              (Work)
 
 Letters of shapes: R rules, N rows of the event table, W words of a run, P predicates, K keys. layout.py defines rows
-and words. Tested by: tests/kernels/test_records.py, tests/engine/test_advance.py
+and words. Tested by: tests/kernels/test_compiler.py, tests/engine/test_advance.py
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ they use the hash of arrange.py.
 
 After Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012).
 
-Tested by: tests/kernels/test_siphash.py
+Tested by: tests/kernels/test_groups.py
 """
 
 from __future__ import annotations

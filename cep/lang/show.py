@@ -1,6 +1,6 @@
 """Checked expressions and slot contents → text as a rule author would write it.
 
-Tested by: tests/lang/test_show.py
+Tested by: tests/lang/test_expressions.py
 """
 
 from __future__ import annotations

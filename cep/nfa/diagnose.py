@@ -3,7 +3,7 @@
 The check of the language does not know the automaton and its limits. A parameter without a default has its least value
 here: a pattern that does not compile with that value compiles with no other.
 
-Tested by: tests/nfa/test_diagnose.py, tests/lang/golden/diagnostics/
+Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It is raised while a pattern becomes an automaton and tables. diagnose.py turns it into a diagnostic, and
 `compile.problems` into a reason.
 
-Tested by: tests/nfa/test_diagnose.py
+Tested by: tests/nfa/test_compile.py
 """
 
 from __future__ import annotations

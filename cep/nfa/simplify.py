@@ -4,7 +4,7 @@ At each position some variables are certainly bound and some cannot be. `up.amou
 true where `up` cannot be bound yet, and `amount > up.amount` where it is bound. The rest is split into the part that
 needs only the event (evaluated for whole batches) and the part that needs the run.
 
-Tested by: tests/nfa/test_simplify.py
+Tested by: tests/nfa/test_code.py
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ sides whose difference is within the error are equal.
 A constant is the decimal as it is written. Numbers that are only known as a float (stddev, sqrt, median) have a larger
 error: the last digits of a float.
 
-Tested by: tests/nfa/test_twofold.py
+Tested by: tests/nfa/test_averages.py
 """
 
 from __future__ import annotations

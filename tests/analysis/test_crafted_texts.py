@@ -13,7 +13,7 @@ from cep.analysis.atoms import few_values
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar.texts import different_texts
-from tests.columnar.crafted import COUNT, assert_crafted_cost_what_others_do
+from tests.columnar.common import COUNT, assert_crafted_cost_what_others_do
 
 FIELD = Field("shop", Type(Kind.STRING))
 

@@ -12,7 +12,7 @@ from cep.api.describe import describe
 from cep.api.frames import present_types
 from cep.api.plots import spread
 from cep.base.schema import EventType, Schema
-from tests.columnar.crafted import COUNT, assert_crafted_cost_what_others_do
+from tests.columnar.common import COUNT, assert_crafted_cost_what_others_do
 
 
 def draft(texts: pa.Array) -> str:

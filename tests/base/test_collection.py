@@ -1,12 +1,15 @@
-"""The collector is paused inside the block. After it, the collector is in the same state as before."""
+"""Resources of a process: its collector, its processors, and objects that are closed at the end of a block."""
 
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 
+from cep.base.closing import Closing
 from cep.base.collection import paused
+from cep.base.processors import processors_count
 
 _MANY = 60_000
 
@@ -47,3 +50,37 @@ def test_many_new_objects_are_old_afterwards(
         new = [[1] for _ in range(count)]
     assert len(new) == count
     assert bool(thawed) == is_aged
+
+
+class Door(Closing):
+    is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def test_the_end_of_a_block_closes() -> None:
+    with Door() as door:
+        assert door.is_open
+    assert not door.is_open
+
+
+def test_an_error_closes_and_goes_on() -> None:
+    door = Door()
+    with pytest.raises(KeyError), door:
+        raise KeyError
+    assert not door.is_open
+
+
+def test_what_the_process_may_use_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5, 7}, raising=False)
+    assert processors_count() == 3
+
+
+def test_where_nobody_binds_a_process_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert processors_count() == 4
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert processors_count() == 1

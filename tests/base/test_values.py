@@ -1,13 +1,15 @@
-"""A class of values behaves like a frozen dataclass, except for its guard."""
+"""A class of values is like a frozen dataclass, except for its guard; a value of another type is refused by name."""
 
 from __future__ import annotations
 
 import pickle
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 
+from cep.base.shapes import of_type, texts
 from cep.base.values import valueclass
 
 
@@ -61,3 +63,16 @@ def test_its_fields_are_set_without_a_guard() -> None:
     """Only mypy refuses it: a guard is what makes frozen dataclasses slow."""
     assert "__setattr__" not in vars(Quick)
     assert "__setattr__" in vars(Guarded)
+
+
+def test_values_of_the_type_are_returned() -> None:
+    assert of_type("base", 3, int) == 3
+    assert texts("keys", ["a", "b"]) == ("a", "b")
+
+
+@pytest.mark.parametrize("value", ["a", None, {"a": 1}, [1], [["a"]]])
+def test_another_type_is_named(value: Any) -> None:
+    with pytest.raises(TypeError, match="keys is"):
+        texts("keys", value)
+    with pytest.raises(TypeError, match="base is"):
+        of_type("base", value, int)

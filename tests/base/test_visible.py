@@ -1,4 +1,4 @@
-"""A terminal shows every value unchanged, for all characters in it."""
+"""A terminal shows every value unchanged, for all characters in it, and a bar on a terminal only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import io
 import json
 import sys
 import unicodedata
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.base.progress import shown_progress
 from cep.base.terminal import Terminal
 from cep.base.visible import HIDDEN, visible
 from cep.lang.diagnostics import Collector
@@ -66,3 +69,11 @@ def test_ends_of_lines_and_a_byte_order_mark_are_no_mistake() -> None:
     collector = Collector()
     lex("\ufeffa\r\n# ⚠\ufe0f b\r\n", "a.cep", collector)
     assert collector.diagnostics == []
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_bar_is_for_terminals(is_terminal: bool) -> None:
+    text = StringIO()
+    with shown_progress(Console(file=text, force_terminal=is_terminal), "reading", None) as show:
+        show("mining", 1, 4)
+    assert ("mining" in text.getvalue()) is is_terminal

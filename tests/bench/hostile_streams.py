@@ -22,7 +22,7 @@ import numpy as np
 import orjson
 
 from tests.bench.peer_data import show
-from tests.kernels.test_siphash import colliding_keys
+from tests.kernels.test_groups import colliding_keys
 
 ROOT = Path(__file__).parents[2]
 RATIO_MAX = 5.0

@@ -24,7 +24,7 @@ from cep.cli.main import main
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.sources.live.files import FilesSource
 from cep.state.savepoints import NAME
-from tests.base.test_private import readable_by_others
+from tests.base.test_durable import readable_by_others
 from tests.cli.monitored import missing
 from tests.mock_kafka import send_all
 from tests.runners.embedded.cases import day, deployment, expected

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import UsageError
+from cep.columnar.elapsed import UNITS_US, moments_since
 from cep.columnar.times import ZONE_NAMES, check_form, counting_skipped, form_has_zone, has_zone, times_us
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -215,3 +216,21 @@ def test_local_times_that_clocks_skip_are_counted(kind: str, year: int, zone: st
     assert sum(counts) == expected
     times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
     assert sum(counts) == expected, "outside of the block"
+
+
+BASE = datetime(2013, 9, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("unit", UNITS_US)
+def test_random_numbers_of_each_unit(unit: str) -> None:
+    rng = random.Random(1)
+    numbers = [rng.randrange(0, 10**5) for _ in range(100)]
+    expected = [BASE + timedelta(microseconds=number * UNITS_US[unit]) for number in numbers]
+    for form in (numbers, [str(n) for n in numbers], [float(n) for n in numbers], [Decimal(n) for n in numbers]):
+        assert moments_since(pa.array(form), "2013-09-01T04:00:00+02:00", unit).to_pylist() == expected
+
+
+def test_what_is_no_number_or_no_time_is_null() -> None:
+    texts = pa.array(["1.5", "x", "", None, "1e300", "-5", " 7 "])
+    moments = moments_since(texts, "2013-09-01T02:00:00Z", "").to_pylist()
+    assert moments == [BASE + timedelta(seconds=s) if s is not None else None for s in (1.5, *[None] * 4, -5, 7)]

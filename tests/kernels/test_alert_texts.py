@@ -1,4 +1,4 @@
-"""The texts of alerts, and the texts that alert ids are digests of, compared with plain Python."""
+"""The texts of alerts, the texts that alert ids are digests of, and records joined to lines, compared with Python."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.columnar.batch import TEXT, text_buffers
 from cep.kernels.text.alert_texts import bound_rows, chosen_texts, digest_texts
+from cep.kernels.text.lines import join_lines
 
 WORDS = st.text(max_size=12)
 
@@ -53,3 +55,21 @@ def test_the_events_of_matches_follow_each_other(counts: list[int], numbers: lis
     bound = [events[a:b].tolist() for a, b in pairwise(offsets.tolist())]
     assert bound == [list(range(bounds[row], bounds[row + 1])) for row in rows]
     assert len(events) == offsets[-1]
+
+
+RECORDS = st.lists(st.binary(max_size=6) | st.binary(max_size=6).map(lambda inner: b"{" + inner + b"}"), max_size=8)
+
+
+@given(RECORDS, st.integers(0, 3))
+def test_as_join_does(records: list[bytes], first: int) -> None:
+    array = pa.array(records, pa.large_binary()).slice(first)
+    rest = records[first:]
+    lines, in_braces, breaks = join_lines(*text_buffers(array))
+    assert bytes(lines) == b"\n".join(rest)
+    assert in_braces == all(len(r) >= 2 and r[:1] == b"{" and r[-1:] == b"}" for r in rest)
+    assert breaks == sum(r.count(b"\n") for r in rest)
+
+
+@pytest.mark.parametrize(("records", "in_braces"), [([b"{}"], True), ([b"{"], False), ([b"{}", b""], False)])
+def test_one_brace_is_not_two(records: list[bytes], in_braces: bool) -> None:
+    assert join_lines(*text_buffers(pa.array(records, pa.large_binary())))[1] == in_braces

@@ -1,6 +1,9 @@
-"""Arithmetic at the edge of 64 bits: results stop at the bound and are counted, so large numbers stay large."""
+"""Arithmetic: results stop at the bounds of 64 bits and are counted; sums of floats equal `math.fsum`."""
 
 from __future__ import annotations
+
+import math
+from random import Random
 
 import numpy as np
 import orjson
@@ -10,6 +13,7 @@ import pytest
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route
 from cep.engine.advance import advance
+from cep.kernels.histories.exact_sums import CHUNKS, accumulate, rounded
 from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
@@ -90,3 +94,35 @@ def test_the_remainder_is_that_of_whole_numbers(where: str) -> None:
     keys = matches.keys.take(pa.array(matches.key)).to_pylist()
     expected = {key: rest for key, (_, _, rest) in pairs.items() if rest is not None or "null" in where}
     assert dict(zip(keys, values, strict=True)) == expected
+
+
+EXTREMES = (0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1e308, -1e308, 1.7976931348623157e308, 2.0**-1022)
+
+
+def bits(value: float) -> int:
+    return int(np.float64(value).view(np.int64))
+
+
+def some(random: Random) -> float:
+    kind = random.randrange(4)
+    if kind == 0:
+        return random.choice(EXTREMES) / 64
+    if kind == 1:
+        return random.choice((0.1, 0.2, 0.3, 1e16, -1e16, 1.0, 2.0**53))
+    return random.uniform(-1, 1) * 10.0 ** random.randint(-30, 30)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_are_rounded_once(seed: int) -> None:
+    random = Random(seed)
+    acc = np.zeros(CHUNKS, np.int64)
+    numbers: list[float] = []
+    for _ in range(80):
+        if numbers and random.random() < 0.4:
+            value = numbers.pop(random.randrange(len(numbers)))
+            accumulate(acc, bits(value), -1)
+        else:
+            value = some(random)
+            numbers.append(value)
+            accumulate(acc, bits(value), 1)
+        assert rounded(acc) == math.fsum(numbers)

@@ -1,11 +1,20 @@
-"""Types of expressions; golden/ir/expressions.cep has the full output."""
+"""Expressions: their types (golden/ir/expressions.cep has the full output), their text, and walks through them."""
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
+from cep.base.schema import Kind, Type
+from cep.lang.check.types import BOOL, FLOAT, INT, STRING, balanced, cast, common_number, convert_const, decimal_const
+from cep.lang.ir import Binary, Cast, Const, CurrentField, Expr, History, PatternIR, Step
+from cep.lang.load import load_text
+from cep.lang.show import show_duration, show_expr, show_time, show_value
+from cep.lang.walk import histories, nodes, nodes_of
 from tests.lang.common import checked_pattern, pattern_codes
 from tests.lang.dump import dump_expr
+from tests.lang.generate import random_file
 
 
 def where(text: str, before: str = "", header: str = "pattern p by card_id") -> str:
@@ -132,3 +141,108 @@ def test_references_to_what_is_bound_later() -> None:
 def test_decimal_parameters_and_fields_meet_at_the_finer_scale() -> None:
     header = "pattern p(limit: decimal = 1.005) by card_id"
     assert where("amount > limit", header=header) == "(<decimal(3)>amount:decimal(2) > $limit:decimal(3))"
+
+
+def decimal(scale: int) -> Type:
+    return Type(Kind.DECIMAL, scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("const", "target", "value"),
+    [
+        (Const(3, INT), decimal(2), 300),
+        (Const(250, decimal(2)), decimal(1), 25),
+        (Const(255, decimal(2)), decimal(1), None),
+        (Const(300, decimal(2)), INT, None),
+        (Const(10, decimal(2)), FLOAT, 0.1),
+        (Const(2**62, INT), decimal(2), None),
+        (Const("a", STRING), Type(Kind.ID), "a"),
+        (Const("a", STRING), INT, None),
+        (Const(value=True, type=BOOL), INT, None),
+    ],
+)
+def test_constants(const: Const, target: Type, value: object) -> None:
+    converted = convert_const(const, target)
+    assert (converted.value if converted is not None else None) == value
+
+
+def test_casts_go_one_way() -> None:
+    field = CurrentField("f", decimal(2).as_nullable())
+    assert cast(field, decimal(4)) == Cast(field, decimal(4).as_nullable())
+    assert cast(field, decimal(1)) is None
+    assert cast(field, INT) is None
+    assert cast(field, decimal(2)) == field
+    assert cast(CurrentField("f", FLOAT), decimal(2)) is None
+
+
+def test_common_number() -> None:
+    assert common_number(INT, decimal(2)) == decimal(2)
+    assert common_number(decimal(4), decimal(2)) == decimal(4)
+    assert common_number(decimal(4), FLOAT) == FLOAT
+
+
+def test_decimal_literals() -> None:
+    assert decimal_const(Decimal("2.50")) == Const(250, decimal(2))
+    assert decimal_const(Decimal("0." + "1" * 19)) is None
+    assert decimal_const(Decimal("9" * 19 + ".0")) is None
+
+
+def test_a_long_chain_is_a_shallow_tree() -> None:
+    def depth(expr: Expr) -> int:
+        left, right = getattr(expr, "left", None), getattr(expr, "right", None)
+        return 1 if left is None or right is None else 1 + max(depth(left), depth(right))
+
+    assert depth(balanced("and", [CurrentField("f", BOOL)] * 1000)) == 11
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "amount > 5.00 and (tries == 1 or tries == 2) and online",
+        "not (online and tries > 1)",
+        'country is not null and country in ["KP", "IR"]',
+        "amount - (amount - 1.00) > -amount",
+        "if online then true else false",
+        "status == approved",
+        "event_time - a.event_time < 2 h",
+        "count(a) > 3 and sum(a.amount) < 20.00 and first(a).amount == prev(a).amount",
+        'country like "A%"',
+    ],
+)
+def test_what_is_shown_checks_to_the_same(text: str) -> None:
+    first = checked_pattern(f"seq a where a: transaction {text}").variable("a").where
+    assert first is not None
+    shown = show_expr(first)
+    again = checked_pattern(f"seq a where a: transaction {shown}").variable("a").where
+    assert again == first, shown
+
+
+def test_values() -> None:
+    assert show_duration(5_400_000) == "1 h 30 min"
+    assert show_duration(0) == "0 s"
+    assert show_time(0) == "1970-01-01T00:00:00Z"
+    assert show_value(1999, Type(Kind.DECIMAL, scale=2)) == "19.99"
+    assert show_value('a"b', Type(Kind.STRING)) == '"a\\"b"'
+    assert show_value(None, Type(Kind.INT)) == "null"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_by_class(seed: int) -> None:
+    for pattern in load_text(random_file(seed)).patterns.values():
+        trees: tuple[object, ...] = (pattern, pattern.structure, pattern.measures)
+        for tree in trees:
+            walked = list(nodes(tree))
+            for kind in (Binary, Const, History, Step, PatternIR):
+                by_class: list[object] = list(nodes_of(tree, kind))
+                assert [id(node) for node in by_class] == [id(node) for node in walked if isinstance(node, kind)]
+            assert list(histories(tree)) == [node for node in walked if isinstance(node, History)]
+
+
+def test_the_nodes_of_an_equal_pattern_are_its_own() -> None:
+    """Another object has its own nodes, even if it is equal, because readers compare nodes with `is`."""
+    text = random_file(1)
+    first, second = ({**load_text(text).patterns} for _ in range(2))
+    for name, pattern in first.items():
+        assert pattern == second[name]
+        for tree in (pattern, second[name], pattern):
+            assert next(nodes(tree)) is tree

@@ -8,9 +8,8 @@ import pytest
 
 from cep.lang.format.file import format_text
 from cep.lang.load import load_text
-from tests.lang.common import shown
+from tests.lang.common import shown, tree
 from tests.lang.generate import random_file
-from tests.lang.plain import tree
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "patterns").rglob("*.cep"), *(Path(__file__).parent / "golden").glob("ir/*.cep")])

@@ -19,9 +19,11 @@ from pathlib import Path
 import pytest
 
 from cep.lang.check.bind import bind
+from cep.lang.diagnostics import Diagnostic, Fix, Span
+from cep.lang.edit.fix import fixed
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.render import render_text
-from cep.lang.load import Checked, load_files
+from cep.lang.load import Checked, load_files, load_text
 from cep.nfa.diagnose import compilable
 from tests.lang.dump import dump_pattern
 
@@ -73,3 +75,37 @@ def test_ir(path: Path) -> None:
 def test_every_code_has_a_file_and_every_file_a_code() -> None:
     shown = {path.name.partition("_")[0] for path in (*DIAGNOSTICS, *ARGUMENTS, *LINTS)}
     assert shown == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("path", DIAGNOSTICS, ids=lambda p: p.stem)
+def test_a_fix_takes_its_diagnostic_away(path: Path) -> None:
+    def resolve(_: str, written: str) -> tuple[str, str] | str:
+        file = path.parent / written
+        return (written, file.read_text(encoding="utf-8")) if file.is_file() else "not there"
+
+    checked = load(path)
+    for diagnostic in checked.diagnostics:
+        if diagnostic.fix is None or diagnostic.fix.span.file != path.name:
+            continue
+        text = fixed([diagnostic], checked.sources)[path.name]
+        messages = [(d.code, d.message) for d in load_text(text, path.name, resolve).diagnostics]
+        assert (diagnostic.code, diagnostic.message) not in messages
+
+
+def test_several_fixes_at_once_and_none_twice() -> None:
+    def change(start: int, end: int, text: str) -> Diagnostic:
+        return Diagnostic("CEP201", "m", fix=Fix(Span("f", start, end), text))
+
+    changes = [change(4, 7, "two"), change(0, 3, "one"), change(0, 3, "one"), change(5, 9, "overlaps")]
+    assert fixed(changes, {"f": "aaa bbb ccc"}) == {"f": "one two ccc"}
+
+
+def test_known_fixes() -> None:
+    text = (
+        "event t { i id event_time time k string s enum(alpha, beta) c string? }\n"
+        "pattern p by k { seq x where x: t s == 'alpha' && c != null and s <> bet emit v = s }"
+    )
+    for _ in range(4):
+        checked = load_text(text)
+        text = fixed(checked.diagnostics, checked.sources).get("<text>", text)
+    assert "s == alpha and c is not null and s != beta emit v = x.s" in text

@@ -1,14 +1,19 @@
-"""Files, imports and bundles."""
+"""Files, imports and bundles. Files below the root only are read, and messages quote no outside file."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cep.base.errors import UsageError
 from cep.base.limits import SOURCE_BYTES_MAX
-from cep.lang.load import bundle_checked, bundle_source, load_files, load_text
+from cep.cli.main import main
+from cep.lang.load import bundle_checked, bundle_source, load_files, load_overlaid, load_text
+from cep.nfa.diagnose import compilable
+from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from tests.lang.common import EVENTS, shown
 
 USES = 'import "events.cep"\nimport "lists.cep"\npattern p by card_id { seq a where a: transaction country in bad }\n'
@@ -143,3 +148,104 @@ def test_an_empty_text_is_clean() -> None:
 def test_windows_line_ends_and_a_byte_order_mark() -> None:
     text = ("\ufeff" + EVENTS + "pattern p by card_id { seq a }").replace("\n", "\r\n")
     assert load_text(text).ok
+
+
+SECRET = "root:x:0:0:a-secret-line"
+RULE = """\
+id = "good"
+pattern = "p"
+file = "FILE"
+version = 1
+status = "live"
+severity = "high"
+owner = "me"
+message = "m"
+"""
+
+
+@pytest.fixture
+def patterns_folder(tmp_path: Path) -> Path:
+    """Make a folder for the job, next to a secret outside it."""
+    (tmp_path / "secret.cep").write_text(SECRET)
+    (tmp_path / "secret.csv").write_text(f"blocked\n{SECRET}\n")
+    patterns = tmp_path / "given" / "patterns"
+    patterns.mkdir(parents=True)
+    (patterns / "linked.cep").symlink_to(tmp_path / "secret.cep")
+    (patterns / "linked.csv").symlink_to(tmp_path / "secret.csv")
+    os.mkfifo(patterns / "pipe")
+    return patterns
+
+
+def _import(name: str) -> str:
+    return f'import "{name}"\n{EVENTS}\npattern p by card_id {{ seq a where a: transaction }}\n'
+
+
+def _list(name: str) -> str:
+    text = 'list blocked: int from "NAME"\npattern p by card_id { seq a where a: transaction amount in blocked }\n'
+    return EVENTS + text.replace("NAME", name)
+
+
+@pytest.mark.parametrize("write", [_import, _list])
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../../secret.cep", "../../secret.csv", "linked.cep", "linked.csv", "/dev/zero", "pipe", "."],
+)
+def test_nothing_outside_is_read_or_quoted(patterns_folder: Path, write: Callable[[str], str], name: str) -> None:
+    (patterns_folder / "x.cep").write_text(write(name))
+    for checked in (
+        compilable(load_files([patterns_folder / "x.cep"])),
+        compilable(load_overlaid([patterns_folder / "x.cep"], {})),
+    ):
+        text = shown(checked)
+        assert any(d.code in ("CEP208", "CEP801") for d in checked.diagnostics), text
+        assert "root:" not in text
+        assert SECRET not in "".join(checked.sources.values())
+
+
+def test_a_link_among_the_files_of_a_folder_is_refused(
+    patterns_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (patterns_folder / "pipe").unlink()
+    for verb in ("check", "lint", "fmt", "test", "plan"):
+        assert main([verb, str(patterns_folder)]) != 0
+        output = capsys.readouterr()
+        assert "not below" in output.out + output.err
+        assert "a-secret" not in output.out + output.err
+
+
+def test_a_pipe_named_like_a_pattern_does_not_stop_a_verb(
+    patterns_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (patterns_folder / "pipe").rename(patterns_folder / "pipe.cep")
+    assert main(["check", str(patterns_folder / "pipe.cep")]) == 1
+    assert "no regular file" in capsys.readouterr().out
+
+
+def test_a_repository_is_the_root_of_all_that_is_in_it(patterns_folder: Path) -> None:
+    (patterns_folder.parent / "common").mkdir()
+    (patterns_folder.parent / "common" / "events.cep").write_text(EVENTS)
+    (patterns_folder / "x.cep").write_text('import "../common/events.cep"\n')
+    (diagnostic,) = load_files([patterns_folder / "x.cep"]).diagnostics
+    assert "not below" in diagnostic.message
+    (patterns_folder.parent / ".git").mkdir()
+    assert load_files([patterns_folder / "x.cep"]).ok
+    assert "event transaction" in bundle_source(patterns_folder / "x.cep")
+
+
+def test_rules_name_patterns_beside_their_folder_and_no_further(patterns_folder: Path) -> None:
+    rules = patterns_folder.parent / "rules"
+    rules.mkdir()
+    (patterns_folder / "x.cep").write_text(EVENTS + "pattern p by card_id { seq a where a: transaction }\n")
+    (rules / "good.toml").write_text(RULE.replace("FILE", "../patterns/x.cep"))
+    assert [record.id for record in read_rules(rules)[0]] == ["good"]
+    for name in ("../../secret.cep", "/etc/passwd", "../patterns/linked.cep", "../patterns/pipe"):
+        (rules / "good.toml").write_text(RULE.replace("FILE", name))
+        records, problems = read_rules(rules)
+        assert records == []
+        assert "not below" in problems[0] or "no regular file" in problems[0]
+        assert "root:" not in "".join(problems)
+        assert declared_lists(rules)[0] == []
+    (rules / "good.toml").unlink()
+    (rules / "good.toml").symlink_to(patterns_folder.parent.parent / "secret.cep")
+    assert "not below" in "".join(read_rules(rules)[1])
+    assert read_rule_file(rules / "good.toml") is None

@@ -1,10 +1,13 @@
-"""Declarations to names."""
+"""Declarations to names, and the roles that the names of fields suggest."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
+
 from cep.base.schema import Kind, Type
+from cep.lang.field_names import Role, role_of
 from cep.lang.format.file import format_text
 from cep.lang.load import load_text
 from tests.lang.common import EVENTS, codes
@@ -81,3 +84,19 @@ def test_null_may_differ_between_event_types_but_the_type_may_not() -> None:
     assert codes(first + "event u { b id event_time time x decimal(4) }") == ["CEP215"]
     assert codes(first + "event u { x id event_time time }") == ["CEP215"]
     assert codes("event t { a id event_time time s id }\nevent u { b id event_time time s string }")[-1] == "CEP215"
+
+
+@pytest.mark.parametrize(
+    ("role", "names"),
+    [
+        (Role.LABEL, "is_fraud,isFraud,Class,label,Is Laundering,fraud_type,FraudFound_P,Betrug"),
+        (Role.SENSITIVE, "gender,dob,customer_age,date_of_birth,first,job,zip,employment_status,AgeOfPolicyHolder"),
+        (Role.SENSITIVE, "Geschlecht,PLZ,Alter,sexo"),
+        (Role.COORDINATE, "lat,merch_long,homeLon,latitude"),
+        (Role.MONEY, "amount,amt,TransactionAmt,fee,Amount Paid"),
+        (Role.BALANCE, "oldbalanceOrg,new_balance"),
+        (Role.OTHER, "status,channel,account_age,fraud_score,flat,longest,merchant_name,V1,step,country,alternative"),
+    ],
+)  # fmt: skip
+def test_roles(role: Role, names: str) -> None:
+    assert [name for name in names.split(",") if role_of(name) is not role] == []

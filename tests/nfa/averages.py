@@ -3,7 +3,7 @@
     python -m tests.nfa.averages 100000        compare so many, from seed 0 on; exits with 1 if one differs
 
 A column has a scale of 0 to 18 and up to 18 digits. Amounts repeat, so that many comparisons are between equal numbers.
-Tested by: tests/nfa/test_twofold.py
+Tested by: tests/nfa/test_averages.py
 """
 
 from __future__ import annotations

@@ -1,15 +1,29 @@
-"""The rules of a key are compiled to one program."""
+"""The rules of a key are compiled to one program; mistakes that only the compiler finds are reported at their place."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 
+from cep.base.schema import Field, Kind, Schema
+from cep.lang.check.bind import bind
+from cep.lang.load import load_text
+from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.diagnose import compilable
+from cep.nfa.program import Program
+from cep.rulebook.deploy import deploy
+from cep.rulebook.rulebook import Rulebook
+from cep.step.programs import programs_by_level
 from tests.engine.rules import SCHEMA, program, rule
+from tests.lang.common import EVENTS
+from tests.lang.generate import random_file
+from tests.runners.parity_cases import drawn_rule
+from tests.runners.spark.live_cases import rules
 
 PAIR = "seq a -> b within 10 min\nwhere a: e kind == a\n b: e kind == b\nemit n = b.note"
 
@@ -48,3 +62,82 @@ def test_a_pattern_without_problems_and_one_that_is_too_large() -> None:
     large = rule("seq ((a -> b){90} -> c){90}\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c")
     (problem,) = problems(large.pattern, SCHEMA)
     assert "1024" in problem
+
+
+def codes_and_texts(seq: str, params: str = "") -> list[tuple[str, str]]:
+    """Return the codes, with the text at their places."""
+    text = f"{EVENTS}\npattern p{params} by card_id {{ seq {seq} }}\npattern good by card_id {{ seq a }}"
+    checked = compilable(load_text(text))
+    assert "good" in checked.patterns
+    assert ("p" in checked.patterns) == checked.ok
+    return [(d.code, text[d.span.start : d.span.end]) for d in checked.diagnostics if d.is_error and d.span is not None]
+
+
+@pytest.mark.parametrize(
+    ("seq", "code", "place"),
+    [
+        ("a -> (b -> !c within 5 min) -> d within 1 h", "CEP424", "d"),
+        ("a -> (b -> !c within 5 min){2} within 1 h", "CEP424", "b"),
+        ("((a -> b){90} -> c){90} within 1 h", "CEP425", "p"),
+        ("a -> (b & c & d & e & f & g & h) within 1 h", "CEP425", "p"),
+        ("first -> (" + " | ".join(f"v{i}" for i in range(61)) + ") within 1 h", "CEP425", "first"),
+        ("(" + " | ".join(f"v{i}" for i in range(61)) + ") within 1 h", "CEP425", "p"),
+        ("a -> (b{1,2} -> c){70} -> d within 1 h", "CEP425", "p"),
+    ],
+)
+def test_what_does_not_compile(seq: str, code: str, place: str) -> None:
+    assert codes_and_texts(seq) == [(code, place)]
+
+
+def test_a_parameter_without_a_default_stands_for_its_least_value() -> None:
+    group = "((a -> b){n} -> c){n} within 1 h"
+    assert codes_and_texts(group, "(n: int)") == []
+    assert codes_and_texts(group, "(n: int in 50..60)") == [("CEP425", "p")]
+    assert codes_and_texts(group, "(n: int = 50)") == [("CEP425", "p")]
+    many = "(n: int, d: duration, x: decimal, f: float, s: string, b: bool, e: enum(approved, declined))"
+    assert codes_and_texts("a -> (b -> !c within 5 min) -> d ->[d] e within 1 h", many) == [("CEP424", "d")]
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_random_patterns_are_refused_exactly_if_they_do_not_compile() -> None:
+    patterns_count = 0
+    for seed in range(40):
+        checked = load_text(random_file(seed))
+        after = compilable(checked)
+        for name, pattern in checked.patterns.items():
+            bound, _ = bind(pattern, {})
+            if bound is not None:
+                patterns_count += 1
+                assert (name in after.patterns) == (not problems(bound, checked.schema)), seed
+    assert patterns_count > 40
+
+
+def nullable(schema: Schema) -> Schema:
+    """Return the schema in which every field that may be nullable is."""
+
+    def loosened(field: Field) -> Field:
+        return field if field.type.kind in (Kind.ID, Kind.TIME) else replace(field, type=field.type.as_nullable())
+
+    return Schema(tuple(replace(e, fields=tuple(map(loosened, e.fields))) for e in schema.event_types))
+
+
+def programs_of_records(records: list[UpsertRecord], schema: Schema) -> list[Program]:
+    book = Rulebook(schema, None)
+    for record in records:
+        assert book.apply(record, None).kind == "applied", record.id
+    return [program for level in programs_by_level(book, schema) for program in level.values()]
+
+
+def test_runs_have_the_same_shape() -> None:
+    few = [rule for seed in range(12) if not deploy([rule := drawn_rule(Random(seed), f"x{seed}")]).set_aside]
+    for records in (list(rules().values()), few):
+        schema = deploy(records).schema
+        for before, after in zip(
+            programs_of_records(records, schema), programs_of_records(records, nullable(schema)), strict=True
+        ):
+            assert before.width == after.width
+            assert np.array_equal(before.row_registers, after.row_registers)
+            for one, other in zip(before.rules, after.rules, strict=True):
+                assert (one.identity, one.states_count) == (other.identity, other.states_count)
+                assert np.array_equal(one.row, other.row)

@@ -4,7 +4,7 @@ nfa/twofold.py generates the code that computes with them, for comparisons with 
 not finite is 0. After Dekker, "A floating-point technique for extending the available precision" (1971), and Knuth's
 exact sum.
 
-Tested by: tests/nfa/test_twofold.py
+Tested by: tests/nfa/test_averages.py
 """
 
 from __future__ import annotations

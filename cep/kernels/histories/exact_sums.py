@@ -5,7 +5,7 @@
 Adding and subtracting a value are exact; reading rounds once, to the nearest float. After Neal, "Fast exact summation
 using small and large superaccumulators" (2015), the small one.
 
-Tested by: tests/kernels/test_exact.py
+Tested by: tests/kernels/test_machine.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ So `a+ any -> b` over thirty a has thirty runs and not 2**30. When such a run ma
 graph one by one, up to a limit, and written as plain chains of nodes. The graph has the shape of tECS (Bucchi, Grez,
 Quintana, Riveros, Vansummeren, "CORE: a Complex Event Recognition Engine", 2022).
 
-Tested by: tests/kernels/test_merge.py
+Tested by: tests/kernels/test_room.py
 """
 
 from __future__ import annotations

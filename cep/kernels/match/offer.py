@@ -1,6 +1,6 @@
 """Offer one event to one run: create the runs that it becomes, close waits, and tidy a key's runs.
 
-Tested by: tests/kernels/test_merge.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+Tested by: tests/kernels/test_room.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records → the lines of one text, for a reader of lines.
 
-Tested by: tests/kernels/test_lines.py, tests/columnar/test_decode.py
+Tested by: tests/kernels/test_alert_texts.py, tests/columnar/test_decode.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """In which order patterns that feed each other are matched.
 
-Tested by: tests/lang/test_produced.py
+Tested by: tests/lang/test_check.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 end.
 
 May: at least one run has bound the variable by then. Must: every run has.
-Tested by: tests/lang/test_order.py
+Tested by: tests/lang/test_structure.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The emitted values are the event's fields; its id is the id of the match, its time the detection time. Patterns that
 feed each other in a circle are refused, because no order of work would be right.
-Tested by: tests/lang/test_produced.py
+Tested by: tests/lang/test_check.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Type rules: the meaning of a written type, and lossless conversions between types.
 
 Constants are converted at once; other expressions get a `Cast` node.
-Tested by: tests/lang/test_types.py
+Tested by: tests/lang/test_expressions.py
 """
 
 from __future__ import annotations

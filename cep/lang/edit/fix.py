@@ -1,6 +1,6 @@
 """Fixes of diagnostics → the changed texts.
 
-Tested by: tests/lang/test_fix.py
+Tested by: tests/lang/test_golden.py
 """
 
 from __future__ import annotations

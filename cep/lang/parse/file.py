@@ -1,7 +1,7 @@
 """Text to the syntax tree of one file: its declarations.
 
 After a mistake it goes on at the next field, entry, clause or declaration, so that one run reports several.
-Tested by: tests/lang/test_parser.py, tests/lang/test_fuzz.py
+Tested by: tests/lang/test_parser.py, tests/lang/test_mutations.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text to tokens. Comments are stored separately, doc comments on the token that follows them.
 
 The lexer does not know declarations. It never fails: unreadable parts are reported and left out.
-Tested by: tests/lang/test_lexer.py
+Tested by: tests/lang/test_parser.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tokens to a test: its header, the events of each key, and the expectations.
 
-Tested by: tests/lang/test_parse_tests.py
+Tested by: tests/lang/test_check_tests.py
 """
 
 from __future__ import annotations

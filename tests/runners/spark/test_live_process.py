@@ -24,7 +24,7 @@ from cep.base.audit import is_audit
 from cep.runners.live_checkpoint import read_progress
 from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
-from tests.base.test_private import readable_by_others
+from tests.base.test_durable import readable_by_others
 from tests.bench.metrics import metrics, phases_ms
 from tests.cli.monitored import missing
 from tests.cli.test_outage import metrics as lines_of_metrics

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.private import private_files
 from cep.runners.spark.local_files import set_permissions_in_java
-from tests.base.test_private import readable_by_others
+from tests.base.test_durable import readable_by_others
 
 pytestmark = pytest.mark.spark
 CONTENT = b"offsets"

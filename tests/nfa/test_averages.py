@@ -1,4 +1,4 @@
-"""Comparisons with averages, sums and extremes over a window, nulls included, agree with DuckDB.
+"""Comparisons with averages, sums and extremes, nulls included, agree with exact fractions and with DuckDB.
 
 DuckDB rounds averages, so it compares the amount times the count with the sum, in integers of 128 bits.
 """
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import cep
+from tests.nfa.averages import wrong_answers
 from tests.seeds import seeds
 
 _OPERATORS = ("<", "<=", ">", ">=", "==", "!=")
@@ -64,3 +65,10 @@ def test_comparisons_are_those_of_sql(seed: int) -> None:
     assert relation is not None, "a query has rows"
     for alert, answers in zip(alerts, relation.fetchall(), strict=True):
         assert tuple(alert[f"c{number}"] for number in range(len(questions))) == answers, (alert["row"], text)
+
+
+@pytest.mark.parametrize("seed", seeds(60, 3))
+def test_comparisons_are_those_of_fractions(seed: int) -> None:
+    answers_count, wrong = wrong_answers(1_000 + seed, 12)
+    assert answers_count > 0
+    assert not wrong, "\n".join(wrong[:5])
