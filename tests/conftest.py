@@ -46,7 +46,7 @@ if "CEP_SPARK" in os.environ:
     use(os.environ["CEP_SPARK"])  # before the installed one is imported
 
 # Fixtures that take seconds and start a server: a test that requests one of these is `slow` and `always`.
-SERVERS = {"kafka_broker", "s3"}
+SERVERS = {"kafka_broker", "s3", "language_server", "secure"}
 
 if sys.dont_write_bytecode:
     # Each process of a run, and each that a test starts, would compile all modules again. No compiled file lies next to

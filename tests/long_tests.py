@@ -18,7 +18,7 @@ _LONG_S = 0.2
 
 
 def long_tests() -> frozenset[str]:
-    """Return the listed functions, as pytest names them: `tests/cli/test_new.py::test_a_name`."""
+    """Return the listed functions, as pytest names them: `tests/cli/test_authoring.py::test_a_name`."""
     return frozenset(LIST.read_text().split())
 
 

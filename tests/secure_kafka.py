@@ -5,7 +5,7 @@
     mutual    SSL that asks the client for a certificate
     expired   SASL_SSL whose certificate was good until yesterday
 
-Tested by: tests/cli/test_secure_kafka.py
+Tested by: tests/cli/test_outage.py
 """
 
 from __future__ import annotations

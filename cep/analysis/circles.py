@@ -6,7 +6,7 @@
 Money that comes back in a circle is then a sequence on the key of one account: money of `a` is passed on to `c`, and
 then `a` receives a transfer with the same payer. The engine makes these events by the patterns of the text, so the
 mined events are equal to the events of every runner.
-Tested by: tests/analysis/test_planted.py
+Tested by: tests/analysis/test_suggest.py
 """
 
 from __future__ import annotations

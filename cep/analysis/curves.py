@@ -2,7 +2,7 @@
 
 Each value is replayed over the whole history, many at once, with the other parameters unchanged. So the result is exact
 for every pattern, and the point of the present value has the same figures as the report.
-Tested by: tests/analysis/test_curves.py
+Tested by: tests/analysis/test_backtest.py
 """
 
 from __future__ import annotations

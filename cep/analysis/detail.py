@@ -2,7 +2,7 @@
 
 A page is made with the first level; one that is too large is made with the next. The numbers as JSON are always
 complete.
-Tested by: tests/analysis/test_report_size.py
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

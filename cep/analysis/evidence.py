@@ -4,7 +4,7 @@ The interval is of a paired bootstrap (Efron 1979): the part is drawn again many
 Poisson variable of mean 1 says, and both settings are judged on the same draw. A unit is a fraud with the right alerts
 that bind it, or a key with its other alerts: alerts of one unit come and go together, so they are no independent
 evidence. Equal units are drawn together, because a sum of Poisson variables is one.
-Tested by: tests/analysis/test_evidence.py
+Tested by: tests/analysis/test_tune.py
 """
 
 from __future__ import annotations

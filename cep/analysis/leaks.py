@@ -3,7 +3,7 @@
 A rule that reads the label finds each fraud, and nothing in production, where the label comes weeks later. A field that
 separates frauds by itself is mostly a label in disguise. In a history in which most events are fraud, honest words were
 probably taken for fraud.
-Tested by: tests/analysis/test_leaks.py
+Tested by: tests/analysis/test_labels.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 Each value is replayed. If v1 gives an alert and v2 does not, a value between the two decided it; two alerts are the
 same if they bind the same events. So the result is exact for every pattern, even if a threshold changes the bound
 events.
-Tested by: tests/analysis/test_near.py
+Tested by: tests/analysis/test_backtest.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A rule of a folder, or of records → the single rule with its lists: the input of tuning.
 
-Tested by: tests/cli/test_tune.py, tests/cli/test_report.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 The report contains neither its own date nor its duration. A page that is too large is made again with less detail, with
 a note; the JSON has all numbers.
-Tested by: tests/analysis/test_report.py, tests/analysis/test_report_size.py
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

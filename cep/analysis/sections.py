@@ -1,6 +1,6 @@
 """The figures of a report → its sections, each with its tables and charts.
 
-Tested by: tests/analysis/test_report.py, tests/analysis/test_report_size.py
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

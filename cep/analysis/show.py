@@ -1,6 +1,6 @@
 """Figures → short texts, for the terminal and for pages.
 
-Tested by: tests/cli/test_backtest.py, tests/analysis/test_report.py
+Tested by: tests/cli/test_quality.py, tests/analysis/test_report.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 So a sequence may go over both sides of an account, like money that comes in and leaves at once. The mined events are
 made here over columns; the patterns of the text make equal ones in every runner.
-Tested by: tests/analysis/test_planted.py
+Tested by: tests/analysis/test_suggest.py
 """
 
 from __future__ import annotations

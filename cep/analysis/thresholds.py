@@ -2,7 +2,7 @@
 
 Named rules are always replayed. Without a name, the rule with the most alerts that has numeric parameters is replayed,
 if the history is small.
-Tested by: tests/cli/test_report.py, tests/api/test_quality.py
+Tested by: tests/cli/test_quality.py, tests/api/test_features.py
 """
 
 from __future__ import annotations

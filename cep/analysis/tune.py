@@ -10,7 +10,7 @@
 
 The present setting stays in every other case. It and the candidate are replayed, so that the shown figures come from
 the engine.
-Tested by: tests/analysis/test_tune.py, tests/analysis/test_evidence.py
+Tested by: tests/analysis/test_tune.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     b 3     ●  ·  ●        dots of one set are joined; a row has the frauds that its rule finds at all
     c 0     ·  ·  ·
 
-Tested by: tests/analysis/test_upset.py
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
     | decimal of scale s                 | `decimal(s)`                                             |
 
 A field may be null (`?`) where the frame has a null. A column that no field can have is named in a comment.
-Tested by: tests/api/test_describe.py
+Tested by: tests/api/test_forms.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                                 ├─▶ Source ─▶ pieces, records of a key, columns of labels
     path, paths, wildcard ──────┘   as the verbs read them, and checked as they check them
 
-Tested by: tests/api/test_match.py, tests/api/test_paths.py
+Tested by: tests/api/test_match.py, tests/api/test_forms.py
 """
 
 from __future__ import annotations

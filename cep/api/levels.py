@@ -3,7 +3,7 @@
     raw events ─▶ level 1 ─▶ derived events ─▶ level 2 ─▶ …        every match that produces keeps its bound events
 
 A history contains no derived events. So a question about a rule that reads them matches the whole history, not one key.
-Tested by: tests/api/test_levels.py
+Tested by: tests/api/test_alerts.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keyword arguments of a backtest in Python → how events are read, and the terms.
 
-Tested by: tests/api/test_quality.py
+Tested by: tests/api/test_features.py
 """
 
 from __future__ import annotations

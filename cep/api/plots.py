@@ -1,7 +1,7 @@
 """Alerts → charts: the number per day, and the distribution of the emitted values.
 
 A chart has counts and no alert. A notebook draws its Vega-Lite, or its SVG if the extra `charts` is installed.
-Tested by: tests/api/test_plots.py
+Tested by: tests/api/test_alerts.py
 """
 
 from __future__ import annotations

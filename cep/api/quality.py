@@ -1,6 +1,6 @@
 """Two sets of rules, or rules and labels → the differences, or the quality of the rules, as a notebook shows it.
 
-Tested by: tests/api/test_quality.py
+Tested by: tests/api/test_features.py
 """
 
 from __future__ import annotations

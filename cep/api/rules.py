@@ -1,6 +1,6 @@
 """A folder of rules, a pattern file or a text → rules that match any frame.
 
-Tested by: tests/api/test_match.py, tests/api/test_rules.py
+Tested by: tests/api/test_match.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 The folder is opened once and every step names the file relative to it, so a folder that is exchanged for a link
 between two steps changes nothing. In a folder that other people write to, such as a repository of rules, give `root`:
 no folder between it and the file may be a link, and the file may not be one.
-Tested by: tests/base/test_durable.py, tests/cli/test_links.py
+Tested by: tests/base/test_durable.py, tests/cli/test_rules.py
 """
 
 from __future__ import annotations

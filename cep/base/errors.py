@@ -24,7 +24,7 @@
 Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and reported
 together (cep/lang/diagnostics.py). Where Python is given such a text, one PatternError has them all. Bugs of ours are
 asserts.
-Tested by: tests/base/test_limits.py, tests/api/test_rules.py
+Tested by: tests/base/test_limits.py, tests/api/test_match.py
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@
 
 Sources, sinks and the control topic each add what is theirs alone. Here too is what all of them do with a client: put a
 record into a full queue, and say why a call failed.
-Tested by: tests/base/test_kafka.py, tests/cli/test_secure_kafka.py, tests/sources/test_kafka.py,
-    tests/sinks/test_kafka.py, tests/rulebook/test_kafka.py
+Tested by: tests/base/test_kafka.py, tests/cli/test_outage.py, tests/sources/test_kafka.py,
+    tests/sinks/test_kafka.py, tests/rulebook/test_publish.py
 """
 
 from __future__ import annotations

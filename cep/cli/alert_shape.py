@@ -1,7 +1,7 @@
 """A line of a file or topic → the alert in it, if the fields that a verb asks for have the form of the engine's alerts.
 
 Alerts in files and topics come back without a checksum, and anybody may have changed a line.
-Tested by: tests/cli/test_alert_shape.py
+Tested by: tests/cli/test_run.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep backtest`: rules, events and labels → the value of each rule, as a table and as JSON.
 
-Tested by: tests/cli/test_backtest.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

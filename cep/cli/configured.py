@@ -1,7 +1,7 @@
 """The settings of a job as flags of a verb, and flags and settings file → checked settings.
 
 Flags, help and defaults come from the model (model/settings.py), so that file and command line say the same.
-Tested by: tests/cli/test_settings.py, tests/cli/test_sign.py
+Tested by: tests/cli/test_main.py, tests/cli/test_publish.py
 """
 
 from __future__ import annotations

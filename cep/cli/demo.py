@@ -1,6 +1,6 @@
 """`cep demo`: the simulated day in this process, then commands to go on with.
 
-Tested by: tests/cli/test_demo.py, tests/demo/test_wheel.py
+Tested by: tests/cli/test_main.py, tests/demo/test_wheel.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep describe`: a file or folder of records → the event declaration that describes it, as a draft to edit.
 
-Tested by: tests/cli/test_describe.py
+Tested by: tests/cli/test_main.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep diff OLD NEW --events PATH`: two folders of rules over one history → alerts gained and lost, quality, cost.
 
-Tested by: tests/cli/test_diff.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

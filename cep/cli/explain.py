@@ -1,6 +1,6 @@
 """`cep explain`: the code of a diagnostic to its long form.
 
-Tested by: tests/cli/test_explain.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep fmt`: pattern files to the canonical layout, in place.
 
-Tested by: tests/cli/test_fmt.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

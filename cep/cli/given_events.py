@@ -1,7 +1,7 @@
 """`--events`, `--columns`, `--since` and the like → the records that a verb reads, and its report on rejected ones.
 
 The records are checked before anything runs.
-Tested by: tests/cli/test_mapping.py, tests/api/test_period.py, tests/cli/test_rejected.py
+Tested by: tests/cli/test_replay.py, tests/api/test_period.py, tests/cli/test_rejected.py
 """
 
 from __future__ import annotations

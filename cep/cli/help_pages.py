@@ -4,7 +4,7 @@
     SourceError                   → reference/files
     CEP4nn                        → reference/language/structure
 
-Tested by: tests/cli/test_help_pages.py
+Tested by: tests/cli/test_main.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep keys …`: a new key, a key's public part, the signature of a signers file, and the contents of a signers file.
 
-Tested by: tests/cli/test_sign.py
+Tested by: tests/cli/test_publish.py
 """
 
 from __future__ import annotations

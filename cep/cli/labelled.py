@@ -1,6 +1,6 @@
 """Flags of verbs that measure rules by labels: the rules, the events, the labels and the terms.
 
-Tested by: tests/cli/test_backtest.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ by `alert_id`.
 
 `cep job letters remove`: removes old letters, or old suppressed alerts, from a folder.
 
-Tested by: tests/cli/test_letters.py, tests/cli/test_refused_alerts.py
+Tested by: tests/cli/test_job.py, tests/cli/test_run.py
 """
 
 from __future__ import annotations

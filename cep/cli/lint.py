@@ -1,6 +1,6 @@
 """`cep lint`: pattern files → constructions that are allowed but probably not intended.
 
-Tested by: tests/cli/test_lint.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep lists`: the entries of the lists of rules, in a folder and in a running job; and changes of a job's lists.
 
-Tested by: tests/cli/test_lists.py
+Tested by: tests/cli/test_publish.py
 """
 
 from __future__ import annotations

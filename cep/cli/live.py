@@ -1,6 +1,6 @@
 """`cep live`: rules and streams → the live job, until it is stopped, and a table of its results.
 
-Tested by: tests/cli/test_live.py, tests/runners/spark/test_live_process.py
+Tested by: tests/cli/test_main.py, tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations

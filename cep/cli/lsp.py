@@ -1,7 +1,7 @@
 """`cep lsp`: an editor's requests over standard input and output → answers of cep/lang about the text.
 
 The Language Server Protocol 3.17; pygls reads and writes the messages. An open text of the editor replaces its file.
-Tested by: tests/cli/test_lsp.py, tests/cli/test_editor_client.py
+Tested by: tests/cli/test_lsp.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A request whose parameters do not follow the protocol is answered with an error. Such a notification is skipped, with a
 line in the log. Headers and bodies are read up to a limit.
-Tested by: tests/cli/test_lsp_hostile.py
+Tested by: tests/cli/test_lsp.py
 """
 
 from __future__ import annotations

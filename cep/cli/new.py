@@ -1,6 +1,6 @@
 """`cep new pattern`: a name to a commented pattern file that passes the check and its own tests.
 
-Tested by: tests/cli/test_new.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

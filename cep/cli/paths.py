@@ -1,6 +1,6 @@
 """Helpers of the verbs that work on pattern files: find the files, and print text that a terminal can show.
 
-Tested by: tests/cli/test_fmt.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep plan`: pattern files → the plan of the engine.
 
-Tested by: tests/cli/test_plan.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep rules prune`: rules, events and labels → the few rules that find nearly the same, and the gain of the others.
 
-Tested by: tests/cli/test_prune.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

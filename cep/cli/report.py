@@ -1,6 +1,6 @@
 """`cep report`: rules, events and labels → one page of HTML to hand round, and a JSON file with its numbers.
 
-Tested by: tests/cli/test_report.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A part without data is left out. The card has no clock and follows the order of the files, so equal folders give equal
 cards.
-Tested by: tests/cli/test_rule_card.py
+Tested by: tests/cli/test_rules.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep settings`: a file with every setting of a job and its meaning, as a start; or a check of a settings file.
 
-Tested by: tests/cli/test_settings.py
+Tested by: tests/cli/test_main.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`cep rules shadow report`: the alerts of a version in shadow and of the live one → gained, lost, volume, cost.
 
 Both runners write the same files into a job's folder: rules, totals, and alerts of the shadow.
-Tested by: tests/cli/test_shadow.py, tests/cli/test_diff.py
+Tested by: tests/cli/test_rules.py, tests/cli/test_quality.py
 """
 
 from __future__ import annotations

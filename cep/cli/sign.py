@@ -1,6 +1,6 @@
 """`cep rules sign` and `cep rules approve`: a version of a rule → a change that two people have signed.
 
-Tested by: tests/cli/test_sign.py
+Tested by: tests/cli/test_publish.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Changes that a verb is about to send → the same, signed, where a job asks for signatures; or why they cannot go.
 
-Tested by: tests/cli/test_sign.py
+Tested by: tests/cli/test_publish.py
 """
 
 from __future__ import annotations

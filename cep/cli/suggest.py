@@ -1,6 +1,6 @@
 """`cep rules suggest`: events and labels → patterns that find frauds, as a pattern file with tests; a person decides.
 
-Tested by: tests/cli/test_suggest.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

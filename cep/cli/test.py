@@ -1,6 +1,6 @@
 """`cep test`: the tests of pattern files → their outcomes, coverage, and JUnit XML.
 
-Tested by: tests/cli/test_test.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

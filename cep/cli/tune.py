@@ -1,6 +1,6 @@
 """`cep rules tune RULE`: events, labels and an aim → the parameters that meet it best, as a change of the rule's file.
 
-Tested by: tests/cli/test_tune.py
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

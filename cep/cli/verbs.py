@@ -4,7 +4,7 @@
     cep rules publish …    TOP ──"rules"──▶ Group ──"publish"──▶ Verb
 
 A new verb is one row of the table, below the person who uses it or in the group of its noun. The top level has at most
-25 names. Tested by: tests/cli/test_verbs.py
+25 names. Tested by: tests/cli/test_main.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Alerts of the live job and of the replay → a table by rule, and whether they are equal and as expected.
 
-Tested by: tests/demo/test_demo.py, tests/cli/test_demo.py
+Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

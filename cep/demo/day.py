@@ -6,7 +6,7 @@
 
 Where the topics are and which runner matches is the caller's choice: `cep demo` takes this process for both, the demo
 of the repository an embedded Kafka and Spark.
-Tested by: tests/demo/test_demo.py, tests/cli/test_demo.py
+Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

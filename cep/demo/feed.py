@@ -1,6 +1,6 @@
 """The payments of the day → topics, ten minutes at a time, and at eleven o'clock a new rule.
 
-Tested by: tests/demo/test_demo.py, tests/cli/test_demo.py
+Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

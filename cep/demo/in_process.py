@@ -1,6 +1,6 @@
 """The simulated day through the embedded runner, in this process: a live job in a thread, and the replay.
 
-Tested by: tests/demo/test_demo.py, tests/cli/test_demo.py
+Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each planted fraud is an episode of several payments; its kind is the rule that should find it. The payments of a near
 miss are labelled as honest.
-Tested by: tests/demo/test_report.py
+Tested by: tests/demo/test_demo.py
 """
 
 from __future__ import annotations

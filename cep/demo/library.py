@@ -2,7 +2,7 @@
 
 The repository has them once, in `patterns/` and `rules/` next to the package. A wheel has a copy inside the package,
 which its build makes (`setup.py`). So the demo works from a checkout and from a wheel.
-Tested by: tests/demo/test_library.py, tests/demo/test_wheel.py
+Tested by: tests/demo/test_demo.py, tests/demo/test_wheel.py
 """
 
 from __future__ import annotations

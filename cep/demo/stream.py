@@ -3,7 +3,7 @@
 Everyday payments cannot trigger the rules of rules/: no tiny amounts, cards that stay at home, and payments of one card
 far apart. Around every planted case the card's everyday payments are removed, so that the rules find exactly the
 planted cases; near misses are planted too. Vectorised over cards and payments; a seed gives the same stream again.
-Tested by: tests/demo/test_stream.py
+Tested by: tests/demo/test_demo.py
 """
 
 from __future__ import annotations

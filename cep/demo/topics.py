@@ -2,7 +2,7 @@
 
     send(topic, records) ─▶ lanes, chosen by the hash of the key ─▶ TopicReader (a live source)
 
-Tested by: tests/demo/test_topics.py
+Tested by: tests/demo/test_demo.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The carried tally of one key → the number that a report shows.
 
-Tested by: tests/report/test_past.py
+Tested by: tests/report/test_keyed_state.py
 """
 
 from __future__ import annotations

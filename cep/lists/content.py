@@ -5,7 +5,7 @@
     removed    4222          of the base
 
 A change of a few entries makes two small sets and leaves the base alone; past LIST_CHANGES_MAX a new base is made.
-Tested by: tests/lists/test_content.py
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 A text file has an entry per line; empty lines and lines that begin with `#` are left out. A `.csv` file has a header;
 its entries are in the column with the list's name, or in the first column.
-Tested by: tests/lists/test_entries.py
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

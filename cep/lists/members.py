@@ -6,7 +6,7 @@
 A file is written once, under a temporary name, then renamed, and from then on only mapped: processes of one machine
 share one copy. Each process verifies the file when it maps it, because kernels trust its content: about half a second
 per gigabyte.
-Tested by: tests/lists/test_members.py
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

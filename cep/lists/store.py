@@ -4,7 +4,7 @@
 
 A name identifies the records from which the set was made. So two processes that make a set write the same file, and an
 existing set is not made again. All users of a set in a process share one mapping.
-Tested by: tests/lists/test_timeline.py
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

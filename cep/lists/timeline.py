@@ -5,7 +5,7 @@
 
 Before the first version a list is unknown, not empty: whether something is in it is null then. A list that a rule gives
 in place is a name that is the JSON of its entries.
-Tested by: tests/lists/test_timeline.py
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The settings that say where the fields of events are in the records of a job, and how they are written.
 
-Tested by: tests/model/test_settings.py, tests/cli/test_mapping.py
+Tested by: tests/model/test_settings.py, tests/cli/test_replay.py
 """
 
 from __future__ import annotations

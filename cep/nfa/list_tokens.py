@@ -3,7 +3,7 @@
 A field of type `pan` or `sensitive` is a token in a rule, so a list for it must contain tokens. A card number would
 match nothing, and would stay in a file, in the topic, in the state and in letters.
 
-Tested by: tests/rulebook/test_list_tokens.py
+Tested by: tests/rulebook/test_suppression.py
 """
 
 from __future__ import annotations

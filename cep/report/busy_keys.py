@@ -1,7 +1,7 @@
 """Stored pages → the keys with the most runs and bound events of a rule, nearest to its limits first.
 
 Metrics count the losses to a limit by rule, because metrics and logs may not name a key. This report names the keys.
-Tested by: tests/report/test_busy_keys.py
+Tested by: tests/report/test_keyed_state.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stored pages of histories → the size of the retained past, and the retained past of one key, in words.
 
-Tested by: tests/report/test_past.py
+Tested by: tests/report/test_keyed_state.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An alert → its events over time, a line for each variable: as an SVG picture, or as a chart in Vega-Lite.
 
-Tested by: tests/report/test_timeline.py
+Tested by: tests/report/test_plan.py
 """
 
 from __future__ import annotations

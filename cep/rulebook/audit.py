@@ -1,7 +1,7 @@
 """A record and its outcome → a line of the audit, in the rulebook's name (base/audit.py has the form of lines).
 
 Each function reads the rulebook's terms (`trust`, `is_audited`) and moves its `trail` on.
-Tested by: tests/rulebook/test_audited.py, tests/rulebook/test_trust.py, tests/rulebook/test_keys.py
+Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_signers.py
 """
 
 from __future__ import annotations

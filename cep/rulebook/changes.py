@@ -5,7 +5,7 @@
 
 A file has a record per line: a list may need several. People sign it, and it is published, byte for byte. Under version
 control, the folder shows who signed each change.
-Tested by: tests/rulebook/test_changes.py
+Tested by: tests/rulebook/test_files.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ run keeps its bound events, and from then on the new conditions decide.
 
 A run does not know its events that matched nothing. So the place that it would have under other counts, or under
 another negation, cannot be worked out from it: such runs drain, as they do for another window.
-Tested by: tests/rulebook/test_compatible.py, tests/rulebook/test_list_tokens.py, tests/rulebook/test_carry.py
+Tested by: tests/rulebook/test_carry.py, tests/rulebook/test_suppression.py
 """
 
 from __future__ import annotations

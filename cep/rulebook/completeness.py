@@ -19,7 +19,7 @@ alerts have `history_from` 12:00 until 13:00. With `retain 1 h` in event type `p
     alert at 13:10              ◀── 1 h ──────────┤   complete
 
 A condition that is written differently from another rule's counts as a different one. `with_producer_gaps` has point 4.
-Tested by: tests/rulebook/test_completeness.py, tests/runners/test_later_rules.py, tests/rulebook/test_producer_gaps.py
+Tested by: tests/rulebook/test_carry.py, tests/runners/test_later_rules.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The sender of a record and the version that it was written against are not differences. Two alerts are the same finding
 if they have the same rule, key and bound events, in any version.
-Tested by: tests/rulebook/test_difference.py, tests/rulebook/test_compare.py
+Tested by: tests/rulebook/test_publish.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ reports them.
 A job that takes signed changes erases only keys that two people have signed. A digest is keyed by the random `nonce`,
 so the audit can keep the digests: the holder of the file can show which keys they are, and other people cannot guess
 them.
-Tested by: tests/rulebook/test_erasure.py, tests/rulebook/test_erasure_request.py, tests/cli/test_erase.py
+Tested by: tests/rulebook/test_suppression.py, tests/cli/test_erase.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A folder of rule files, or the history of a control topic in a file → control records.
 
-Tested by: tests/rulebook/test_files.py, tests/rulebook/test_history.py
+Tested by: tests/rulebook/test_files.py
 """
 
 from __future__ import annotations

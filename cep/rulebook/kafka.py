@@ -3,7 +3,7 @@
 All records go to partition 0: control records have one order, and a job that reads both topics would have none over
 several partitions. Missing topics are created as compacted topics, because a new job needs only the last record of each
 key.
-Tested by: tests/rulebook/test_kafka.py
+Tested by: tests/rulebook/test_publish.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The meaning consists of the tokens of the pattern and of every event type, list 
 recursively, with the parameters and everything else that decides the alerts. Entries of a list that may change do not
 count. A pattern `over all` includes every event type that has its key, because its `until` may read their fields. The
 hash is on every alert, and `rules.lock` ties a version to it.
-Tested by: tests/rulebook/test_meaning.py
+Tested by: tests/rulebook/test_files.py
 """
 
 from __future__ import annotations

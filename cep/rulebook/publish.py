@@ -2,7 +2,7 @@
 
 A list is compared by the hash of its entries. A change is one `replace` in as many records as necessary, with the next
 version. Records that a replacement in force has made obsolete are forgotten, so that a compacted topic does not grow.
-Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_publish_lists.py, tests/rulebook/test_list_tokens.py
+Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_suppression.py
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ came, and a restored rulebook must equal the saved one (versions.py). A shadow v
 ends only an earlier shadow; a live version ends both, except a shadow with a still higher version. The highest version
 wins, in any order of arrival and for any repetition of records. The rulebook does not know Spark or Kafka. Every key
 group applies the same records in the same order and holds an equal rulebook.
-Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_timeline.py,
-tests/rulebook/test_pause.py, tests/rulebook/test_edges.py
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ A job with a folder keeps each part in a file under the hash of its bytes, share
 A key group stores the hash of its rulebook, 64 characters, in its own state. A process that sees a hash for the first
 time reads the files. A file is written under another name and renamed, so it is complete or missing. Two processes that
 write the same hash write the same bytes. Every process of the job must see the folder, like the checkpoint.
-Tested by: tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_rulebook.py, tests/rulebook/test_store.py
+Tested by: tests/rulebook/test_rulebook.py
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ sign changes of all rules. The next four names limit the parts of a rule that af
 the day `expires` a key signs no new record. `only` withdraws a key: it counts for the records with these hashes
 (`withdraw`). The file's signature is in FILE.sig. A job gets the root key separately from the file. FILE.roots has a
 line for each rotation of the root key, signed by the old one.
-Tested by: tests/rulebook/test_signers.py, tests/rulebook/test_withdraw.py
+Tested by: tests/rulebook/test_signers.py
 """
 
 from __future__ import annotations

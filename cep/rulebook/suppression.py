@@ -15,7 +15,7 @@ The reasons are tried in this order. A snoozed alert therefore takes no other ru
 out begins a time of suppression. Suppressed alerts are recorded and counted. Times are event time, so that replay and
 live jobs suppress the same alerts.
 Cost: columns, and a loop over the alerts of rules that suppress or exclude.
-Tested by: tests/rulebook/test_suppression.py, tests/rulebook/test_last_alerts.py
+Tested by: tests/rulebook/test_suppression.py
 """
 
 from __future__ import annotations

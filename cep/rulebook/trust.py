@@ -11,7 +11,7 @@
 The verdict follows from the records and the job's trust, never from a clock. A running job, a replay, and a job that is
 built again from the same records therefore agree. A withdrawn or expired key counts only for the records whose hashes
 the signers file names.
-Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
+Tested by: tests/rulebook/test_trust.py
 """
 
 from __future__ import annotations

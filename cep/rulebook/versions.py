@@ -9,8 +9,7 @@ Changes are stored as they arrive, and intervals are derived from all of them, b
 can still be overtaken: a higher version that starts before it takes its whole turn, and the version that it would have
 ended continues. A started change stays; `settled` records it, so that changes can be forgotten. The rulebook holds one
 `RuleVersions` for each rule, and all snoozes. A snooze suppresses the alerts of a rule and does not affect matching.
-Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_pause.py,
-tests/rulebook/test_snoozes.py
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     3. the runner opens sources, sinks and state, and matches                         embedded/job.py, spark_job.py
 
 `cep run` and `cep live` start their jobs here.
-Tested by: tests/cli/test_run.py, tests/cli/test_live.py
+Tested by: tests/cli/test_run.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

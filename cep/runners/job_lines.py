@@ -1,6 +1,6 @@
 """The lines of a job in its log: problems of rules, its start, changes of rules, rejected records, and its end.
 
-Tested by: tests/cli/test_live.py, tests/cli/test_run.py, tests/cli/test_open_runs.py, tests/cli/test_job_rejections.py
+Tested by: tests/cli/test_main.py, tests/cli/test_run.py, tests/cli/test_rejected.py
 """
 
 from __future__ import annotations

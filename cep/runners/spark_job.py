@@ -1,7 +1,7 @@
 """A checked job → the job on Spark: its sources, sinks and session, opened, used until the end, and closed.
 
 This module stands between the rooms of the runners: a warm start is brought in by the embedded engine.
-Tested by: tests/cli/test_live.py, tests/runners/spark/test_live_process.py
+Tested by: tests/cli/test_main.py, tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The job ends by itself between two micro-batches, and leaves alerts that a sink 
 (runners/embedded/commit.py). A wait on another machine can last longer: a connection that gives no answer, a lock, a
 registry, an object store. Then a thread of this module ends the process. That is as safe as `kill -9`: every commit is
 on the disk, and the next start repeats the work since the last commit.
-Tested by: tests/cli/test_stopping.py, tests/cli/test_waits.py
+Tested by: tests/cli/test_run.py, tests/cli/test_sinks.py
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ compacts it.
 
 A write is one try, which ends after some seconds. A failure of the place (no answer, 503, a missing right, a full disk)
 raises SinkAwayError, and the runner tries again. Alerts of another job under this job's number raise SinkError.
-Tested by: tests/sinks/test_lake.py, tests/sinks/test_contract.py, tests/cli/test_waits.py
+Tested by: tests/sinks/test_lake.py, tests/sinks/test_contract.py, tests/cli/test_sinks.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     {"code": "alert_refused", "sink": "https://…", "reason": "it answered 400", "record": "the alert as it was sent"}
 
 A job that is killed at this moment may write such a letter twice; `cep job letters send` sends each alert once.
-Tested by: tests/sinks/test_webhook.py, tests/cli/test_refused_alerts.py
+Tested by: tests/sinks/test_webhook.py, tests/cli/test_run.py
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ repeats by `alert_id`.
 
 Alerts name people and cards, so another machine gets them over https:// only, unless the settings say `insecure`. A URL
 with a user or a password is refused. Messages and dead letters show a URL without its query, which may hold a token.
-Tested by: tests/sinks/test_webhook.py, tests/cli/test_refused_alerts.py, tests/runners/spark/test_live_crash.py
+Tested by: tests/sinks/test_webhook.py, tests/cli/test_run.py, tests/runners/spark/test_live_crash.py
 """
 
 from __future__ import annotations

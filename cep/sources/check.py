@@ -6,7 +6,7 @@
 
 The check reads the first records of JSON and CSV, and the columns of Parquet. Later records with mistakes are set aside
 one by one.
-Tested by: tests/cli/test_mapping.py
+Tested by: tests/cli/test_replay.py
 """
 
 from __future__ import annotations

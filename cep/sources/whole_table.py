@@ -6,7 +6,7 @@
     day=01/...   a column of texts, for a folder that names a value
 
 A text of digits that begins with a zero is no number: it is an account, or a card.
-Tested by: tests/sources/test_tables.py, tests/api/test_describe.py
+Tested by: tests/sources/test_tables.py, tests/api/test_forms.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The conditions of a pattern, part by part: whether an event fits a variable, stops a loop, or closes a wait.
 
 A variable's condition is cut at its outermost `and`s, so that it can be said which part of it did not hold.
-Tested by: tests/testing/test_trace.py
+Tested by: tests/testing/test_explain.py
 """
 
 from __future__ import annotations

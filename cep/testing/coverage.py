@@ -2,7 +2,7 @@
 
 It counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of every
 condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
-Tested by: tests/testing/test_coverage.py
+Tested by: tests/testing/test_harness.py
 """
 
 from __future__ import annotations

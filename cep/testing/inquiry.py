@@ -2,7 +2,7 @@
 
 Answers come from traces of the versions in force, each with its own interval. If nothing matches, the trace is repeated
 as if the rule had always been in force: a match that appears only then was missed because of the interval.
-Tested by: tests/testing/test_inquiry.py, tests/cli/test_why.py
+Tested by: tests/testing/test_explain.py, tests/cli/test_why.py
 """
 
 from __future__ import annotations

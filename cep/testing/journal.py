@@ -1,6 +1,6 @@
 """The journal of a trace: events, runs, the end of each wait, near misses, matches, and covered runs.
 
-Tested by: tests/testing/test_trace.py
+Tested by: tests/testing/test_explain.py
 """
 
 from __future__ import annotations

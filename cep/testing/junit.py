@@ -1,7 +1,7 @@
 """A suite's outcomes → JUnit XML, which CI systems show.
 
 One `testsuite` per pattern; a failure's text is the output of `cep test`. Known gaps count as skipped.
-Tested by: tests/cli/test_test.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events + a pattern → the value of each of its histories at each event, and its list memberships, as in the engine.
 
 A history needs all events of a key, and a list has versions, so a trace does not compute them again.
-Tested by: tests/testing/test_past.py
+Tested by: tests/testing/test_harness.py
 """
 
 from __future__ import annotations

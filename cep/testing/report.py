@@ -4,7 +4,7 @@
     got       match on c1 at 5 min { probes: 4, amount: 900.00 }
     c1        probe 0 s, 20 s, 40 s, 1 min → hit 5 min · match at 5 min
 
-Tested by: tests/cli/test_test.py, tests/testing/test_harness.py
+Tested by: tests/cli/test_authoring.py, tests/testing/test_harness.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ in the order that the comparison found. Ten digits are printed unless the order 
 
     amount > avg(tx.amount over previous 30 d) is not true (amount = 1.10, avg(…) = 1.100000000000000033)
 
-Tested by: tests/testing/test_show.py, tests/testing/test_trace.py
+Tested by: tests/testing/test_values.py, tests/testing/test_explain.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pattern files → the outcome of all their tests, or of the requested ones.
 
-Tested by: tests/cli/test_test.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The steps are the same as in match/advance.py,
 one event at a time: expire, offer to every run, apply the skip strategy. `cep
 test` and `cep why` explain from it, but it never decides; tests on random patterns check that the two agree.
-Tested by: tests/testing/test_trace.py
+Tested by: tests/testing/test_explain.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Averages, standard deviations and comparisons with an average, in plain Python: the operations of nfa/twofold.py.
 
 A number is high + low, and its error is a share of its size. Null is None.
-Tested by: tests/testing/test_values_against_engine.py, tests/answers/numbers.py
+Tested by: tests/testing/test_values.py, tests/answers/numbers.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The kernels compute over columns. This module computes the same once more to exp
 order of nfa/code.py, so that even the last bit is equal. Null is None and SQL's unknown, decimals are scaled integers,
 floats have infinities. An integer overflow is the bound of 64 bits. Functions of text and of calendars are the engine's
 own. Slow, for single keys only.
-Tested by: tests/testing/test_values.py, tests/testing/test_values_against_engine.py
+Tested by: tests/testing/test_values.py
 """
 
 from __future__ import annotations

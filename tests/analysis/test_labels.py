@@ -1,33 +1,45 @@
-"""Labels of events, keys and episodes, from columns and files, and the labels that are known on a date."""
+"""Labels of events, keys and episodes; leaks of labels; and chains of patterns."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from cep.analysis.history import Events
 from cep.analysis.label_words import label_words
 from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
+from cep.analysis.leaks import check_unread, warnings_of
 from cep.analysis.marks import Marks, key_field, mark_events
+from cep.analysis.measure import Measured, Terms, measure, measure_files
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.secrets import secret_keys
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import mapping_of
 from cep.columnar.tokens import token_of
+from cep.rulebook.deploy import deploy
 from cep.sources.inputs import Records
-from tests.analysis.bench_data import START_MS, deployed
+from cep.sources.pieces import read_pieces
+from tests.analysis.bench_data import DAY_MS, START_MS, deployed
+from tests.bench.peer_data import upsert
 from tests.columnar.protected import CARDS, VISA
 from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
+from tests.runners.laundering import circles, records, transfers
+
+# Labels of events, keys and episodes, from columns and files, and the labels that are known on a date.
 
 SCHEMA = deployed().schema
 
@@ -245,3 +257,114 @@ def test_a_label_inside_other_values_is_read_by_its_path(suffix: str, tmp_path: 
     assert read_labels("meta.labels.fraud", Records((path,), mapping), SCHEMA).fields == ("shop",)
     with pytest.raises(UsageError, match=r"no column meta\.labels\.nobody"):
         read_labels("meta.labels.nobody", path, SCHEMA)
+
+
+# Rules that read the label are refused; fields that reveal it, and histories of frauds alone, are named.
+
+SOURCE = """
+event pay {
+  tx_id       id
+  event_time  time
+  card_id     string
+  amount      decimal(2)
+  verdict     enum(clear, blocked)
+  reason      string?
+  is_fraud    bool
+}
+pattern large by card_id { seq hit where hit: pay amount > 100.00 }
+pattern sure by card_id { seq hit where hit: pay is_fraud }
+"""
+
+
+def history(frauds: int, count: int = 200) -> pa.Table:
+    """Return a history: frauds have amounts from 500.00 on, a reason, and mostly a verdict that was changed later."""
+    return pa.table({
+        "tx_id": [f"t{number}" for number in range(count)],
+        "event_time": pa.array([START_MS + n * DAY_MS // 20 for n in range(count)], pa.timestamp("ms", "UTC")),
+        "card_id": [f"c{number % 7}" for number in range(count)],
+        "amount": [500.0 + number if number < frauds else 1.0 + number / 2 for number in range(count)],
+        "verdict": ["blocked" if number < frauds - 1 else "clear" for number in range(count)],
+        "reason": [f"note {number}" if number < frauds else None for number in range(count)],
+        "is_fraud": [number < frauds for number in range(count)],
+    })  # fmt: skip
+
+
+def measured(table: pa.Table, folder: Path, rule: str, terms: Terms, console: Console) -> Measured:
+    pq.write_table(table, folder / "events.parquet")
+    deployment = deploy([upsert(SOURCE, rule)])
+    labels = labels_of_column([table], "is_fraud", deployment.schema)
+    pieces_of = partial(read_pieces, folder / "events.parquet")
+    return measure(deployment, pieces_of, labels, terms, console, ("amount", "verdict", "reason"))
+
+
+def test_a_rule_that_reads_the_label_is_refused_until_it_is_allowed(tmp_path: Path) -> None:
+    table, quiet = history(20), Console(quiet=True)
+    with pytest.raises(UsageError, match=r"rule sure reads `is_fraud`, the column of the labels.*--allow-label"):
+        measured(table, tmp_path, "sure", Terms(), quiet)
+    allowed = measured(table, tmp_path, "sure", Terms(allow_label=True), quiet)
+    assert allowed.figures.together.precision.value == 1.0
+    labels = labels_of_column([table], "is_fraud", allowed.history.deployment.schema)
+    check_unread(allowed.history.deployment, replace(labels, fields=()))
+
+
+def test_fields_that_separate_frauds_are_named(tmp_path: Path) -> None:
+    errors = Console(record=True, width=300, file=(tmp_path / "errors").open("w"))
+    measurement = measured(history(60), tmp_path, "large", Terms(), errors)
+    printed = errors.export_text()
+    assert "warning: `amount >= 500.00` alone separates nearly all frauds" in printed
+    assert "warning: `verdict == blocked` alone separates" in printed
+    assert "warning: `reason is not null` alone separates" in printed
+    few = measured(history(9), tmp_path, "large", Terms(), Console(quiet=True))
+    labels = labels_of_column([history(9)], "is_fraud", few.history.deployment.schema)
+    assert list(warnings_of(few.history.events, few.marks, ("amount",), labels)) == []
+    turned = measurement.marks.fraud * 0
+    (line,) = warnings_of(measurement.history.events, replace(measurement.marks, fraud=turned), ("amount",), labels)
+    assert line.startswith("200 of 200 events are fraud by the column is_fraud")
+
+
+# Labels of source events, and alerts of patterns that read the derived events of other patterns.
+
+
+def first_ids(table: pa.Table) -> set[str]:
+    """Return the ids of the transfers that a circle may begin with, from all pairs that pass money on."""
+    rows = [{**row, "ms": round(row["event_time"].timestamp() * 1_000)} for row in table.to_pylist()]
+    begun = {(origin, via, target) for origin, via, target, _ in circles(table)}
+    ids = set()
+    for one, two in product(rows, repeat=2):
+        passed_on = (one["payer"], one["payee"], two["payee"]) in begun and one["payee"] == two["payer"]
+        if passed_on and one["amount"] >= two["amount"] and 0 < two["ms"] - one["ms"] < 600_000:
+            ids.add(one["tx_id"])
+    return ids
+
+
+def measured_chain(folder: Path, ids: set[str]) -> Measured:
+    table = transfers(1, 120)
+    pq.write_table(table, folder / "transfers.parquet")
+    pcsv.write_csv(pa.table({"event_id": sorted(ids)}), folder / "labels.csv")
+    return measure_files(
+        deploy(records()), folder / "transfers.parquet", str(folder / "labels.csv"), Terms(), Console(quiet=True)
+    )
+
+
+def test_an_alert_of_a_chain_finds_the_frauds_it_begins_with(tmp_path: Path) -> None:
+    """The first transfer completes no produced event of the alert. It is only one of the events below them."""
+    ids = first_ids(transfers(1, 120))
+    measurement = measured_chain(tmp_path, ids)
+    figures = measurement.figures.together
+    assert measurement.judged.names == ("circle",)
+    assert measurement.judged.is_right.all()
+    assert len(measurement.judged.is_right) > 0
+    assert figures.precision.value == pytest.approx(1.0)
+    rows = {measurement.history.events.event_id[row].as_py() for row in measurement.judged.bound_row.tolist()}
+    assert rows & ids
+    assert all(not event_id.count("~") for event_id in rows)
+
+
+def test_an_alert_of_a_chain_is_wrong_where_nothing_behind_it_is_bad(tmp_path: Path) -> None:
+    table = transfers(1, 120)
+    events = set(table["tx_id"].to_pylist())
+    everything = measured_chain(tmp_path, first_ids(table))
+    bound = {everything.history.events.event_id[row].as_py() for row in everything.judged.bound_row.tolist()}
+    others = events - bound
+    assert others
+    assert not measured_chain(tmp_path, others).judged.is_right.any()

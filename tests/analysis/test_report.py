@@ -1,31 +1,38 @@
-"""The report: one file without script or network, the same bytes for the same input, without protected values."""
+"""The report: one file without script or network, below a megabyte, without protected values."""
 
 from __future__ import annotations
 
+import random
 import re
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from cep.analysis import figure_charts as draw
-from cep.analysis.backtest import DAY_MS
+from cep.analysis.backtest import DAY_MS, Backtest, ratio
 from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
-from cep.analysis.charts import COLORS, svg
-from cep.analysis.labels import labels_of_column, labels_of_table
+from cep.analysis.charts import COLORS, WIDER, svg
+from cep.analysis.detail import LEVELS, fitting
+from cep.analysis.labels import Labels, labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
 from cep.analysis.one_rule import OneRule, one_rule_of
 from cep.analysis.page import page, table
 from cep.analysis.report import Report, report
-from cep.analysis.thresholds import Replays, drawn
+from cep.analysis.thresholds import Drawn, Replays, drawn
 from cep.analysis.upset import upset
+from cep.base.limits import REPORT_BYTES_MAX
 from cep.base.schema import Schema
 from cep.cli.report import write_report
 from cep.lists.store import ListStore
@@ -33,11 +40,13 @@ from cep.report.plan_text import size_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces, read_pieces
 from tests.analysis import oracle
-from tests.analysis.bench_data import deployed, payments, pieces_of, rules
+from tests.analysis.bench_data import START_MS, deployed, payments, pieces_of, rules
 from tests.analysis.report_oracle import differences
 from tests.bench.peer_data import upsert
 from tests.columnar.protected import card_numbers
 from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
+
+# The report: one file without script or network, the same bytes for the same input, without protected values.
 
 SILENT = Console(quiet=True)
 
@@ -284,3 +293,177 @@ def test_keys_with_many_events_do_not_hold_up_a_report(
     monkeypatch.setattr("cep.analysis.cases.REPORT_EVENTS_WALKED_MAX", rules_count)
     none, _ = walk_frauds(one, pieces)
     assert [(funnel.walked, funnel.skipped > 0) for funnel in none] == [(0, True)] * rules_count
+
+
+# A report is below a megabyte for any input: with many rules, years and thresholds it shows less, and says so.
+
+
+RULES, YEARS, PAYMENTS = 24, 6, 2_000
+NAMES = tuple(f"over_a_limit_of_the_{number:02}th_shop_and_its_neighbours" for number in range(RULES))
+EVENT = """
+event pay {
+  tx_id       id
+  event_time  time
+  card_id     string
+  note        string
+  amount      decimal(2)
+}
+"""
+PATTERN = """
+pattern NAME(large: decimal = LARGE.00, known: int = 1, recent: int = 1) by card_id {
+  seq    hit
+  where  hit: pay  amount > large and count(pay over 30 d) >= known and count(pay over 60 d) >= recent and note != ""
+}
+"""
+SOURCE = EVENT + "".join(
+    PATTERN.replace("NAME", name).replace("LARGE", str(100 + 10 * number)) for number, name in enumerate(NAMES)
+)
+
+
+def write_events(path: Path) -> pa.Table:
+    """Write payments of years with long notes. Return labels, each of its own kind with a long name."""
+    draw = random.Random(1)
+    rows: list[dict[str, Any]] = [
+        {"tx_id": f"t{number}", "event_time": START_MS + number * YEARS * 365 * DAY_MS // PAYMENTS,
+         "card_id": f"c{number % 40}", "note": f"<{draw.randrange(10**6)}> " * 60,
+         "amount": draw.randrange(60_000) / 100}
+        for number in range(PAYMENTS)
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(rows)
+    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    pq.write_table(table.set_column(1, "event_time", times), path)
+    bad = [row["tx_id"] for row in rows if row["amount"] > 330 and draw.random() < 0.3]
+    kinds = [f"kind {number} & {'so ' * 100}" for number in range(len(bad))]
+    return pa.table({"event_id": bad, "label": [True] * len(bad), "kind": kinds})
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path, Drawn]:
+    path = tmp_path_factory.mktemp("size") / "events.parquet"
+    labels = write_events(path)
+    deployment = deploy([upsert(SOURCE, name) for name in NAMES])
+
+    def labels_of(schema: Schema) -> Labels:
+        return labels_of_table(labels, schema, "labels")
+
+    def rule_of(name: str) -> OneRule:
+        return one_rule_of(upsert(SOURCE, name), ([], ListStore()))
+
+    measured = measure(deployment, partial(read_pieces, path), labels_of(deployment.schema), Terms(), SILENT)
+    replays = Replays(rule_of, partial(read_pieces, path), labels_of, Terms(), SILENT)
+    return measured, path, drawn(replays, measured.figures, NAMES[:3])
+
+
+def large_report(inputs: tuple[Measured, Path, Drawn]) -> Report:
+    measured, path, thresholds = inputs
+    return report(measured, partial(read_pieces, path), measured, 5.0, thresholds)
+
+
+def test_a_large_report_shows_less_and_says_so(
+    inputs: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = large_report(inputs)
+    assert len(small.html.encode()) < REPORT_BYTES_MAX
+    assert "To stay below a megabyte this page shows less" in small.html
+    assert f"{RULES} rules over {PAYMENTS:,} events" in small.html
+    numbers = orjson.loads(small.numbers)
+    assert len(numbers["rules"]) == RULES
+    assert len(numbers["weeks"]) > 300
+    assert {curve["rule"] for curve in numbers["thresholds"]} == set(NAMES[:3])
+    monkeypatch.setattr("cep.analysis.report.REPORT_BYTES_MAX", 10**9)
+    whole = large_report(inputs)
+    assert len(whole.html.encode()) > REPORT_BYTES_MAX, "the input is large enough to need it"
+    assert "To stay below a megabyte" not in whole.html
+    assert whole.numbers == small.numbers
+
+
+def test_the_last_level_has_room_to_spare(
+    inputs: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cep.analysis.report.LEVELS", LEVELS[-1:])
+    html = large_report(inputs).html
+    assert len(html.encode()) < REPORT_BYTES_MAX / 3
+    assert "Left out: the page would be too large." in html
+    assert "Not shown: " in html
+
+
+def test_each_level_shows_no_more_than_the_one_before() -> None:
+    for level, less in pairwise(LEVELS):
+        sizes = [(getattr(level, name), getattr(less, name)) for name in level.__slots__]
+        assert all(more >= fewer for more, fewer in sizes)
+        assert any(more > fewer for more, fewer in sizes)
+
+
+def test_a_long_text_is_cut() -> None:
+    assert fitting("abc", 3) == "abc"
+    assert fitting("abcd", 3) == "ab…"
+
+
+# The UpSet chart: a matrix of sets of rules, with the frauds that exactly these find above it.
+
+
+@pytest.fixture
+def figures(tmp_path: Path) -> Backtest:
+    """Return figures of three rules a, b and c: sets with 4, 2 and 1 frauds, and 3 frauds that no rule finds."""
+    events, labels = payments(1, count=200)
+    deployment = deployed("large", "never", "small_large")
+    read_labels = labels_of_table(labels, deployment.schema, "labels")
+    read = partial(pieces_of, events, tmp_path)
+    whole = measure(deployment, lambda _: read(), read_labels, Terms(), Console(quiet=True)).figures
+    rules = [
+        replace(each, rule=name, fraud_recall=ratio(part, 10))
+        for each, name, part in zip(whole.rules, "abc", (7, 3, 0), strict=True)
+    ]
+    overlap = (
+        {"rules": ["a"], "frauds": 4}, {"rules": [], "frauds": 3}, {"rules": ["a", "b"], "frauds": 2},
+        {"rules": ["b"], "frauds": 1},
+    )  # fmt: skip
+    return replace(whole, rules=tuple(rules), overlap=overlap)
+
+
+def test_a_set_is_a_column_and_a_rule_a_row(figures: Backtest) -> None:
+    (chart,) = upset(figures)
+    assert [row["frauds"] for row in chart.rows if row["frauds"] is not None] == [4, 3, 2, 1]
+    members = {(row["set"], row["rule"]) for row in chart.rows if row["member"]}
+    assert members == {(0, "a (7)"), (2, "a (7)"), (2, "b (3)"), (3, "b (3)")}
+    assert len(chart.rows) == 4 * 2, "c finds nothing, so it has no row"
+    (joined,) = chart.drawing["vconcat"][1]["layer"][0]["data"]["values"]
+    assert joined == {"set": 2, "first": "a (7)", "last": "b (3)"}
+
+
+def test_it_says_in_words_what_it_shows(figures: Backtest) -> None:
+    (chart,) = upset(figures)
+    assert chart.text == "Frauds that exactly these rules find. a: 4; no rule: 3; a and b: 2; b: 1."
+
+
+def test_dots_bars_and_sizes_are_drawn(figures: Backtest) -> None:
+    drawing = svg(upset(figures)[0])
+    assert drawing.count("#d5d9df") >= 4, "an empty dot where a rule is not of a set"
+    for text in ("a (7)", "b (3)", "frauds"):
+        assert f">{text}</text>" in drawing
+    for size in (4, 3, 2, 1):
+        assert f">{size}</text>" in drawing
+
+
+def test_where_no_rule_finds_anything_nothing_is_drawn(figures: Backtest) -> None:
+    assert upset(replace(figures, overlap=({"rules": [], "frauds": 3},))) == []
+    assert upset(replace(figures, overlap=())) == []
+
+
+def test_rules_without_a_row_are_said(figures: Backtest) -> None:
+    names = [f"r{number:02}" for number in range(20)]
+    rules = tuple(
+        replace(figures.rules[0], rule=name, fraud_recall=ratio(20 - number, 20)) for number, name in enumerate(names)
+    )
+    (chart,) = upset(replace(figures, rules=rules, overlap=({"rules": names, "frauds": 9},)))
+    assert chart.text.endswith("4 rules with fewer frauds have no row.")
+    assert {row["rule"] for row in chart.rows} == {f"r{number:02} ({20 - number})" for number in range(16)}
+
+
+def test_letters_an_eighth_wider_than_measured_have_room(figures: Backtest) -> None:
+    """Names at the left edge and names of a legend have room next to them."""
+    spec = upset(figures)[0].spec()
+    legend = spec["config"]["legend"]
+    assert WIDER >= 0.125
+    assert spec["padding"]["left"] >= WIDER * spec["config"]["axis"]["labelLimit"]
+    assert legend["columnPadding"] >= WIDER * legend["labelLimit"]

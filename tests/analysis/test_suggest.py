@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from rich.console import Console
 
 import cep
-from cep.analysis.atoms import Atom
+from cep.analysis import suggest as suggest_module
+from cep.analysis.atoms import Atom, few_values
 from cep.analysis.history import Events
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.marks import Marks
@@ -23,14 +25,21 @@ from cep.analysis.measure import Terms, measure
 from cep.analysis.mine import Ground, Link
 from cep.analysis.suggest import Suggested, Wanted, ground_of, key_fields, suggest
 from cep.base.errors import UsageError
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.texts import different_texts
 from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 from tests.analysis.bench_data import DAY_MS, START_MS
+from tests.analysis.planted import FORMS, is_found
+from tests.analysis.planted import suggested as suggested_of
 from tests.bench.peer_data import upsert
+from tests.columnar.common import COUNT, assert_crafted_cost_what_others_do
 from tests.seeds import RELEASE
+
+# Suggestions: planted sequences come back as patterns that find them on later time, with tests that pass.
 
 SILENT = Console(quiet=True)
 HOUR_MS = 3_600_000
@@ -342,3 +351,68 @@ def test_frauds_that_were_reported_later_are_not_mined(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is known in the first part of the time"):
         suggest(measured.history.events, measured.marks, pieces_of, "card_id", Wanted(2, 1, 0.8), None,
                 measured.marks_at)  # fmt: skip
+
+
+# Frauds of eight planted forms come back as suggestions: `planted.py` has the forms, and prints all figures.
+
+# One seed of a form with an integer key, one with a joined key; the others only before a release.
+_INNER = (("night", 1), ("cycle", 0))
+
+
+@pytest.mark.parametrize(
+    ("form", "seed"),
+    [
+        pytest.param(form, seed, marks=() if (form, seed) in _INNER else RELEASE, id=f"{form}-{seed}")
+        for form in FORMS
+        for seed in range(2)
+    ],
+)
+def test_planted_frauds_are_found(form: str, seed: int, tmp_path: Path) -> None:
+    answer = suggested_of(form, seed, tmp_path)
+    assert is_found(answer), [each.reason for each in answer.rejected]
+    assert ("produce" in answer.text) is (form in ("passed", "cycle", "ring"))
+    assert "produce  transfer_passed" in answer.text or form not in ("cycle", "ring")
+    assert ('hour(event_time, "Europe/Madrid") in [' in answer.text) is (form == "night")
+
+
+# Texts that collide in Arrow's own hash cost a report of events no more than other texts, with the same result.
+
+FIELD = Field("shop", Type(Kind.STRING))
+
+
+def count_of_values(texts: pa.Array) -> int:
+    schema = Schema((EventType("payment", (FIELD,)),))
+    zeros = np.zeros(len(texts), np.int64)
+    events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
+    return len(list(few_values(events, np.arange(len(texts)), FIELD, 3)))
+
+
+WAYS: dict[str, tuple[Callable[[pa.Array], int], int]] = {
+    "values of a field": (count_of_values, 0),
+    "numbers of values": (lambda texts: int(suggest_module._codes(texts).max()) + 1, COUNT),
+    "different keys": (lambda texts: len(different_texts(pa.chunked_array([texts, texts]))), COUNT),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_crafted_texts_cost_what_others_do(way: str) -> None:
+    count_of, expected = WAYS[way]
+
+    def count(texts: pa.Array) -> None:
+        assert count_of(texts) == expected
+
+    assert_crafted_cost_what_others_do(count)
+
+
+def test_values_are_numbered_as_they_differ() -> None:
+    for values in (pa.array([3, None, 0, 3, 0, 7]), pa.array(["c", None, "", "c", "", "d"], pa.large_string())):
+        codes = suggest_module._codes(values).tolist()
+        assert codes[1] == -1
+        assert (codes[0], codes[2]) == (codes[3], codes[4])
+        assert sorted({codes[0], codes[2], codes[5]}) == [0, 1, 2]
+    texts = pa.array(["b", "a", None, "b"], pa.large_string())
+    schema = Schema((EventType("payment", (FIELD,)),))
+    zeros = np.zeros(4, np.int64)
+    events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
+    rows_by_value = {written: holds.tolist() for written, holds in few_values(events, np.arange(4), FIELD, 3)}
+    assert rows_by_value == {'"a"': [False, True, False, False], '"b"': [True, False, False, True]}

@@ -1,17 +1,34 @@
-"""Alerts in a notebook: members, measures, pictures, and the answers to why."""
+"""Alerts in a notebook: their members, pictures and charts, and the answers to why."""
 
 from __future__ import annotations
 
 import json
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import cep
+from cep.api.given import GivenRules
+from cep.api.levels import produce
 from cep.api.picture import VEGA_LITE
+from cep.api.plots import Plot, by_day, spread
+from cep.api.rules import Rules
+from cep.cli import main as cli
+from cep.columnar.route import KEY_SEPARATOR
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
 from tests.api.frames import EVENT, KINDS, PATTERN, payments
+from tests.runners.laundering import NAMES, SOURCE, circles, transfers
+
+# Alerts in a notebook: members, measures, pictures, and the answers to why.
 
 SUPPRESSING = EVENT + PATTERN
 
@@ -130,3 +147,169 @@ def test_plan_draws_and_says(rules: cep.Rules) -> None:
     ET.fromstring(plan.svg)
     assert "3 states" in str(plan)
     assert plan._repr_mimebundle_()["image/svg+xml"] == plan.svg == plan._repr_svg_()
+
+
+# Charts of alerts have the counts of the alerts, as Vega-Lite and as SVG.
+
+VEGA_LITE_FILE = "application/vnd.vegalite.v5+json"
+BOTH = (
+    EVENT + PATTERN + "pattern large by card_id { seq t  where t: payment amount > 400.00  emit country = t.country }"
+)
+
+
+@pytest.fixture(scope="module")
+def drawn_alerts() -> cep.Alerts:
+    return cep.parse(BOTH).match(payments(), cores=2)
+
+
+def rows_of(plot: Plot) -> list[dict[str, Any]]:
+    json.dumps(plot.spec, allow_nan=False)
+    rows: list[dict[str, Any]] = plot.spec["data"]["values"]
+    return rows
+
+
+def test_alerts_by_day_are_counted_by_rule(drawn_alerts: cep.Alerts) -> None:
+    counted = {(row["day"], row["rule"]): row["alerts"] for row in rows_of(drawn_alerts.by_day())}
+    expected = Counter((a["detected_at"].strftime("%Y-%m-%d"), a["rule_id"]) for a in drawn_alerts.table.to_pylist())
+    assert counted == expected
+    assert (
+        str(drawn_alerts.by_day())
+        == f"{len(drawn_alerts)} alerts of 2 rules on {len({day for day, _ in expected})} days"
+    )
+
+
+def test_measures_are_spread(drawn_alerts: cep.Alerts) -> None:
+    amounts = drawn_alerts.measures("small_then_large")["amount"].to_pylist()
+    plot = drawn_alerts.spread("small_then_large", "amount")
+    assert sum(row["alerts"] for row in rows_of(plot)) == len(amounts)
+    countries = drawn_alerts.spread("large", "country")
+    there = Counter(value for value in drawn_alerts.measures("large")["country"].to_pylist() if value is not None)
+    assert {row["value"]: row["alerts"] for row in rows_of(countries)} == there
+    with pytest.raises(cep.CepError, match=r"`amuont`.*did you mean `amount`"):
+        drawn_alerts.spread("small_then_large", "amuont")
+
+
+@pytest.mark.parametrize("values", [[1.5, None, float("nan"), *range(40)], list(range(500)), [-1, True, 7]])
+def test_numbers_come_into_ranges_that_they_lie_in(values: list[float]) -> None:
+    column = pa.chunked_array([pa.array(values, pa.float64())])
+    rows = rows_of(spread(column, "r", "n"))
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    assert sum(row["alerts"] for row in rows) == len(numbers)
+    for row in rows:
+        if "from" in row:
+            is_last = row is rows[-1]
+            inside = [v for v in numbers if row["from"] <= v < row["to"] or (is_last and v == row["to"])]
+            assert row["alerts"] == len(inside)
+
+
+def test_a_notebook_draws_it_with_and_without_the_extra(
+    drawn_alerts: cep.Alerts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = drawn_alerts.by_day()._repr_mimebundle_()
+    assert bundle[VEGA_LITE_FILE]["mark"]["type"] == "bar"
+    ET.fromstring(bundle["image/svg+xml"])
+    ET.fromstring(drawn_alerts.spread("small_then_large", "amount").svg)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert set(drawn_alerts.by_day()._repr_mimebundle_()) == {VEGA_LITE_FILE, "text/plain"}
+    with pytest.raises(cep.CepError, match=r"cep\[charts\]"):
+        _ = drawn_alerts.by_day().svg
+
+
+def test_no_alerts_are_a_chart_too(drawn_alerts: cep.Alerts) -> None:
+    assert rows_of(by_day(drawn_alerts.table.slice(0, 0))) == []
+    assert rows_of(spread(pa.chunked_array([], pa.int64()), "r", "n")) == []
+
+
+# Questions about rules that read derived events: answered from the events of the source alone.
+
+RULE = """id = "{id}"
+pattern = "{id}"
+file = "p.cep"
+version = 1
+status = "live"
+severity = "high"
+owner = "me"
+message = "m"
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("levels")
+    (folder / "rules").mkdir()
+    (folder / "rules" / "p.cep").write_text(SOURCE, encoding="utf-8")
+    for name in NAMES:
+        (folder / "rules" / f"{name}.toml").write_text(RULE.format(id=name), encoding="utf-8")
+    pq.write_table(transfers(1, 120), folder / "transfers.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chain(place: Path) -> Rules:
+    return cep.load(str(place / "rules"))
+
+
+def test_the_events_behind_an_alert_are_those_of_the_circle(place: Path, chain: Rules) -> None:
+    """Three transfers form the circle: each starts at the account that the one before paid, and the last returns."""
+    table = transfers(1, 120)
+    by_id = {row["tx_id"]: row for row in table.to_pylist()}
+    rules_of_job = GivenRules.read(place / "rules", None)
+    produced = produce(rules_of_job, read_pieces(place / "transfers.parquet", rules_of_job.deployment.schema))
+    alerts = chain.match(table)
+    assert len(alerts) >= len(circles(table)) > 0
+    for alert in alerts.table.to_pylist():
+        origin, target = alert["key"].split(KEY_SEPARATOR)
+        origins = [o for e in alert["events"] for o in produced.origins(e["event_id"], (e["variable"],))]
+        assert [(o.level, ".".join(o.variables)) for o in origins] == [(3, "h.c.t"), (3, "h.d.t"), (2, "b.t")]
+        listed = [
+            (o["level"], tuple(o["variable"].split(".")), o["event_id"], o["event_time"]) for o in alert["origins"]
+        ]
+        assert listed == [(o.level, o.variables, o.event_id, o.event_time) for o in origins], "as `cep why` finds them"
+        assert [o["place"] for o in alert["origins"]] == [0, 0, 1]
+        first, second, third = (by_id[o.event_id] for o in origins)
+        assert [o.event_time for o in origins] == [first["event_time"], second["event_time"], third["event_time"]]
+        assert (first["payer"], second["payee"], third["payee"]) == (origin, target, origin)
+        assert first["payee"] == second["payer"]
+        assert third["payer"] == target
+
+
+def test_members_have_the_origins_behind_each_event(chain: Rules) -> None:
+    alerts = chain.match(transfers(1, 120))
+    expected = []
+    for alert in alerts.table.to_pylist():
+        for place, event in enumerate(alert["events"]):
+            expected.append((alert["alert_id"], place, 1, event["variable"], event["event_id"]))
+            expected += [
+                (alert["alert_id"], place, o["level"], o["variable"], o["event_id"])
+                for o in alert["origins"]
+                if o["place"] == place
+            ]
+    names = ["alert_id", "place", "level", "variable", "event_id"]
+    assert [tuple(row.values()) for row in alerts.members.select(names).to_pylist()] == expected
+    assert b'"origins":[{"place":0,"level":3,"variable":"h.c.t",' in next(json_lines(alerts.table))
+
+
+def test_why_and_why_not_of_a_chain(place: Path, chain: Rules, capsys: pytest.CaptureFixture[str]) -> None:
+    events = ["--events", str(place / "transfers.parquet"), "--rules", str(place / "rules")]
+    assert cli.main(["replay", *events, "--out", str(place / "alerts.jsonl")]) == 0
+    alerts = chain.match(transfers(1, 120))
+    alert = alerts.table.slice(0, 1).to_pylist()[0]
+    command = ["why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"]]
+    capsys.readouterr()
+    assert cli.main([*command, *events]) == 0
+    printed = capsys.readouterr().out
+    assert "made of the events of the source:" in printed
+    assert "h.c.t" in printed
+    assert "made of the events of the source:" in str(alerts.why(0))
+    keys = [word for part in alert["key"].split(KEY_SEPARATOR) for word in ("--key", part)]
+    assert cli.main(["why-not", "--rule", "circle", *keys, *events]) == 1
+    assert "h.c.t" in capsys.readouterr().out
+    assert cli.main(["why-not", "--rule", "circle", "--key", "a", "--key", "zz", *events]) == 0
+    printed = capsys.readouterr().out
+    assert "hop, back: produced by closing, passed_on, of which this can be asked, too" in printed
+
+
+def test_a_rule_without_levels_reads_one_key(place: Path, chain: Rules) -> None:
+    """A rule that reads no derived events needs no replay of the whole history."""
+    table = pa.concat_tables([transfers(1, 120).slice(0, 5)])
+    assert "produced by" not in str(chain.why_not("incoming", "a", table))

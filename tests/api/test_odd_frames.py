@@ -1,4 +1,4 @@
-"""Frames with odd columns: each gives values, rejected records, or an error of cep that names the column."""
+"""Frames with odd columns and crafted texts: values, rejected records, or an error of cep that names the column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ import pyarrow as pa
 import pytest
 
 import cep
+from cep.api.describe import describe
+from cep.api.frames import present_types
+from cep.api.plots import spread
+from cep.base.schema import EventType, Schema
+from tests.columnar.common import COUNT, assert_crafted_cost_what_others_do
 from tests.seeds import seeds
+
+# Frames with odd columns: each gives values, rejected records, or an error of cep that names the column.
 
 ROWS = 4
 EVENT = """event tx {
@@ -184,7 +191,7 @@ KINDS: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, Any]]] = {
     "polars": (polars_frame, POLARS),
     "polars, lazy": (lambda odd: polars_frame(odd).lazy(), POLARS),
 }
-COUNT = {"n": "count(tx over 1 h by card)"}
+ROWS_COUNT = {"n": "count(tx over 1 h by card)"}
 LABELS = {"i": ["0", "1"], "fraud": [True, False]}
 
 
@@ -196,7 +203,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "match": lambda frame: (alerts := parsed().match(frame, cores=1), repr(alerts), alerts.set_aside, alerts.frame),
     "match with a zone": lambda frame: parsed().match(frame, tz="Europe/Berlin", cores=1),
     "match with a unit": lambda frame: parsed().match(frame, time_unit="s", cores=1),
-    "features": lambda frame: cep.features(frame, COUNT, declare=EVENT),
+    "features": lambda frame: cep.features(frame, ROWS_COUNT, declare=EVENT),
     "describe": cep.describe,
     "why_not": lambda frame: repr(parsed().why_not("p", "c", frame)),
     "backtest": lambda frame: parsed().backtest(frame, "label", cores=1),
@@ -322,3 +329,37 @@ def test_a_refusal_names_the_column_and_the_way_out() -> None:
         parsed().match(pandas_frame({"card": "complex"}))
     with pytest.raises(cep.CepError, match="the column `card` of type Int128 cannot be read"):
         parsed().match(polars_frame({"card": "int128"}))
+
+
+# Texts that collide in Arrow's own hash cost a notebook no more than other texts.
+
+
+def draft(texts: pa.Array) -> str:
+    times = pa.array(np.arange(len(texts)), pa.timestamp("ms", "UTC"))
+    return describe(pa.table({"event_time": times, "tx_id": texts, "shop": texts})).text
+
+
+def drawn(texts: pa.Array) -> str:
+    return spread(pa.chunked_array([texts]), "testing", "shop")._chart.text
+
+
+def types(texts: pa.Array) -> int:
+    schema = Schema((EventType("payment", ()), EventType("login", ())))
+    return len(present_types(schema, pa.table({"event_type": texts}), {}))
+
+
+WAYS: dict[str, tuple[Callable[[pa.Array], object], Callable[[object], bool]]] = {
+    "a draft": (draft, lambda text: "shop" in str(text) and "string" in str(text)),
+    "a chart": (drawn, lambda text: f"{COUNT:,} values" in str(text)),
+    "types of events": (types, lambda count: count == 0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_crafted_texts_cost_what_others_do(way: str) -> None:
+    use, is_right = WAYS[way]
+
+    def check(texts: pa.Array) -> None:
+        assert is_right(use(texts))
+
+    assert_crafted_cost_what_others_do(check)

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from tests.bench.episodes import DAY, INSIDERS, LENDING, TAKE_OVER, Episode, Plant, Row
 from tests.bench.episodes_money import LOGINS, MONEY, SESSIONS, WALLETS
-from tests.testing.honest import honest_months
-from tests.testing.honest_firms import honest_firms
+from tests.testing.honest import honest_firms, honest_months
 
 BANKS = 4
 _COHORTS = 3  # of borrowers, for each bank, a month apart

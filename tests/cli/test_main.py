@@ -1,17 +1,47 @@
-"""Verbs, help texts and exit codes."""
+"""Verbs: exit codes, their table, help pages, settings; and what a new user runs first."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import random
+import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from inspect import isfunction
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 import pytest
 
 from cep import __version__
-from cep.base.errors import SinkError, SourceAwayError, SourceGoneError, StateCorruptError, StateFormatError, UsageError
+from cep.base import errors
+from cep.base.errors import (
+    CepError,
+    SinkError,
+    SourceAwayError,
+    SourceGoneError,
+    StateCorruptError,
+    StateFormatError,
+    UsageError,
+)
 from cep.base.exits import MEANINGS, Exit
+from cep.base.limits import KEY_GROUPS_LIVE_DEFAULT
+from cep.base.visible import HIDDEN
 from cep.cli import main as cli
+from cep.cli.configured import add_setting_arguments, settings_of
+from cep.cli.doc_pages import page_paths
+from cep.cli.help_pages import CODE_PAGES, ERROR_PAGES, RULE_FILES, page_of_code, page_of_error
+from cep.cli.main import main
+from cep.cli.verbs import MOVED, TOP, VERBS, Group, entries, find
+from cep.lang.explain.catalogue import CATALOGUE
+from cep.model.settings import SECTIONS, Settings, default_file, extra_of, fields
+
+# Verbs, help texts and exit codes.
 
 
 def run_check(monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException) -> int:
@@ -127,3 +157,428 @@ def test_a_verb_starts_without_pandas_and_has_it_where_it_is_needed() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+
+
+# The table of verbs: groups, nearest names, and the names of 0.2.
+
+GROUPS = [name for name, entry in entries() if isinstance(entry, Group)]
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the message about words that are not a command, which is on standard error."""
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == Exit.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
+
+
+def test_the_top_level_is_short() -> None:
+    assert len(TOP.entries()) <= 25, "put the new verb into the group of its noun"
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_is_there(name: str) -> None:
+    assert find([*name.split(), "--flag"]) == (name, VERBS[name])
+    assert isfunction(VERBS[name].part("run"))
+    assert VERBS[name].part("HELP")
+
+
+@pytest.mark.parametrize("name", ["", *GROUPS])
+def test_a_group_alone_lists_its_verbs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    group = find(name.split())[1]
+    assert isinstance(group, Group)
+    text = refused(name.split(), capsys)
+    sections = [text.partition(f"{title}:\n")[2].partition("\n\n")[0] for title in group.sections]
+    assert [line.split()[0] for section in sections for line in section.split("\n")] == list(group.entries())
+    assert all(len(line) <= 120 for line in text.splitlines())
+    with pytest.raises(SystemExit) as stopped:
+        main([*name.split(), "--help"])
+    assert (stopped.value.code, capsys.readouterr().out) == (0, text)
+
+
+@pytest.mark.parametrize("name", ["keys", "lists", "rules audit", "rules shadow", "job letters"])
+def test_a_verb_with_parts_lists_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = refused(name.split(), capsys)
+    with pytest.raises(SystemExit):
+        main([*name.split(), "--help"])
+    assert text == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["chekc"], "did you mean `cep check`?"),
+        (["publsh"], "did you mean `cep rules publish`?"),
+        (["lock"], "did you mean `cep rules lock`?"),
+        (["rules", "lokc"], "did you mean `cep rules lock`?"),
+        (["job", "savepiont", "--to", "x"], "did you mean `cep job savepoint`?"),
+        (["job", "publish"], "`cep job --help` lists the verbs"),
+        (["xyzzy"], "`cep --help` lists the verbs"),
+        (["\x1b[31m"], "there is no verb \\u001b[31m; `cep --help`"),
+        (["--verbose"], "`cep --help` lists the verbs"),
+    ],
+)
+def test_an_unknown_verb_names_the_nearest(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint in refused(words, capsys)
+
+
+def test_names_of_0_2_are_names_of_verbs() -> None:
+    assert set(MOVED.values()) <= VERBS.keys()
+    assert MOVED.keys() & TOP.entries().keys() == set()
+
+
+def test_a_name_of_0_2_works_and_prints_its_new_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job", "monitor", "alerts"]) == 0
+    new = capsys.readouterr()
+    assert main(["monitor", "alerts"]) == 0
+    old = capsys.readouterr()
+    assert (old.out, new.err, old.err) == (new.out, "", "cep monitor is now cep job monitor\n")
+
+
+# Errors and diagnostics name an existing page.
+
+
+def test_every_page_is_there() -> None:
+    pages = {verb.page for verb in VERBS.values() if verb.page is not None}
+    named = {*pages, *ERROR_PAGES.values(), *CODE_PAGES.values(), RULE_FILES}
+    assert named - page_paths().keys() == set()
+
+
+def test_every_verb_has_a_page_but_the_one_of_pages() -> None:
+    assert [name for name, verb in VERBS.items() if verb.page is None] == ["docs"]
+
+
+def test_every_error_has_a_page() -> None:
+    classes = [class_ for class_ in vars(errors).values() if isinstance(class_, type) and issubclass(class_, CepError)]
+    without = [class_ for class_ in classes if page_of_error(class_.__new__(class_), "replay") is None]
+    assert without == [CepError]
+    assert page_of_error(StateFormatError(), "run") == "guides/move"
+    assert page_of_error(StateCorruptError(), "run") == "guides/operate"
+    assert page_of_error(UsageError(), "docs") is None
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_every_code_has_a_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", code]) == 0
+    assert f"`cep docs {page_of_code(code)}`" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_an_error_ends_with_its_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*_: object) -> int:
+        raise SinkError("disk full")
+
+    monkeypatch.setattr("cep.cli.check.run", run)
+    assert main(["check", "x.cep"]) == 3
+    assert capsys.readouterr().err.splitlines() == ["cep: disk full", "read on: `cep docs guides/operate`"]
+
+
+@pytest.mark.parametrize("verb", ["check", "lint", "test"])
+def test_a_mistake_names_the_code_and_the_page(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "x.cep"
+    file.write_text("event e { id id  event_time time  k string }\npattern p by k { seq a where a: e amont > 2 }\n")
+    assert main([verb, str(file)]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "read on: `cep explain CEP201`, `cep docs reference/language/declarations`"
+
+
+# `cep settings`, and flags that are derived from the model.
+
+
+def parser() -> argparse.ArgumentParser:
+    argument_parser = argparse.ArgumentParser()
+    add_setting_arguments(argument_parser, *SECTIONS)
+    return argument_parser
+
+
+def test_print_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == default_file()
+    path = tmp_path / "cep.toml"
+    path.write_text(printed)
+    assert main(["settings", "--check", str(path)]) == 0
+    path.write_text(printed.replace("key_groups", "key_grops"))
+    assert main(["settings", "--check", str(path)]) == 2
+    assert "did you mean `key_groups`?" in capsys.readouterr().err
+
+
+def test_flags_of_every_type() -> None:
+    assert settings_of(parser().parse_args([])) == Settings()
+    words = [
+        "--rules",
+        "r",
+        "--lateness",
+        "10 s",
+        "--key",
+        "a",
+        "--key",
+        "b,c",
+        "--key-groups",
+        "8",
+        "--levels",
+        "3",
+        "--listen",
+        "9464",
+    ]
+    settings = settings_of(parser().parse_args([*words, "--listen", "9464"]))
+    assert settings.job == Settings().job.model_copy(
+        update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8, "levels": 3}
+    )
+    assert settings.observe.listen == ("127.0.0.1", 9464)
+    with pytest.raises(UsageError, match="lateness"):
+        settings_of(parser().parse_args(["--lateness", "soon"]))
+
+
+def test_a_flag_with_one_value_is_not_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("run", "live"):
+        with pytest.raises(SystemExit):
+            main([verb, "--rules", "rules", "--events", "a", "--events", "b"])
+        assert "--events is given twice, and takes one value" in capsys.readouterr().err
+    lists = parser().parse_args(["--columns", "a=b", "--columns", "c=d"])
+    assert settings_of(lists).events.columns == ("a=b", "c=d")
+
+
+def test_help_has_every_flag() -> None:
+    text = parser().format_help()
+    assert all(extra_of(info)["flag"] in text for _, _, info in fields() if extra_of(info)["flag"])
+    assert f"(default: {KEY_GROUPS_LIVE_DEFAULT})" in text
+
+
+# `cep live` refuses senseless options before it starts anything.
+
+RULES = str(Path(__file__).parents[2] / "rules")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "give the events"),
+        (["--events", "x", "--topic", "y", "--bootstrap-servers", "z"], "give the events"),
+        (["--topic", "y"], "needs --bootstrap-servers"),
+        (["--events", "x", "--alerts", "kafka:alerts"], "needs --bootstrap-servers"),
+        (["--events", "x", "--control", "a", "--control-topic", "b"], "not both"),
+        (["--events", "x", "--dead-letter-topic", "d"], "needs --bootstrap-servers"),
+        (
+            ["--topic", "y", "--bootstrap-servers", "z", "--alerts", "kafka:a", "--dead-letter-topic", "a"],
+            "a topic of its own",
+        ),
+        (["--topic", "y", "--bootstrap-servers", "z", "--format", "avro"], "avro needs the url of a schema registry"),
+        (["--events", "x", "--alerts", "https://there/alerts"], "give the secret"),
+        (["--events", "x", "--pages", "0"], "$.job.pages: input should be greater than or equal to 1 (--pages)"),
+        (["--events", "x", "--key", "card_id,planet"], "no field `planet`"),
+        (["--events", "x", "--key-groups", "0"], "$.job.key_groups: input should be greater"),
+        (["--events", "x", "--connector", "spark"], "give its stream to `Rules.match_stream`"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    assert main(["live", "--rules", RULES, "--checkpoint", str(checkpoint), *words]) == Exit.USAGE
+    assert reason in capsys.readouterr().err
+    assert not checkpoint.exists()
+
+
+def test_rules_and_checkpoint_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live"]) == Exit.USAGE
+    assert "give --rules" in capsys.readouterr().err
+    assert main(["live", "--rules", RULES]) == Exit.USAGE
+    assert "give --checkpoint" in capsys.readouterr().err
+
+
+def test_a_time_without_a_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"])
+        == Exit.USAGE
+    )
+    assert "'10' is no time such as" in capsys.readouterr().err
+
+
+# `cep demo`: the day in one process. The commands that it prints for the next step work.
+
+DAY = ["demo", "--size", "small", "--seconds", "0"]
+
+
+def offered(text: str) -> list[list[str]]:
+    """Return the commands after `What next`."""
+    lines = text.split("What next")[1].splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("  cep ")]
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_the_day_and_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(DAY) == 0
+    text = capsys.readouterr().out
+    assert "All 39 alerts are equal" in text
+    assert "impossible_travel is published" in text
+    assert list(tmp_path.iterdir()) == []
+    commands = offered(text)
+    assert [words[0] for words in commands] == ["demo", "test", "replay", "report", "why-not", "new"]
+    assert commands[0] == ["demo", "--into", "day"]
+    assert main([*DAY, "--into", "day"]) == 0
+    assert offered(capsys.readouterr().out) == commands[1:]
+    for words in commands[1:]:
+        assert main(words) == 0, words
+        capsys.readouterr()
+    assert main(["check", "day/patterns"]) == 0
+    assert len((tmp_path / "day" / "alerts.jsonl").read_text().splitlines()) > 39  # the late rule sees the whole day
+
+
+def test_a_folder_that_has_rules_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rules").mkdir()
+    assert main([*DAY, "--into", str(tmp_path)]) == Exit.USAGE
+    assert "choose another folder" in capsys.readouterr().err
+    assert main([*DAY, "--cores", "0"]) == Exit.USAGE
+
+
+# `cep describe`: its draft passes the check, and reads the file that it was drafted from.
+
+RULE = """id = "p"
+pattern = "p"
+file = "p.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "me"
+message = "m"
+"""
+ROWS: list[dict[str, Any]] = [
+    {
+        "payment_id": f"p{n}", "booked": datetime(2026, 3, 1, 10, n, tzinfo=UTC), "card": f"c{n % 3}",
+        "amount": n + 0.25, "status": ("approved", "declined")[n % 2], "seq": n, "note": None if n % 4 else f"note {n}",
+        "online": n % 2 == 0,
+    }
+    for n in range(12)
+]  # fmt: skip
+
+
+def written(folder: Path, kind: str) -> Path:
+    path = folder / f"Card payments.{kind}"
+    table = pa.Table.from_pylist(ROWS)
+    if kind == "parquet":
+        pq.write_table(table, path)
+    elif kind == "csv":
+        pcsv.write_csv(table, path)
+    else:
+        lines = [json.dumps({**row, "booked": row["booked"].isoformat().replace("+00:00", "Z")}) for row in ROWS]
+        path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, kind)
+    assert cli.main(["describe", str(path)]) == 0
+    draft = capsys.readouterr().out
+    assert "event card_payments {" in draft
+    for line in ("id", "time", "string", "decimal(2)", "enum(approved, declined)", "int", "string?", "bool"):
+        assert f" {line}\n" in draft
+    flags = shlex.split(draft.splitlines()[0].removeprefix("# read it with: "))
+    assert "event_time=booked" in flags
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    pattern = "pattern p by card { seq a where a: card_payments status == declined }\n"
+    (rules / "p.cep").write_text(draft + pattern, encoding="utf-8")
+    (rules / "p.toml").write_text(RULE, encoding="utf-8")
+    assert cli.main(["check", str(rules)]) == 0
+    out = tmp_path / "alerts.jsonl"
+    command = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out), "--rejected-max", "0"]
+    assert cli.main([*command, *flags]) == 0
+    alerts = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(alerts) == 6
+    assert alerts[0]["detected_at"].startswith((ROWS[1]["booked"] + timedelta(0)).strftime("%Y-%m-%dT%H:%M"))
+
+
+def test_a_file_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text("id,x\na,1\n", encoding="utf-8")
+    assert cli.main(["describe", str(tmp_path / "a.csv")]) == 2
+    assert "no column is of times" in capsys.readouterr().err
+
+
+def test_a_name_with_an_escape_sequence_is_printed_as_an_escape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text("\n".join(json.dumps({"note\x1b[31m\u202e": n, "at": "2026-03-01T00:00:00Z"}) for n in range(9)))
+    assert cli.main(["describe", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "note\\u001b[31m\\u202e" in printed
+    assert HIDDEN.search(printed) is None
+
+
+# From an unknown file to the first backtest, like a new user: on three forms of files.
+
+PATTERN = """
+pattern large
+  by card
+{
+  seq    hit
+  where  hit: payment  amount > 200.00 and direction == incoming
+}
+"""
+
+
+def rows() -> list[dict[str, object]]:
+    """Return payments of 20 cards; large credits are fraud."""
+    draw = random.Random(3)
+    payments: list[dict[str, object]] = []
+    for number in range(300):
+        booked = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(hours=number)
+        is_fraud = number % 15 == 0
+        amount = round(draw.uniform(300, 900) if is_fraud else draw.uniform(1, 150), 2)
+        direction = "credit" if is_fraud else draw.choice(("credit", "debit"))
+        payments.append({
+            "number": 5_000 + number, "booked": booked, "card": 70 + draw.randrange(20), "amount": amount,
+            "direction": direction, "is_fraud": int(is_fraud),
+        })  # fmt: skip
+    return payments
+
+
+def write(path: Path) -> None:
+    """Write a German CSV, JSON lines with offsets, or a Parquet file with times without a zone."""
+    records = rows()
+    for row in records:
+        booked: datetime = row["booked"]  # type: ignore[assignment]
+        if path.suffix == ".csv":
+            row |= {"booked": f"{booked:%d.%m.%Y %H:%M}", "amount": str(row["amount"]).replace(".", ",")}
+        elif path.suffix == ".jsonl":
+            row["booked"] = booked.isoformat()
+        else:
+            row["booked"] = booked.replace(tzinfo=None)
+    if path.suffix == ".csv":
+        lines = [";".join(records[0]), *(";".join(map(str, row.values())) for row in records)]
+        path.write_text("\n".join(lines))
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, records)))
+    else:
+        pq.write_table(pa.Table.from_pylist(records), path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_from_an_unknown_file_to_the_first_backtest(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events, file = tmp_path / f"day{suffix}", tmp_path / "payments.cep"
+    write(events)
+    assert cli.main(["describe", str(events), "--name", "payment"]) == 0
+    draft = capsys.readouterr().out
+    assert "amount      decimal(2)" in draft
+    assert "# is_fraud: a label" in draft
+    file.write_text(draft)
+    assert cli.main(["check", str(file)]) == 0
+    assert cli.main(["fmt", "--check", str(file)]) == 0
+    flags = shlex.split(draft.splitlines()[0].removeprefix("# read it with: "))
+    assert "--time-zone" in flags
+    flags_of_events = ["--events", str(events), "--labels", "is_fraud", *flags]
+    file.write_text(draft.replace("enum(credit, debit)", "enum(incoming, outgoing)") + PATTERN)
+    flags_of_events += ["--values", "direction.credit=incoming", "--values", "direction.debit=outgoing"]
+    assert cli.main(["backtest", str(file), *flags_of_events]) == 0
+    figures = " ".join(capsys.readouterr().out.split())
+    assert "300 events of 13 days; 20 frauds" in figures
+    assert "large 20 1.5 1.000" in figures
+    assert cli.main(["backtest", str(file), *flags_of_events, "--values", "direction.x=in"]) == 2
+    assert "has no symbol in" in capsys.readouterr().err

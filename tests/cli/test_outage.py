@@ -1,28 +1,42 @@
-"""A broker is stopped, killed for longer than any wait, then accepts no alerts: the job sees it, and loses none."""
+"""Jobs on a real broker: outages, deleted records, a backlog, secure connections, and a standby."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from tests.cli.test_run import free_port
-from tests.real_kafka import RealKafka, SecondBroker
+from cep.base.exits import Exit
+from cep.cli.main import main
+from tests.cli.test_run import RULES, free_port
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, NoBrokerError, RealKafka, SecondBroker
 from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed, start
+from tests.secure_kafka import PASSWORD, STORE_PASSWORD, SecureKafka
+from tests.spark_versions import on_this_spark
+
+# A broker is stopped, killed for longer than any wait, then accepts no alerts: the job sees it, and loses none.
 
 OUTAGE_S = 40  # longer than a client waits for an answer
-WAIT_S = 300
+WAIT_S = 300  # on a machine that compiles the kernels first
 
 
 def status(port: int, path: str) -> int:
@@ -182,3 +196,387 @@ def start_with_topics(kafka: RealKafka, checkpoint: Path, port: int) -> subproce
         "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", "payments",
         "--alerts", "kafka:alerts", "--checkpoint", str(checkpoint), "--listen", str(port), "--log", "json",
     )  # fmt: skip
+
+
+# A topic that was created again, and records that its retention has deleted: both runners end with the final code.
+
+RUNNERS = ["run", pytest.param("live", marks=[pytest.mark.spark, pytest.mark.slow])]
+
+
+def work(verb: str, kafka: KafkaCluster, folder: Path, topic: str, *more: str) -> tuple[int, str]:
+    """Let a job read the available events. Return its exit code and its output."""
+    words = (
+        verb, "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic,
+        "--checkpoint", str(folder / "job"), "--alerts", str(folder / "alerts"), "--key-groups", "2",
+        "--available-now", *more,
+    )  # fmt: skip
+    process = subprocess.run(
+        [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=WAIT_S, env=on_this_spark(),
+    )  # fmt: skip
+    return process.returncode, process.stderr
+
+
+def delete_records(kafka: KafkaCluster, topic: str, offset: int) -> None:
+    """Delete the records before an offset, as the retention of the topic does."""
+    admin = AdminClient({"bootstrap.servers": kafka.address, "log_level": 2})
+    place = TopicPartition(topic, 0, offset)
+    admin.delete_records([place])[place].result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("verb", RUNNERS)
+@pytest.mark.parametrize("fault", ["created again", "gone"])
+def test_a_fault_that_a_restart_cannot_mend_has_a_code_of_its_own(
+    verb: str, fault: str, kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete
+        return
+    topic, lines = f"exits-{uuid.uuid4().hex[:8]}", morning()[:300]
+    kafka_broker.create(topic, 1)
+    kafka_broker.send(topic, [{"value": line} for line in lines[:100]])
+    assert work(verb, kafka_broker, tmp_path, topic)[0] == Exit.CLEAN
+    if fault == "created again":
+        kafka_broker.create_again(topic, 1)
+    kafka_broker.send(topic, [{"value": line} for line in lines[100:]])
+    if fault == "gone":
+        delete_records(kafka_broker, topic, 200)
+    for _ in range(2):  # a restart ends in the same way
+        code, printed = work(verb, kafka_broker, tmp_path, topic)
+        assert code == Exit.FINAL, printed
+        assert fault in printed
+    if fault == "created again":
+        return
+    if verb == "live":
+        code, printed = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
+        assert (code, "cep job savepoint" in printed) == (Exit.USAGE, True), printed
+        return
+    # An operator decides to continue.
+    code, printed = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
+    assert code == Exit.CLEAN, printed
+    totals = orjson.loads((tmp_path / "job" / "progress.json").read_bytes())["totals"]
+    assert (totals["records_gone"], totals["records"]) == (100, 200)
+    assert work(verb, kafka_broker, tmp_path, topic)[0] == Exit.CLEAN, "it is decided once"
+
+
+# A job with a backlog: /ready and /health agree, and the lag is known.
+
+STOP_S = 60
+
+
+@pytest.mark.parametrize("runner", ["run", pytest.param("live", marks=[pytest.mark.spark, pytest.mark.slow])])
+def test_a_job_with_a_backlog_is_not_ready_and_says_how_much_waits(
+    runner: str, kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    """During the work on the backlog, every answer has the lag, and both pages agree."""
+    topic, port, answers = f"backlog-{uuid.uuid4().hex[:8]}", free_port(), list[dict[str, Any]]()
+    kafka_broker.create(topic, 1)
+    lines = day()
+    kafka_broker.send(topic, ({"value": line, "partition": 0} for line in lines))
+
+    def ask(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        assert process.poll() is None, process.stderr.read() if process.stderr is not None else ""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                return dict(json.loads(answer.read()))
+        except urllib.error.HTTPError as error:
+            with error:
+                return dict(json.loads(error.read()))
+        except OSError:
+            return {"ready": False, "lag_records": None}  # it does not listen yet
+
+    words = (
+        "--rules", RULES, "--bootstrap-servers", kafka_broker.address, "--topic", topic,
+        "--max-records", "20" if runner == "run" else str(len(lines) // 3),
+        "--checkpoint", str(tmp_path / "job"), "--alerts", str(tmp_path / "alerts"), "--listen", str(port),
+    )  # fmt: skip
+    process = start(*words) if runner == "run" else start_live(*words)
+    try:
+        while not answers or not answers[-1]["ready"]:
+            answers.append(ask(process))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=STOP_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    lags = [answer["lag_records"] for answer in answers if answer["lag_records"] is not None]
+    assert lags[-1] == 0
+    assert max(lags) > 0, "a backlog was seen"
+    assert all(answer["lag_records"] is not None for answer in answers if answer["ready"])
+    if runner == "live":
+        first = [answer for answer in answers if answer.get("batch_id") == -1]
+        assert any((answer["lag_records"] or 0) > 0 for answer in first), "known before the first micro-batch"
+        assert not any(answer["ready"] for answer in first)
+
+
+def start_live(*words: str) -> subprocess.Popen[bytes]:
+    """Start `cep live`."""
+    command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", "live", *words]
+    return subprocess.Popen(command, env={**on_this_spark(), "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+
+
+# TLS, a password, a client's certificate, on a real broker: wrong settings give a message without secrets.
+
+SECRETS = ("sasl.password", "ssl.keystore.password")
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    try:
+        with SecureKafka(tmp_path_factory.mktemp("certificates")) as kafka:
+            yield kafka
+    except NoBrokerError as error:
+        raise pytest.skip.Exception(str(error)) from error
+
+
+def settings_file(folder: Path, client: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a settings file whose secrets are in the environment."""
+    lines = ["[kafka.client]"]
+    for name, value in client.items():
+        variable = name.upper().replace(".", "_")
+        if name in SECRETS:
+            monkeypatch.setenv(variable, value)
+        lines.append(f'"{name}" = "{f"env:{variable}" if name in SECRETS else value}"')
+    path = folder / "cep.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the job's messages; check that none of its files has a secret."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert not any(secret.encode() in path.read_bytes() for secret in (PASSWORD, STORE_PASSWORD)), path
+    printed = capsys.readouterr()
+    assert not any(secret in printed.out + printed.err for secret in (PASSWORD, STORE_PASSWORD, "wrong-5512"))
+    return printed.err
+
+
+@pytest.mark.parametrize("listener", ["login", "mutual"])
+def test_a_job_over_tls(
+    listener: str, secure: SecureKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    events, alerts, control = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts", "control"))
+    for topic in (events, alerts):
+        secure.create(topic, 1)
+    lines = list(morning())
+    secure.send(events, [{"value": line, "partition": 0} for line in lines])
+    client = secure.login_settings() if listener == "login" else secure.mutual_settings()
+    arguments = [
+        "run", "--conf", str(settings_file(tmp_path, client, monkeypatch)), "--rules", str(ROOT / "rules"),
+        "--bootstrap-servers", getattr(secure, listener), "--topic", events, "--alerts", f"kafka:{alerts}",
+        "--control-topic", control, "--status-topic", f"{control}-status", "--changelog", f"{control}-state",
+        "--checkpoint", str(tmp_path / "job"), "--available-now",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    shown(tmp_path, capsys)
+    expected_alerts = sorted(expected(lines, deployment(), tmp_path))
+    assert expected_alerts
+    assert (
+        sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(expected_alerts))) == expected_alerts
+    )
+
+
+@pytest.mark.parametrize(
+    ("listener", "client", "reason"),
+    [
+        ("login", {"ssl.ca.location": "other-ca.pem"}, "certificate does not count: unable to get local issuer"),
+        ("login", {"sasl.password": "wrong-5512"}, "invalid credentials with SASL mechanism SCRAM-SHA-512"),
+        ("expired", {}, "the broker's certificate does not count: certificate has expired"),
+        ("mutual", {"security.protocol": "SSL"}, "takes no client without a certificate that it trusts"),
+        ("login", {"ssl.ca.location": "none.pem"}, "ssl.ca.location"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_at_once(
+    listener: str, client: dict[str, str], reason: str, secure: SecureKafka, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    client_settings = {**secure.login_settings(), **client}
+    client_settings["ssl.ca.location"] = str(secure.certificates / Path(client_settings["ssl.ca.location"]).name)
+    conf = settings_file(tmp_path, client_settings, monkeypatch)
+    fixed = ["--conf", str(conf), "--bootstrap-servers", getattr(secure, listener), "--control-topic", "control"]
+    for verb in (["run", "--rules", str(ROOT / "rules"), "--topic", "events"], ["job", "heartbeat"]):
+        assert main([*verb, *fixed]) == Exit.USAGE
+        assert reason in shown(tmp_path, capsys)
+
+
+# `cep run --standby`: one of two processes works. The other takes its place, and no alert is lost or doubled.
+
+OPERATING_ERROR = 3
+PARTITIONS = 1  # with more partitions, those without events would delay the watermark until they are idle
+
+
+@dataclass
+class Member:
+    """A process of the job, on its own machine: it has only its folder."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        whole = self.log.read_bytes().rpartition(b"\n")[0].splitlines()
+        return [orjson.loads(line) for line in whole if line.startswith(b"{")]
+
+    def says(self, event: str) -> bool:
+        return any(line["event"] == event for line in self.lines())
+
+    def wait_for(self, event: str) -> None:
+        """Wait until the process logs the event."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not self.says(event):
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline_s, self.log.read_text()
+            time.sleep(0.05)
+
+    def ended(self) -> int:
+        return self.process.wait(WAIT_S)
+
+
+@dataclass
+class Job:
+    """A job that several processes may work on."""
+
+    kafka: KafkaCluster
+    folder: Path
+    events: str
+    alerts: str
+    state: str
+
+    def start(self, name: str, *more: str) -> Member:
+        arguments = [
+            "run", "--rules", str(ROOT / "rules"), "--bootstrap-servers", self.kafka.address, "--topic", self.events,
+            "--alerts", f"kafka:{self.alerts}", "--checkpoint", str(self.folder / name / "job"), "--changelog",
+            self.state, "--standby", "--max-records", "100", "--key-groups", "8", "--log", "json", *more,
+        ]  # fmt: skip
+        log = self.folder / f"{name}-{uuid.uuid4().hex[:4]}.log"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with log.open("wb") as file:
+            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()"]
+            return Member(subprocess.Popen([*command, *arguments], env=environment, stderr=file), log)
+
+    def send(self, lines: list[bytes]) -> None:
+        self.kafka.send(self.events, [{"value": line, "partition": 0} for line in lines])
+
+    def committed(self) -> list[bytes]:
+        """Return all alerts that a reader of committed records gets now, sorted."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.kafka.address,
+                "group.id": uuid.uuid4().hex,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.assign([TopicPartition(self.alerts, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        values, ends = list[bytes](), 0
+        while ends < PARTITIONS:
+            for message in consumer.consume(1_000, 0.2):
+                error, value = message.error(), message.value()
+                ends += error is not None and error.code() == KafkaError._PARTITION_EOF
+                if error is None and value is not None:
+                    values.append(value)
+        consumer.close()
+        return sorted(values)
+
+    def wait_for_alerts(self, least: int) -> None:
+        """Wait for at least so many alerts."""
+        deadline_s = time.monotonic() + WAIT_S
+        while len(self.committed()) < least:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+
+
+def job_of(kafka: KafkaCluster, folder: Path) -> Job:
+    events, alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts", "state"))
+    for topic in (events, alerts):
+        kafka.create(topic, PARTITIONS)
+    return Job(kafka, folder, events, alerts, state)
+
+
+def test_a_standby_needs_a_changelog(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    arguments = ["--rules", str(ROOT / "rules"), "--events", str(tmp_path / "events"), "--checkpoint", str(tmp_path)]
+    assert main(["run", *arguments, "--standby"]) == Exit.USAGE
+    assert "--standby needs --changelog TOPIC" in capsys.readouterr().err
+
+
+def parted(members: Sequence[Member]) -> Sequence[Member]:
+    """Return the two new processes: the one with the lease, which works, and the one that is ready to follow."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        for at_work, waits in (members, members[::-1]):
+            if at_work.says("started") and waits.says("standby_ready"):
+                return at_work, waits
+        for member in members:
+            assert member.process.poll() is None, member.log.read_text()
+            assert time.monotonic() < deadline_s, member.log.read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ending", ["stopped", pytest.param("killed", marks=pytest.mark.slow)])
+def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """The first process is killed; or it is stopped in its work, and continues after another one has taken over."""
+    if not kafka_broker.is_real:
+        return  # the mock has no fence
+    job, lines = job_of(kafka_broker, tmp_path), list(day()[3_000:5_000])  # with many alerts
+    job.send(lines[: len(lines) // 4])
+    members = [job.start(name) for name in ("one", "two")]  # both at once, which saves a start
+    try:
+        expected_alerts = sorted(expected(lines, deployment(), tmp_path))
+        at_work, waits = parted(members)
+        job.send(lines[len(lines) // 4 :])
+        job.wait_for_alerts(1)
+        at_work.process.send_signal(signal.SIGSTOP if ending == "stopped" else signal.SIGKILL)
+        began_s = time.monotonic()
+        waits.wait_for("took_over")
+        took_s = time.monotonic() - began_s
+        job.wait_for_alerts(len(expected_alerts) - 1)
+        print(f"{ending}: took over after {took_s:.1f} s, all alerts after {time.monotonic() - began_s:.1f} s")
+        if ending == "stopped":
+            at_work.process.send_signal(signal.SIGCONT)
+            assert at_work.ended() == OPERATING_ERROR
+            assert "another process" in at_work.log.read_text()
+        waits.process.send_signal(signal.SIGTERM)
+        assert waits.ended() == 0, waits.log.read_text()
+    finally:
+        for member in members:
+            member.process.kill()
+    assert job.committed() == expected_alerts
+
+
+@pytest.mark.slow
+def test_the_work_goes_back_and_forth(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """Processes are killed, ended in order or stopped, each time with the other one ready, with an older store."""
+    if not kafka_broker.is_real:
+        return
+    job, lines, parts = job_of(kafka_broker, tmp_path), list(day()), 6
+    expected_alerts = sorted(expected(lines, deployment(), tmp_path))
+    at_work = job.start("one")
+    members = [at_work]
+    try:
+        at_work.wait_for("started")
+        waits = job.start("two")
+        members.append(waits)
+        for part in range(parts):
+            at_work.wait_for("started")
+            waits.wait_for("standby_ready")
+            job.send(lines[part * len(lines) // parts : (part + 1) * len(lines) // parts])
+            time.sleep(0.3)
+            at_work.process.send_signal((signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)[part % 3])
+            waits.wait_for("took_over")
+            at_work.process.send_signal(signal.SIGCONT)
+            at_work.ended()
+            name = at_work.log.name.split("-")[0]
+            at_work, waits = waits, job.start(name)
+            members.append(waits)
+        at_work.wait_for("started")
+        waits.wait_for("standby_ready")
+        job.wait_for_alerts(len(expected_alerts))
+        for member in (waits, at_work):
+            member.process.send_signal(signal.SIGTERM)
+            assert member.ended() == 0, member.log.read_text()
+    finally:
+        for member in members:
+            member.process.kill()
+    assert job.committed() == expected_alerts

@@ -1,7 +1,4 @@
-"""Publishing on a broker. A rulebook of this process, which reads the same topics, replaces the job.
-
-The test with a Spark job is tests/runners/spark/test_rules_live.py.
-"""
+"""Publishing, signatures and lists on a broker."""
 
 from __future__ import annotations
 
@@ -20,16 +17,26 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from cep.base.visible import HIDDEN
 from cep.cli.main import main
 from cep.cli.topics import send
-from cep.model.rule import HeartbeatRecord
+from cep.model.rule import HeartbeatRecord, UpsertRecord
+from cep.rulebook.changes import read_change, write_change
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.signers import read_trust
+from cep.rulebook.statement import sign, unsigned
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 from cep.step.rule_status import rule_status
 from tests.real_kafka import KafkaCluster
+from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, write_key, write_signers
+from tests.rulebook.people import ROOT as ROOT_KEY
+
+# Publishing on a broker. A rulebook of this process, which reads the same topics, replaces the job.
+#
+# The test with a Spark job is tests/runners/spark/test_rules_live.py.
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = itertools.count()
@@ -305,3 +312,331 @@ def test_a_job_that_does_not_answer(
     flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
     assert main(["rules", "publish", "--rules", str(folder), "--wait", "0.1", *flags]) == 3
     assert "the job has not acknowledged" in capsys.readouterr().err
+
+
+# Keys, signatures and approvals from the command line, up to a job that verifies them on a broker.
+
+
+RULE = "card_testing"
+
+
+@pytest.fixture
+def signed_folder(tmp_path: Path) -> Path:
+    for name in ("rules", "patterns"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name, key in (("ada", ADA), ("bob", BOB), ("eve", EVE), ("root", ROOT_KEY)):
+        write_key(tmp_path / f"{name}.pem", key)
+    write_signers(tmp_path / "rules" / "signed" / "signers.toml")
+    return tmp_path / "rules"
+
+
+def trusting(signed_folder: Path) -> list[str]:
+    return ["--signers", str(signed_folder / "signed" / "signers.toml"), "--root-key", ROOT_KEY.public]
+
+
+def by(signed_folder: Path, name: str) -> list[str]:
+    return [*trusting(signed_folder), "--sign-with", str(signed_folder.parent / f"{name}.pem")]
+
+
+@pytest.fixture
+def signed_job(kafka_broker: KafkaCluster, signed_folder: Path) -> Iterator[Answering]:
+    name = f"sign-{next(NUMBERS)}"
+    for topic in (name, f"{name}-status"):
+        kafka_broker.create(topic, 1)
+    with Answering(kafka_broker.address, name) as answering:
+        answering.book.trust = read_trust(signed_folder / "signed" / "signers.toml", ROOT_KEY.public)
+        yield answering
+
+
+def test_keys_and_signers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", str(tmp_path / "ada.pem")]) == 0
+    assert main(["keys", "new", str(tmp_path / "ada.pem")]) == 2
+    capsys.readouterr()
+    assert main(["keys", "show", str(tmp_path / "ada.pem")]) == 0
+    assert capsys.readouterr().out == (tmp_path / "ada.pub").read_text()
+    signers = write_signers(tmp_path / "signers.toml")
+    root = write_key(tmp_path / "root.pem", ROOT_KEY)
+    assert main(["keys", "trust", str(signers), "--sign-with", str(root)]) == 0
+    assert main(["keys", "check", str(signers), "--root-key", ROOT_KEY.public]) == 0
+    assert "two people for upsert, rollback, retire, pause, snooze, list" in capsys.readouterr().out
+    assert main(["keys", "check", str(signers), "--root-key", ADA.public]) == 2
+
+
+def test_a_rule_is_signed_and_approved(signed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["--rules", str(signed_folder)]
+    path = signed_folder / "signed" / f"{RULE}.1.json"
+    assert main(["rules", "sign", RULE, *rules]) == 2, "no signers are named"
+    assert main(["rules", "sign", RULE, *rules, *trusting(signed_folder)]) == 2, "nor a key"
+    assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "eve")]) == 2, "she is no signer"
+    assert not path.exists()
+    assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada")]) == 0
+    assert main(["rules", "approve", str(path), *by(signed_folder, "ada")]) == 2
+    assert "another person must run `cep rules approve`" in capsys.readouterr().err
+    assert main(["rules", "approve", str(path), *trusting(signed_folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "signed by Ada" in shown
+    assert "+pattern card_testing(" in shown
+    assert main(["rules", "approve", str(path), *by(signed_folder, "bob")]) == 0
+    (record,) = read_change(path)
+    assert record.signed is not None
+    assert record.signed.approver is not None
+    path.write_bytes(path.read_bytes().replace(b'"priority":10', b'"priority":11'))
+    assert main(["rules", "approve", str(path), *by(signed_folder, "bob")]) == 2
+    changed(signed_folder, "tries = 3", "tries = 4")
+    assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada")]) == 1, "its version has another meaning"
+
+
+def next_version(signed_folder: Path, old: str, new: str) -> Path:
+    """Sign version 1 and approve it, then sign version 2 with a changed pattern; return the file of version 2."""
+    rules = ["--rules", str(signed_folder)]
+    first, second = (signed_folder / "signed" / f"{RULE}.{version}.json" for version in (1, 2))
+    assert main(["rules", "lock", *rules]) == 0
+    assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada")]) == 0
+    assert main(["rules", "approve", str(first), *by(signed_folder, "bob")]) == 0
+    source = signed_folder.parent / "patterns" / "cards.cep"
+    source.write_text(source.read_text().replace(old, new, 1))
+    assert main(["rules", "bump", RULE, *rules]) == 0
+    assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada")]) == 0
+    return second
+
+
+CONDITION = "status == approved and amount > large"
+
+
+def test_an_approver_sees_the_difference_to_the_signed_version(
+    signed_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next_version(signed_folder, CONDITION, f'{CONDITION} and card_id != "c9"  # as before')
+    before = signed_folder / "signed" / f"{RULE}.1.json"
+    signed = before.read_bytes()
+    edited = signed.replace(CONDITION.encode(), f'{CONDITION} and card_id != \\"c9\\"'.encode())
+    for data, is_compared in ((signed, True), (edited, False), (None, False)):
+        before.unlink() if data is None else before.write_bytes(data)
+        capsys.readouterr()
+        assert main(["rules", "approve", str(path), *trusting(signed_folder)]) == 0
+        shown = capsys.readouterr().out
+        text, meaning = shown.split("meaning, without comments and layout:")
+        assert all('card_id != "c9"' in part for part in (text, meaning)), "an edited file hides nothing"
+        assert ("all of the text is shown" in shown) != is_compared
+        assert "# as before" in text
+        assert "# as before" not in meaning
+
+
+def test_an_approver_sees_hidden_characters(signed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden = f"{CONDITION} # \u2028 and amount < 2 \x1b[2K\u202e"
+    path = signed_folder / "signed" / f"{RULE}.1.json"
+    assert main(["rules", "sign", RULE, "--rules", str(signed_folder), *by(signed_folder, "ada")]) == 0
+    (record,) = read_change(path)
+    assert isinstance(record, UpsertRecord)
+    source = record.source.replace(CONDITION, hidden)
+    write_change(path, [sign(unsigned(record).model_copy(update={"source": source}), ADA, RULE_SET)])
+    capsys.readouterr()
+    assert main(["rules", "approve", str(path), *trusting(signed_folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "\\u2028 and amount < 2 \\u001b[2K\\u202e" in shown
+    assert "CEP101" in shown
+    assert HIDDEN.search(shown) is None
+
+
+def test_from_the_author_to_a_job(
+    signed_job: Answering, signed_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = ["--rules", str(signed_folder)]
+    publish = ["rules", "publish", *rules, "--only", RULE, *trusting(signed_folder), *signed_job.flags]
+
+    def signed(version: int, *more: str) -> None:
+        assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada"), *more]) == 0
+        assert (
+            main(
+                [
+                    "rules",
+                    "approve",
+                    str(signed_folder / "signed" / f"{RULE}.{version}.json"),
+                    *by(signed_folder, "bob"),
+                ]
+            )
+            == 0
+        )
+
+    assert main(publish) == 1
+    assert "cep rules sign card_testing" in capsys.readouterr().out
+    signed(1)
+    assert main(publish) == 0
+    changed(signed_folder, "tries = 3", "tries = 4")
+    assert main(["rules", "bump", RULE, *rules]) == 0
+    signed(2)
+    assert main(publish) == 0
+    assert signed_job.book.report().last_versions == {RULE: 2}
+    # A pause needs two signatures, a resumption one.
+    pause = signed_folder / "signed" / f"{RULE}.pause.1.json"
+    assert main(["rules", "pause", RULE, *by(signed_folder, "ada"), *signed_job.flags]) == 0
+    assert signed_job.book.report().paused == ()
+    assert main(["rules", "approve", str(pause), *by(signed_folder, "bob")]) == 0
+    send = ["rules", "publish", "--change", str(pause), *trusting(signed_folder), *signed_job.flags]
+    assert main(send) == 0
+    assert signed_job.book.report().paused == (RULE,)
+    assert main(["rules", "resume", RULE, *by(signed_folder, "bob"), *signed_job.flags]) == 0
+    assert signed_job.book.report().paused == ()
+    assert main(send) == 1, "an old pause is not taken again"
+    assert "is older than version 2" in " ".join(capsys.readouterr().out.split())
+    # A rollback is a change of its own; the next version follows it.
+    rollback = ["rules", "rollback", RULE, "--to", "1", *rules, *by(signed_folder, "ada"), *signed_job.flags]
+    assert main(rollback) == 0
+    back = signed_folder / "signed" / f"{RULE}.3.json"
+    assert main(["rules", "approve", str(back), *by(signed_folder, "bob")]) == 0
+    assert main(["rules", "publish", "--change", str(back), *trusting(signed_folder), *signed_job.flags]) == 0
+    assert main(["rules", "bump", RULE, "--above", "3", *rules]) == 0
+    signed(4)
+    assert main(publish) == 0
+    assert signed_job.book.report().last_versions == {RULE: 4}
+    # Lists need signatures too.
+    add = ["lists", "add", "blocked", "C-1", "--of", "string", *by(signed_folder, "ada"), *signed_job.flags]
+    assert main(add) == 0
+    (path,) = (signed_folder / "signed").glob("list.blocked.*")
+    assert main(["rules", "approve", str(path), *by(signed_folder, "bob")]) == 0
+    assert main(["rules", "publish", "--change", str(path), *trusting(signed_folder), *signed_job.flags]) == 0
+    assert [report.entries for report in signed_job.book.report().lists] == [1]
+
+
+def test_who_goes_around_the_verbs_gets_nowhere(signed_job: Answering, signed_folder: Path) -> None:
+    rules = ["--rules", str(signed_folder)]
+    unverified = ["rules", "publish", *rules, "--only", RULE, *signed_job.flags]
+    assert main(unverified) == 1, "the job refuses what a publisher without signers sends"
+    assert signed_job.book.report().last_versions == {}
+    assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada")]) == 0
+    path = signed_folder / "signed" / f"{RULE}.1.json"
+    assert main(["rules", "publish", "--change", str(path), *trusting(signed_folder), *signed_job.flags]) == 1
+    assert main(["rules", "publish", "--change", str(path), *signed_job.flags]) == 1
+    (record,) = read_change(path)
+    path.write_bytes(unsigned(record).to_json())
+    assert main(["rules", "approve", str(path), *by(signed_folder, "bob")]) == 2
+    assert signed_job.book.report().last_versions == {}
+
+
+# `cep lists`, and lists in `cep rules publish`, on a broker; a rulebook of this process replaces the job.
+
+PATTERN = """
+event payment { tx_id id  event_time time  card_id string }
+list blocked: string from "blocked.csv"
+list watch: prefix
+
+## Cards that are known.
+pattern listed(cards: list of string = blocked) by card_id {
+  seq    x
+  where  x: payment  card_id in cards or card_id in watch
+}
+
+test "in the list" of listed {
+  c1: 0s payment
+  expect match on c1
+}
+test "in no list" of listed {
+  c9: 0s payment
+  expect none
+}
+"""
+LISTED = """
+id = "listed"
+version = 1
+pattern = "listed"
+file = "../patterns/p.cep"
+status = "live"
+severity = "low"
+owner = "o"
+message = "m"
+"""
+
+
+@pytest.fixture
+def listed_folder(tmp_path: Path) -> Path:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "patterns").mkdir()
+    (tmp_path / "patterns" / "p.cep").write_text(PATTERN)
+    (tmp_path / "patterns" / "blocked.csv").write_text("blocked\nc1\nc2\nc1\n")
+    (tmp_path / "rules" / "listed.toml").write_text(LISTED)
+    assert main(["fmt", str(tmp_path / "patterns")]) == 0
+    assert main(["rules", "lock", "--rules", str(tmp_path / "rules")]) == 0
+    return tmp_path / "rules"
+
+
+@pytest.fixture
+def listed_job(kafka_broker: KafkaCluster, listed_folder: Path) -> Iterator[Answering]:
+    name = f"lists-{next(NUMBERS)}"
+    for topic in (name, f"{name}-status"):
+        kafka_broker.create(topic, 1)
+    answering = Answering(kafka_broker.address, name)
+    answering.book = Rulebook(schema_of(read_rules(listed_folder)[0]), None)
+    with answering:
+        yield answering
+
+
+def held(listed_job: Answering) -> dict[str, tuple[int, int]]:
+    return {report.name: (report.version, report.entries) for report in listed_job.book.report().lists}
+
+
+def test_the_life_of_a_list(listed_job: Answering, listed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publish = ["rules", "publish", "--rules", str(listed_folder), *listed_job.flags]
+    assert main([*publish, "--dry-run"]) == 0
+    assert "list blocked" in capsys.readouterr().out
+    assert main(publish) == 0
+    assert held(listed_job) == {"blocked": (1, 2)}
+    assert listed_job.book.report().lists_missing == (("watch", "prefix"),)
+    assert main(publish) == 0
+    assert "nothing to send" in capsys.readouterr().out
+    assert main(["lists", "add", "blocked", "c7", "c8", *listed_job.flags]) == 0
+    assert held(listed_job) == {"blocked": (2, 4)}
+    assert main(["lists", "remove", "blocked", "c1", *listed_job.flags]) == 0
+    assert main(["lists", "add", "watch", "9", "--of", "prefix", *listed_job.flags]) == 0
+    assert held(listed_job) == {"blocked": (3, 3), "watch": (1, 1)}
+    capsys.readouterr()
+    assert main(["lists", "show", "--rules", str(listed_folder), *listed_job.flags]) == 0
+    printed = capsys.readouterr().out
+    assert "the job holds" in printed
+    assert listed_job.book.report().lists[0].digest[:12] in printed
+    # The file counts again, and the entries that it has replaced are forgotten.
+    assert main(publish) == 0
+    assert held(listed_job)["blocked"] == (4, 2)
+    places, _ = read_control_topic(listed_job.control)
+    assert len(places) >= 4
+    (listed_folder.parent / "more.txt").write_text("\n".join(f"c{n}" for n in range(1_000)))
+    assert (
+        main(["lists", "replace", "blocked", "--from", str(listed_folder.parent / "more.txt"), *listed_job.flags]) == 0
+    )
+    assert held(listed_job)["blocked"] == (5, 1_000)
+
+
+def test_what_is_wrong_with_a_list(
+    listed_job: Answering, listed_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lists", "add", "nets", "10.0.0.1/8", "--of", "cidr", *listed_job.flags]) == 1
+    assert "CEP802 entry 1 is `10.0.0.1/8`" in capsys.readouterr().out
+    assert main(["lists", "add", "nets", "x", *listed_job.flags]) == 2
+    assert "no list nets is known; say with --of" in capsys.readouterr().err
+    assert main(["lists", "add", "nets", "x", "--of", "text", *listed_job.flags]) == 2
+    assert main(["lists", "add", "nets", "--of", "string", *listed_job.flags]) == 2
+    assert "give the entries, or a file" in capsys.readouterr().err
+    # A card number is not even sent if a rule of the topic or the settings' folder has tokens there.
+    (listed_folder / "cards.toml").write_text(LISTED.replace('"listed"', '"cards"').replace("p.cep", "cards.cep"))
+    cards = (
+        PATTERN.partition("test ")[0]
+        .replace("card_id string", "card_id pan")
+        .replace("pattern listed", "pattern cards")
+    )
+    (listed_folder.parent / "patterns" / "cards.cep").write_text(
+        cards.replace('from "blocked.csv"', "").replace(" or card_id in watch", "")
+    )
+    (listed_folder.parent / "cep.toml").write_text(f'[job]\nrules = "{listed_folder}"\n')
+    flags = [*listed_job.flags, "--conf", str(listed_folder.parent / "cep.toml")]
+    assert main(["lists", "add", "blocked", "4111111111111111", "--of", "string", *flags]) == 1
+    printed = capsys.readouterr().out
+    assert "1 of its entries are no tokens" in printed
+    assert "nothing is sent" in printed
+    assert "4111" not in printed
+    assert main(["lists", "add", "shops", "s1", "--of", "string", "--why", "4111 1111 1111 1111 called", *flags]) == 2
+    assert "has a card number" in capsys.readouterr().err
+    assert read_control_topic(listed_job.control) == ([], 0)
+    (listed_folder / "cards.toml").unlink()
+    (listed_folder.parent / "patterns" / "blocked.csv").unlink()
+    assert main(["rules", "publish", "--rules", str(listed_folder), *listed_job.flags]) == 1
+    assert "CEP801" in capsys.readouterr().out
+    assert main(["lists", "show", "--rules", str(listed_folder)]) == 1

@@ -1,14 +1,43 @@
-"""`cep rules`: the folder of this repository, and changed copies of it."""
+"""`cep rules`: the folder, its audit, the card of a rule, committed links, and versions in shadow."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import pytest
 
+from cep.analysis.backtest import Backtest, Figures, Matches, ratio
+from cep.base.audit import Head, extended, is_audit
+from cep.base.durable import replace_file, repository_root
+from cep.base.errors import LinkedPathError
+from cep.base.exits import Exit
+from cep.cli.labelled import write_json
 from cep.cli.main import main
+from cep.rulebook.changes import change_path, write_change
+from cep.rulebook.files import read_rules
+from cep.rulebook.statement import sign, with_nonce
+from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
+from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
+from cep.sources.offsets import OffsetRange
+from cep.state.manifest_key import KEY
+from tests.mock_kafka import MockKafka
+from tests.real_kafka import KafkaCluster
+from tests.rulebook.people import ADA, RULE_SET, by_two, write_signers
+from tests.rulebook.people import ROOT as ROOT_KEY
+from tests.runners.embedded.cases import morning
+from tests.runners.embedded.test_audited import PAUSE, SNOOZE, Plain
+from tests.runners.spark.live_cases import rules
+
+# `cep rules`: the folder of this repository, and changed copies of it.
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,3 +117,450 @@ def test_a_list_says_which_parameter_is_wrong(folder: Path, capsys: pytest.Captu
     changed(folder / "card_testing.toml", 'window = "10 min"', "window = 600")
     assert main(["rules", "list", "--rules", str(folder)]) == 1
     assert "CEP503 the parameter `window` is of type duration, 600 does not fit" in printed_line(capsys)
+
+
+# `cep rules audit verify` against attackers who can write into the folder of a job: it finds a cut or new trail.
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a job with a key, and an audit of some lines."""
+    monkeypatch.setenv(KEY, SECRET)
+    job = Plain(tmp_path)
+    job.send("1.jsonl", with_nonce(SNOOZE), with_nonce(PAUSE))
+    assert job.run("job", *job.control) == 0
+    return tmp_path / "job"
+
+
+def verify(job: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["rules", "audit", "verify", str(job / "dead_letters")])
+    return code, capsys.readouterr().out
+
+
+def trail_file(job: Path) -> Path:
+    (path,) = (path for path in (job / "dead_letters").glob("*.jsonl") if b'"code":"audit"' in path.read_bytes())
+    return path
+
+
+def made_up(count: int) -> tuple[Head, bytes]:
+    """Return a whole chain of other lines, and its head."""
+    head, lines = Head(), []
+    for _ in range(count):
+        head, line = extended(head, {"what": "first", "signers_version": None}, {"why": "nothing happened"}, "salt")
+        lines.append(line + b"\n")
+    return head, b"".join(lines)
+
+
+def test_a_trail_that_was_cut_or_written_again_is_found(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = verify(job, capsys)
+    assert code == 0, printed
+    path, status = trail_file(job), job / STATUS_FILE
+    whole, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    code, printed = verify(job, capsys)
+    assert (code, "the end is missing" in printed, "checkpoint" in printed) == (Exit.FINDINGS, True, True)
+
+    # The attacker also writes a whole trail and its head, but lacks the key.
+    head, path_bytes = made_up(len(lines))
+    path.write_bytes(path_bytes)
+    job_status = orjson.loads(status.read_bytes())
+    status.write_text(json.dumps({**job_status, "audit": {**job_status["audit"], **head.to_json()}}))
+    code, printed = verify(job, capsys)
+    assert (code, "is not signed with" in printed) == (Exit.FINDINGS, True)
+    status.unlink()
+    code, printed = verify(job, capsys)
+    assert (code, "which checkpoint" in printed) == (Exit.FINDINGS, True)
+    for checkpoint in (job / "checkpoints").glob("*.manifest"):
+        checkpoint.unlink()
+    code, printed = verify(job, capsys)
+    assert (code, "no signed head was found" in printed) == (Exit.FINDINGS, True)
+
+    status.write_text(json.dumps(job_status))
+    path.write_bytes(whole)
+    code, printed = verify(job, capsys)
+    assert code == 0, printed
+
+
+def test_a_head_counts_without_a_key_and_verify_says_so(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(KEY)
+    code, printed = verify(job, capsys)
+    assert (code, "CEP_MANIFEST_KEY is not set" in printed) == (0, True)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(b"".join(trail_file(job).read_bytes().splitlines(keepends=True)[:-1]))
+    assert main(["rules", "audit", "verify", str(copy)]) == 0
+    assert "lines missing at the end are not noticed" in capsys.readouterr().out
+    assert main(["rules", "audit", "verify", str(copy), "--checkpoint", str(job)]) == Exit.FINDINGS
+
+
+# The card of a rule.
+
+
+CARD_RULE = "card_testing"
+
+
+def card(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    capsys.readouterr()
+    assert main(["rules", "card", CARD_RULE, "--rules", str(folder), *flags]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_card_has_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("rules", "patterns"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    folder = tmp_path / "rules"
+    plain = card(folder, capsys)
+    assert plain.startswith("# card_testing\n\nSeveral small declines")
+    assert "| owner | card-fraud |" in plain
+    assert "| tries | 3 |" in plain
+    assert "| passed |" in plain
+    assert "| none |" in plain
+    assert "## Figures" not in plain
+    assert plain == card(folder, capsys)
+
+    record = next(record for record in read_rules(folder)[0] if record.id == CARD_RULE)
+    path = change_path(folder, record)
+    write_change(path, [by_two(record)])
+    assert "not verified" in card(folder, capsys)
+    trust = ["--signers", str(write_signers(folder / "signed" / "signers.toml")), "--root-key", ROOT_KEY.public]
+    assert "| Ada and Bob |" in card(folder, capsys, *trust)
+    write_change(path, [sign(record, ADA, RULE_SET)])
+    assert "do not count" in card(folder, capsys, *trust)
+    write_change(path, [by_two(record.model_copy(update={"severity": "low"}))])
+    assert "of another meaning" in card(folder, capsys, *trust)
+
+    figures = tmp_path / "figures.json"
+    figures.write_text('{"card_testing": {"alerts": 12, "precision": 0.8, "a|b": "c"}}')
+    shown = card(folder, capsys, "--figures", str(figures))
+    assert "| precision | 0.8 |" in shown
+    assert "| a\\|b | c |" in shown
+    some = ratio(12, 15)
+    rule_figures = Figures(
+        CARD_RULE, 1, "live", 15, 1.25, 9, 12, 3, 0, some, some, some, some, some, ratio(0, 0), {"theft": some}, None,
+        900.0, 700.0, 0.5, None, 60.0, None, 2, 1.5,
+    )  # fmt: skip
+    tested = Backtest(
+        {"events": 100, "days": 12, "as_of": "2026-03-01"},
+        rule_figures,
+        (rule_figures,),
+        Matches(rule_figures, (rule_figures,)),
+        (),
+        (),
+    )
+    write_json(tested.to_json(), figures)
+    shown = card(folder, capsys, "--figures", str(figures))
+    for row in ("history: days | 12", "alerts per day | 1.25", "precision | 0.8 (0.548 to 0.93; 12 of 15)"):
+        assert f"| {row} |" in shown
+    assert "None" not in shown
+    for wrong in ('{"rules": [], "about": {}}', "[", "[]", '{"alerts": []}', "9" * 5_000):
+        figures.write_text(wrong)
+        assert main(["rules", "card", CARD_RULE, "--rules", str(folder), "--figures", str(figures)]) == 2
+
+
+# No verb writes through a link: a rules repository may contain links that an attacker has committed.
+
+PATTERN = """event tx { id id  event_time time  card string }
+pattern p by card { seq a -> b within 1 h
+where a: tx b: tx }
+"""
+RULE = """id = "p"
+pattern = "p"
+file = "../patterns/p.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "a"
+message = "m"
+"""
+
+
+def _repository(folder: Path) -> Path:
+    """Make a repository of rules, and a file of the user outside it."""
+    for name in ("repo/.git", "repo/patterns", "repo/rules/signed"):
+        (folder / name).mkdir(parents=True)
+    (folder / "repo/patterns/p.cep").write_text(PATTERN)
+    (folder / "repo/rules/p.toml").write_text(RULE)
+    (folder / "profile").write_text("original\n")
+    return folder / "repo"
+
+
+def _fmt(repo: Path) -> list[str]:
+    return ["fmt", str(repo / "patterns")]
+
+
+def _lock(repo: Path) -> list[str]:
+    return ["rules", "lock", "--rules", str(repo / "rules")]
+
+
+def _bump(repo: Path) -> list[str]:
+    return ["rules", "bump", "p", "--rules", str(repo / "rules")]
+
+
+# Each verb with the files that it writes, by their names in the repository.
+VERBS: list[tuple[Callable[[Path], list[str]], str]] = [
+    (_fmt, "patterns/p.cep"), (_lock, "rules/rules.lock"), (_bump, "rules/p.toml"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "name"), VERBS)
+def test_a_committed_link_under_a_temporary_name_is_not_followed(
+    tmp_path: Path, verb: Callable[[Path], list[str]], name: str
+) -> None:
+    repo = _repository(tmp_path)
+    main(_lock(repo)) if verb is _bump else None
+    target = repo / name
+    for temporary in (f".{target.name}.new", f".{target.name}.tmp"):
+        (target.parent / temporary).symlink_to(tmp_path / "profile")
+    assert main(verb(repo)) in (0, 1)
+    assert (tmp_path / "profile").read_text() == "original\n"
+    assert target.is_file()
+    assert not target.is_symlink()
+
+
+@pytest.mark.parametrize(("verb", "name"), VERBS)
+def test_a_file_that_is_a_link_is_not_written(tmp_path: Path, verb: Callable[[Path], list[str]], name: str) -> None:
+    repo = _repository(tmp_path)
+    main(_lock(repo)) if verb is _bump else None
+    target, outside = repo / name, tmp_path / "outside"
+    if target.exists():
+        target.rename(outside)
+    else:
+        outside.write_text("")
+    target.symlink_to(outside)
+    before = outside.read_bytes()
+    main(verb(repo))
+    assert outside.read_bytes() == before
+    assert target.is_symlink()
+
+
+def test_a_linked_parent_below_the_root_is_refused(tmp_path: Path) -> None:
+    repo = _repository(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (repo / "patterns" / "sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LinkedPathError, match="sub is a link"):
+        replace_file(repo / "patterns/sub/a.cep", b"x", root=repo)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert repository_root(repo / "patterns") == repo
+
+
+def test_a_folder_exchanged_for_a_link_while_the_file_is_written(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+
+    def exchange(file: object) -> None:
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(elsewhere)
+
+    replace_file(folder / "a", exchange, root=tmp_path)
+    assert list(elsewhere.iterdir()) == []
+    assert [path.name for path in (tmp_path / "moved").iterdir()] == ["a"]
+
+
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "a.cep"
+    path.write_text("x")
+    path.chmod(0o640)
+    replace_file(path, b"y", root=tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+# `cep rules shadow report` over a job of `cep run` whose only sink is a topic; its dead letters also go to a topic.
+
+
+RULES = str(ROOT / "rules")
+FAILED = 3
+
+
+def values(address: str, topic: str) -> list[bytes]:
+    settings = KafkaSettings(address)
+    begins, ends = (ask(settings, [topic])[topic] for ask in (earliest_offsets, latest_offsets))
+    ranges = [OffsetRange(topic, partition, begins[partition], end) for partition, end in ends.items()]
+    batches = (batch for offsets in ranges if offsets.start < offsets.end for batch in read_range(settings, offsets))
+    return [value for batch in batches for value in batch["value"].to_pylist()]
+
+
+def test_a_job_with_topics_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with MockKafka() as kafka:
+        for topic in ("alerts", "dead"):
+            kafka.create(topic)
+        job = TopicsJob(kafka.address, "alerts", "dead", ("--delivery", "at-least-once"))
+        report_of_a_job(job, tmp_path, capsys)
+
+
+def test_a_job_with_topics_alone_exactly_once(
+    kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("alerts", "dead"):
+        kafka_broker.create(topic, 2)
+    delivery = "exactly-once" if kafka_broker.is_real else "at-least-once"  # the mock damages transactions
+    report_of_a_job(TopicsJob(kafka_broker.address, "alerts", "dead", ("--delivery", delivery)), tmp_path, capsys)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_on_spark_with_topics_alone(
+    kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("alerts-of-live", "dead-of-live"):
+        kafka_broker.create(topic, 2)
+    job = TopicsJob(kafka_broker.address, "alerts-of-live", "dead-of-live", verb="live")
+    report_of_a_job(job, tmp_path, capsys)
+
+
+@dataclass
+class TopicsJob:
+    """A job into topics. A job on Spark has a separate process, because its session would stay in this one."""
+
+    address: str
+    alerts: str
+    dead: str
+    flags: tuple[str, ...] = ()
+    verb: str = "run"
+
+    def run(self, *arguments: str) -> int:
+        """Run the job over all records; return its exit code."""
+        topics = ["--bootstrap-servers", self.address, "--alerts", f"kafka:{self.alerts}"]
+        words = [self.verb, "--rules", RULES, *topics, "--dead-letter-topic", self.dead, *self.flags, *arguments]
+        if self.verb == "run":
+            return main(words)
+        command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
+        process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        print(process.stderr, file=sys.stderr)
+        return process.returncode
+
+
+def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the job twice with a shadow of each rule, read its topics, and compare."""
+    (folder / "events").mkdir()
+    (folder / "control").mkdir()
+    shadows = [rule.model_copy(update={"version": 9, "status": "shadow"}).to_json() for rule in rules().values()]
+    (folder / "control" / "1.jsonl").write_bytes(b"\n".join(shadows))
+    (folder / "events" / "1.jsonl").write_bytes(b"\n".join([*morning(), b"{", b'{"card_id": 5}']))
+    job = folder / "job"
+    source = ["--events", str(folder / "events"), "--control", str(folder / "control")]
+    for _ in range(2):  # existing alerts are not sent again
+        assert topics.run(*source, "--checkpoint", str(job), "--available-now") == 0
+    sent = [json.loads(value) for value in values(topics.address, topics.alerts)]
+    assert {alert["status"] for alert in sent} == {"live"}
+    letters = values(topics.address, topics.dead)
+    codes = sorted(json.loads(value)["code"] for value in letters if not is_audit(value))
+    assert codes == ["missing_field", "unreadable"]
+    assert not (job / "dead_letters").exists()
+    count = Counter(alert["rule_id"] for alert in sent)["small_then_large"]
+    assert count > 2
+    report = [
+        "rules",
+        "shadow",
+        "report",
+        "small_then_large",
+        "--checkpoint",
+        str(job),
+        "--bootstrap-servers",
+        topics.address,
+    ]
+    capsys.readouterr()
+    assert main([*report, "--alerts", f"kafka:{topics.alerts}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"small_then_large: shadow version 9 {count} alerts, live {count}" in shown
+    assert f"kept {count}, gained 0, lost 0" in shown
+    assert "230584300" not in (job / STATUS_FILE).read_text(), "a time that is none is null"
+    totals = orjson.loads((job / "progress.json").read_bytes())["totals"]
+    assert totals["held[shadow@small_then_large]"] == totals["alerts[small_then_large@1]"] == count
+    assert totals.get("alerts[small_then_large@9]", 0) == 0
+
+
+def test_where_alerts_are_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts"]
+    assert main([*report, "kafka:alerts"]) == 2
+    assert "needs --bootstrap-servers" in capsys.readouterr().err
+    assert main([*report, str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "status", [b"", b"[]", b"{}", b'{"rules": 1}', b'{"rules": [1]}', b'{"rules": [{"rule_id": "a"}]}', b"\xff"]
+)
+def test_a_damaged_status_is_named(status: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / STATUS_FILE).write_bytes(status)
+    (tmp_path / "alerts").mkdir()
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    assert main(report) == FAILED
+    printed = capsys.readouterr().err
+    assert STATUS_FILE in printed
+    assert "bug" not in printed
+
+
+@pytest.mark.parametrize("folder", [SUPPRESSED_FOLDER, "alerts"])
+def test_a_pipe_among_alerts_is_named(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    for name in (SUPPRESSED_FOLDER, "alerts"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / folder / "batch-1.jsonl")
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    assert main(report) == FAILED
+    printed = capsys.readouterr().err
+    assert f"{folder}/batch-1.jsonl" in printed
+    (tmp_path / STATUS_FILE).unlink()
+    os.mkfifo(tmp_path / STATUS_FILE)
+    assert main(report) == FAILED
+    assert f"{STATUS_FILE} cannot be read (it is no regular file" in capsys.readouterr().err
+    assert "it is no regular file" in printed
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b'{"held": "shadow"}', b'{"held": "shadow", "alert": {}}', b"1", b"{"])
+def test_damaged_alerts_are_named(line: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    suppressed, alerts = tmp_path / SUPPRESSED_FOLDER, tmp_path / "alerts"
+    report = ["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]
+    for folder in (suppressed, alerts):
+        folder.mkdir()
+    (suppressed / "batch-1.jsonl").write_bytes(line)
+    assert main(report) == FAILED
+    printed = capsys.readouterr().err
+    (suppressed / "batch-1.jsonl").unlink()
+    (alerts / "batch-1.jsonl").write_bytes(line)
+    assert main(report) == FAILED
+    also_said = capsys.readouterr().err
+    assert SUPPRESSED_FOLDER in printed
+    assert str(alerts) in also_said
+    assert "bug" not in printed + also_said
+
+
+GOOD = {
+    "rule_id": "a", "key": "c1", "message": "", "detected_at": "2026-03-01T10:00:00Z", "events": [], "version": 2,
+    "match_start": "2026-03-01T10:00:00Z",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of_shadow", [True, False])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("key", 1), ("message", []), ("detected_at", {}), ("events", None), ("events", [1]), ("match_start", "noon")],
+)
+def test_a_field_of_an_alert_that_is_damaged_is_named(
+    field: str, value: object, of_shadow: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    suppressed, alerts = tmp_path / SUPPRESSED_FOLDER, tmp_path / "alerts"
+    bad = {**GOOD, field: value}
+    for folder, line in (
+        (suppressed, {"held": "shadow", "alert": bad if of_shadow else GOOD}),
+        (alerts, GOOD if of_shadow else bad),
+    ):
+        folder.mkdir()
+        (folder / "batch-1.jsonl").write_bytes(orjson.dumps(line))
+    assert main(["rules", "shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]) == FAILED
+    printed = capsys.readouterr().err
+    assert f"{suppressed if of_shadow else alerts} has a line that is no alert" in printed
+    assert "noon" in printed if value == "noon" else f"`{field}`" in printed
+    assert "bug" not in printed

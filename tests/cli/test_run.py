@@ -1,7 +1,8 @@
-"""`cep run`: refuses senseless options; files and standard input to alerts; continues where it stopped."""
+"""`cep run`: its options and results, refused alerts, the end on request, and its log."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,23 +13,42 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import orjson
+import psycopg
 import pytest
 from confluent_kafka import Producer
 
 from cep.base.exits import Exit
+from cep.cli.alert_shape import checked_alert
 from cep.cli.main import main
+from cep.runners.embedded.reports import ProgressLines
+from cep.runners.job_lines import runs_text, tell_runs
 from cep.runners.live_checkpoint import lock_checkpoint
+from cep.runners.meanings import forget_open_runs, open_runs
+from cep.runners.observe import Log, Observed
+from cep.sinks.postgres import _TABLE as TABLE
 from cep.sources.live.files import FilesSource
 from cep.state.savepoints import NAME
 from tests.base.test_durable import readable_by_others
 from tests.cli.monitored import missing
 from tests.mock_kafka import send_all
-from tests.runners.embedded.cases import day, deployment, expected
+from tests.real_postgres import IS_THERE, RealPostgres
+from tests.rulebook.carry_cases import drawn
+from tests.rulebook.test_carry import outcome_of
+from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.state.test_manifest import forged
+from tests.webhook import Handler, serving, url_of
+
+# `cep run`: refuses senseless options; files and standard input to alerts; continues where it stopped.
 
 ROOT = Path(__file__).parents[2]
 RULES = str(ROOT / "rules")
@@ -206,3 +226,412 @@ def test_a_second_process_is_told_of_the_job_and_not_of_its_port(
     with socket.create_server(("127.0.0.1", 0)) as listener, lock_checkpoint(tmp_path / "job"):
         assert main([*job, "--listen", str(listener.getsockname()[1])]) == Exit.USAGE
     assert "is in use by process" in capsys.readouterr().err
+
+
+# A webhook judges: an answer about the receiver makes the job wait, one about an alert makes a dead letter.
+
+
+def asked(port: int, path: str) -> tuple[int, str]:
+    """Return the answer of a job's port."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@dataclass
+class Judge:
+    """A receiver whose `judge` chooses the status of the answer to the alerts of a request."""
+
+    judge: Callable[[list[str]], int] = lambda _: 204
+    taken: list[str] = field(default_factory=list)
+    server: ThreadingHTTPServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        judge = self
+
+        class Judging(Handler):
+            def status_of(self, body: bytes) -> int:
+                names = [orjson.loads(line)["alert_id"] for line in body.splitlines()]
+                status = judge.judge(names)
+                judge.taken += names if status == 204 else []
+                return status
+
+        self.server = serving(Judging)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Judge]:
+    judge = Judge()
+    yield judge
+    judge.server.shutdown()
+    judge.server.server_close()
+
+
+def test_every_alert_arrives_or_is_a_letter_that_can_be_sent_again(
+    receiver: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port, refusals, unwanted = free_port(), dict[str, tuple[int, str]](), set[str]()
+
+    def judge(names: list[str]) -> int:
+        """Refuse access first; then, after the job has reported it, refuse one alert of the first request."""
+        if not refusals:
+            refusals["first"] = (0, "")
+            return 401
+        if len(refusals) == 1:
+            refusals.update({path: asked(port, path) for path in ("/live", "/ready", "/health", "/metrics")})
+            unwanted.add(names[len(names) // 2])
+        return 400 if unwanted & set(names) else 204
+
+    receiver.judge = judge
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
+    conf = tmp_path / "cep.toml"
+    conf.write_text(
+        f"""[job]
+rules = {json.dumps(RULES)}
+checkpoint = "{tmp_path}/job"
+[events]
+folder = "{tmp_path}/events.jsonl"
+[output]
+alerts = ["{url_of(receiver.server)}?token=hidden", "{tmp_path}/alerts"]
+webhook = {{ secret = "known" }}
+[observe]
+listen = "{port}"
+log = "json"
+"""
+    )
+    assert main(["run", "--conf", str(conf), "--available-now"]) == 0
+    log_lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    name = f"{url_of(receiver.server)}?…"
+    assert (refusals["/live"][0], refusals["/ready"][0], refusals["/health"][0]) == (200, 503, 503)
+    assert f"{name}: it refuses access; check" in refusals["/health"][1]
+    assert f'cep_sink_up{{address="{name}",reason="access",sink="{name}"}} 0.0' in refusals["/metrics"][1]
+    (refusal,) = [line for line in log_lines if line["event"] == "alerts_refused"]
+    assert (refusal["sink"], refusal["count"], refusal["reason"]) == (name, 1, f"{name} answered 400")
+    assert log_lines[-1][f"alerts_refused[{name}]"] == 1
+    assert log_lines[-1]["deliveries_retried"] == 1
+    assert "hidden" not in json.dumps(log_lines)
+    written = [
+        orjson.loads(line) for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()
+    ]
+    alert_ids = {alert["alert_id"] for alert in written}
+    assert sorted(receiver.taken) == sorted(alert_ids - unwanted)
+
+    letters = str(tmp_path / "job" / "dead_letters")
+    assert main(["job", "letters", "list", letters]) == 1
+    shown = capsys.readouterr().out
+    assert f"1 alerts were refused by {name}" in shown
+    assert next(iter(unwanted)) in shown
+    assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 1
+    assert f"{name}: 0 alerts sent, 1 refused again" in capsys.readouterr().out
+    unwanted_before, receiver.judge = set(unwanted), lambda _: 204
+    assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 0
+    assert sorted(receiver.taken) == sorted(alert_ids)
+    assert receiver.taken[-1] in unwanted_before
+    assert main(["job", "letters", "list", letters]) == 0
+    assert "no refused alerts" in capsys.readouterr().out
+
+
+# A line that is not an alert is refused, and the message names the wrong field.
+
+FIELDS = ("rule_id", "version", "events", "detected_at")
+GOOD = {"rule_id": "a", "version": 1, "events": [{"event_id": "e"}], "detected_at": "2026-03-01T10:00:00Z", "more": []}
+
+
+def test_an_alert_is_returned_as_it_is() -> None:
+    assert checked_alert(GOOD, FIELDS) is GOOD
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [None, 1.5, True, {}, [1], [{}], [{"event_id": 1}]])
+def test_a_field_of_another_shape_is_named(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"`{field}` is not"):
+        checked_alert({**GOOD, field: value}, FIELDS)
+    with pytest.raises(ValueError, match=f"`{field}` is missing"):
+        checked_alert({name: good_value for name, good_value in GOOD.items() if name != field}, FIELDS)
+
+
+@pytest.mark.parametrize("value", [None, 1, "alert", [GOOD]])
+def test_what_is_no_object_is_no_alert(value: Any) -> None:
+    with pytest.raises(ValueError, match="no object"):
+        checked_alert(value, FIELDS)
+
+
+# A job that waits for another machine ends on request, with 0. It sends its alerts after the next start.
+
+WAIT_S = 300
+GRACE_S = 15  # of the unit of systemd and the manifests: later they kill the job
+CONF = """[job]
+rules = {rules}
+checkpoint = "{folder}/job"
+[events]
+{events}
+[output]
+alerts = [{alerts}]
+webhook = {{ secret = "known" }}
+[observe]
+log = "json"
+{more}
+"""
+
+
+class Silent:
+    """A server that takes connections and never answers: `asked` gets an item for each."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.asked: SimpleQueue[None] = SimpleQueue()
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._take, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def _take(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            self.asked.put(None)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # or `accept` holds the port
+        for one in (self._listener, *self._open):
+            one.close()
+
+
+def begun(folder: Path, events: str, alerts: list[str], more: str = "", **environment: str) -> subprocess.Popen[bytes]:
+    """Start a job of `cep run`."""
+    folder.mkdir()
+    text = CONF.format(
+        rules=json.dumps(RULES), folder=folder, events=events, alerts=", ".join(map(json.dumps, alerts)), more=more
+    )
+    (folder / "cep.toml").write_text(text)
+    return subprocess.Popen(
+        [sys.executable, "-c", "from cep.cli.main import entry; entry()", "run", "--conf", str(folder / "cep.toml")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stderr=subprocess.PIPE,
+    )
+
+
+@contextmanager
+def locked(postgres: RealPostgres) -> Iterator[None]:
+    """Hold a lock on the table until the end of the block."""
+    with psycopg.connect(postgres.address) as connection:
+        connection.execute(TABLE)
+        connection.commit()
+        connection.execute("lock table cep_alerts in access exclusive mode")
+        yield
+
+
+def wait_for_lock(postgres: RealPostgres) -> None:
+    """Wait until a session of a job waits for the lock."""
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        while not connection.execute("select 1 from pg_locks where not granted").fetchall():
+            connection.execute("select pg_sleep(0.05)")
+
+
+def verify_end(process: subprocess.Popen[bytes], log_path: Path | None = None) -> int:
+    """Ask a job to stop; return how many alerts it leaves to the next start. Its lines go to `log_path`."""
+    began_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.wait(GRACE_S)
+    print(f"ended after {time.monotonic() - began_s:.1f} s")
+    _, log = process.communicate(timeout=WAIT_S)  # Spark's Java has the same standard error, and may end later
+    assert process.returncode == 0, log.decode()
+    if log_path is not None:
+        log_path.write_bytes(log)
+    lines = [orjson.loads(line) for line in log.splitlines() if line.startswith(b"{")]
+    assert lines[-1]["event"] == "ended", log.decode()
+    return next((int(line["count"]) for line in lines if line["event"] == "undelivered"), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
+    """Jobs wait for a webhook that hangs or fails, for brokers, or for an object store."""
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
+    (tmp_path / "events").mkdir()
+    events = f'folder = "{tmp_path}/events.jsonl"'
+    hook, brokers, store = Silent(), Silent(), Silent()
+    failed = threading.Event()
+
+    def fail(_: list[str]) -> int:
+        failed.set()
+        return 500
+
+    failing = Judge(fail)
+    with ExitStack() as stack:
+        for server in (hook, brokers, store):
+            stack.callback(server.close)
+        processes = {
+            "hangs": begun(tmp_path / "hangs", events, [f"http://127.0.0.1:{hook.port}/"]),
+            "fails": begun(tmp_path / "fails", events, [url_of(failing.server)]),
+            "at_once": begun(
+                tmp_path / "at_once", events, [f"http://127.0.0.1:{hook.port}/"],
+                '[embedded]\ndelivery = "at-least-once"',
+            ),
+        }  # fmt: skip
+        for process in processes.values():
+            stack.callback(process.kill)
+        for _ in ("hangs", "at_once"):
+            hook.asked.get(timeout=WAIT_S)
+        assert failed.wait(WAIT_S)
+        counts = {name: verify_end(process) for name, process in processes.items()}
+        # These two alone: a start gives up after half a minute without its brokers or its store.
+        kafka = f'[kafka]\nbootstrap_servers = "127.0.0.1:{brokers.port}"'
+        without_brokers = begun(tmp_path / "brokers", 'topic = "payments"', ["console"], kafka)
+        stack.callback(without_brokers.kill)
+        brokers.asked.get(timeout=WAIT_S)
+        counts["brokers"] = verify_end(without_brokers)
+        without_store = begun(
+            tmp_path / "store", events, [str(tmp_path / "alerts")], '[embedded]\ntarget = "s3://bucket/job"',
+            AWS_ENDPOINT_URL=f"http://127.0.0.1:{store.port}", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="y",
+        )  # fmt: skip
+        stack.callback(without_store.kill)
+        store.asked.get(timeout=WAIT_S)
+        counts["store"] = verify_end(without_store)
+        expected_alerts = sorted(expected(morning(), deployment(), tmp_path))
+        # Alerts that wait for a watermark come later; all present alerts are left.
+        assert 0 < counts["hangs"] == counts["fails"] <= len(expected_alerts)
+        assert 0 < counts["at_once"] <= len(expected_alerts)
+        assert counts["brokers"] == counts["store"] == 0
+        failing.judge = lambda _: 204
+        again = begun_again(tmp_path / "fails")
+        assert again.wait(WAIT_S) == 0
+        assert len(failing.taken) == len(set(failing.taken)) == len(expected_alerts)
+    failing.server.shutdown()
+    failing.server.server_close()
+
+
+def begun_again(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the same job, to the end of the events."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from cep.cli.main import entry; entry()",
+            "run",
+            "--conf",
+            str(folder / "cep.toml"),
+            "--available-now",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.skipif(not IS_THERE, reason="no PostgreSQL on the path")
+def test_a_job_that_waits_for_a_lock_ends_on_request(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
+    postgres = RealPostgres()
+    with locked(postgres):
+        process = begun(tmp_path / "locked", f'folder = "{tmp_path}/events.jsonl"', [postgres.address])
+        wait_for_lock(postgres)
+        assert verify_end(process) > 0
+    postgres.close()
+
+
+# Lines of progress: the first at once, then one per interval, and none if no record was read.
+
+
+def test_one_line_a_while_says_what_came_since_the_last() -> None:
+    written = io.StringIO()
+    observed = Observed(60_000)
+    totals = Counter({"records": 100, "events": 100, "alerts[a@1]": 7, "runs": 3})
+    lines = ProgressLines(Log("json", written), 60_000, Counter(totals))
+    lines.tell(observed, totals, 0.0)
+    assert written.getvalue() == "", "it goes on, and nothing has come yet"
+    more = Counter({"records": 11, "events": 10, "late_events": 1, "poison[wrong_value]": 1, "alerts[a@1]": 1})
+    for second in range(200):
+        if second != 150:
+            totals += more
+        lines.tell(observed, totals, float(second))
+    for second in range(200, 400):
+        lines.tell(observed, totals, float(second))
+    log_lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [line["events"] for line in log_lines] == [10, 600, 600, 590, 190]
+    assert log_lines[1] | {"time": ""} == {
+        "time": "", "event": "progress", "events": 600, "alerts": 60, "events_so_far": 710, "runs": 3,
+        "lag_records": None, "watermark": None, "late_events": 60, "poison[wrong_value]": 60,
+    }  # fmt: skip
+
+
+def test_the_sentence_names_what_is_wrong() -> None:
+    written = io.StringIO()
+    observed = Observed(60_000)
+    observed.lagging({"payments[0]": 4_000})
+    observed.finished(1, {}, 1_700_000_000_000)
+    observed.note("sinks", "a delivery has taken 20 s so far")
+    ProgressLines(Log("text", written)).tell(observed, Counter({"records": 5, "events": 5}), 1.0)
+    assert written.getvalue() == (
+        "5 events, 0 alerts; 5 events so far, 0 runs open, 4,000 records wait, watermark 2023-11-14T22:13:20.000Z, "
+        "unhealthy: sinks\n"
+    )
+
+
+# The open runs by rule: the job's counts equal its state, and the log reports how runs end.
+
+
+def test_a_job_counts_by_rule_and_says_what_becomes_of_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = next(seed for seed in range(100) if outcome_of(drawn(seed)) == "carried")
+    case = drawn(seed)
+    for folder in ("rules", "control", "events"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "rules" / "shape.cep").write_text(case.source)
+    second = case.versions("carry")[1]
+    params = [f"{name} = {orjson.dumps(value).decode()}" for name, value in case.before.items()]
+    (tmp_path / "rules" / "shape.toml").write_text(
+        'id = "shape"\nversion = 1\npattern = "shape"\nfile = "shape.cep"\nstatus = "live"\nseverity = "low"\n'
+        'owner = "o"\nmessage = "{first} on {key}"\n[params]\n' + "\n".join(params) + "\n"
+    )
+    half = len(case.lines) // 2
+    words = {"--rules": "rules", "--events": "events", "--control": "control", "--checkpoint": "job", "--alerts": "out"}
+    job = ["run", "--available-now", *(word for flag, name in words.items() for word in (flag, str(tmp_path / name)))]
+
+    def totals() -> dict[str, int]:
+        return dict(orjson.loads((tmp_path / "job" / "progress.json").read_bytes())["totals"])
+
+    (tmp_path / "events" / "0.jsonl").write_bytes(b"\n".join(case.lines[:half]))
+    (tmp_path / "control" / "change.jsonl").write_bytes(second.to_json())
+    assert main(job) == 0
+    time = "2026-03-01T12:00:00.000Z"
+    line = (
+        f"shape version 2 begins at {time}: the runs of version 1 are carried (0 are open now): `on_update` is `carry`"
+    )
+    assert line in capsys.readouterr().err
+    counts = open_runs(totals())
+    assert counts.keys() == {"shape@1"}
+    assert counts["shape@1"] <= totals()["runs"]
+    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(case.lines[half:]))
+    assert main(job) == 0
+    assert open_runs(totals()).keys() == {"shape@2"}, "all went on as runs of the new version"
+    assert all(count >= 0 for name, count in totals().items() if name.startswith("rule_runs"))
+
+
+def test_a_line_for_each_new_successor_and_no_counts_of_versions_that_are_over() -> None:
+    written = io.StringIO()
+    runs = {"version": 1, "outcome": "drained", "why": "`on_update` is `drain`"}
+    status: dict[str, Any] = {
+        "rules": [{"rule_id": "a", "version": 2, "runs": runs}, {"rule_id": "b", "version": 1, "runs": None}]
+    }
+    tell_runs([], {**status, "open_runs": {"a@1": 1_200}}, Log("text", written))
+    tell_runs(status["rules"], {**status, "open_runs": {}}, Log("text", written))
+    assert written.getvalue() == (
+        "a version 2 begins at once: the runs of version 1 are drained (1,200 are open now): `on_update` is `drain`\n"
+    )
+    assert "open now" not in runs_text(status["rules"][0], None)
+    totals = Counter({"rule_runs[a@1]": 3, "rule_runs[a@2]": 4, "rule_runs[b@1]": -2, "runs": 9})
+    forget_open_runs(totals, status)
+    assert totals == Counter({"rule_runs[a@2]": 4, "rule_runs[b@1]": -2, "runs": 9})
+    assert open_runs(totals) == {"a@2": 4}, "a state of an earlier build was not counted"

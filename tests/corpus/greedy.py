@@ -20,7 +20,7 @@ from tests.corpus.cases import Case
 from tests.corpus.engines import events_of, pattern_of, schema
 from tests.engine.bridge import batch_of, engine_answers, oracle_answers, program_of, whole
 from tests.oracle.random_cases import Case as RandomCase
-from tests.testing.test_trace import answers as trace_answers
+from tests.testing.test_explain import answers as trace_answers
 
 EVENTS_MAX = 9
 _TAILS = (

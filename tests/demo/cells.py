@@ -3,7 +3,7 @@
     python cells.py NOTEBOOK [COUNT]      run the first COUNT cells of code, or all; print the displayed values
 
 It imports only other packages, so that it runs with an installed wheel.
-Tested by: tests/demo/test_notebooks.py, tests/demo/test_wheel.py
+Tested by: tests/demo/test_wheel.py
 """
 
 from __future__ import annotations

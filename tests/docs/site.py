@@ -3,7 +3,7 @@
     cep/docs, README files of rooms ──assemble──▶ a folder of Markdown ──zensical build --strict──▶ FOLDER
 
 The pages have the order of `cep docs`. The site fetches nothing: the theme brings its fonts and scripts.
-Tested by: tests/docs/test_site.py
+Tested by: tests/docs/test_links.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Links between pages, README files and files of the repository lead somewhere."""
+"""Links and named files of pages lead somewhere, and the site builds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from cep.cli import doc_pages
 from cep.cli.doc_pages import DOCS, INDEX, ROOMS, link_targets, page_paths, pages_in_order
 from cep.cli.docs import anchor_of
 from tests.docs.pages import blocks_of
+from tests.docs.site import build
 from tests.tidy.english import sentences
+
+# Links between pages, README files and files of the repository lead somewhere.
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("cep", "demo", "patterns", "rules", "tests")
@@ -96,3 +100,63 @@ def test_the_index_names_every_page() -> None:
 
 def test_pages_are_in_the_order_of_the_index() -> None:
     assert pages_in_order()[:3] == [INDEX, "start/first-rule", "guides/write"]
+
+
+# The page about changes: every file that it names exists and has that name.
+
+
+CHANGE_PAGES = [(DOCS / "inside" / name).read_text(encoding="utf-8") for name in ("change.md", "change-operator.md")]
+_ROWS = [line for page in CHANGE_PAGES for line in page.splitlines() if line.startswith("| ") and "`" in line]
+_CODE = re.compile(r"`([^`]+)`")
+_FILE = re.compile(r"[\w/-]+/[\w./-]*|[\w-]+\.(py|md|cep|toml|txt)")
+_NAME_IN_FILE = re.compile(r"`(\w+)` in `([\w./-]+\.py)`")
+
+
+def named_paths(row: str) -> list[Path]:
+    """Return the files and folders of a row. A bare name lies in the folder of the file before; NAME is a new file."""
+    paths: list[Path] = []
+    folders = [ROOT]
+    for code in filter(_FILE.fullmatch, _CODE.findall(row)):
+        if "NAME" not in code:
+            there = [folder / code for folder in folders if (folder / code).exists()]
+            assert there, f"{code} is not there: {row}"
+            paths.append(there[0])
+        folders.append((paths[-1] if "NAME" not in code else ROOT / code).parent)
+    return paths
+
+
+def test_what_a_row_names_is_there() -> None:
+    rows = [named_paths(row) for row in _ROWS]
+    assert len(rows) > 20
+    assert all(rows), "every row names a file"
+
+
+def test_a_file_has_the_name_that_stands_before_it() -> None:
+    pairs = [(name, path, row) for row in _ROWS for name, path in _NAME_IN_FILE.findall(row)]
+    assert len(pairs) > 10
+    lost = []
+    for name, path, row in pairs:
+        (file,) = (named for named in named_paths(row) if str(named).endswith(f"/{path}"))
+        if not re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")):
+            lost.append(f"{path} has no {name}")
+    assert lost == []
+
+
+# The site builds, and a broken link ends the build.
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    process = build(tmp_path / "site")
+    assert process.returncode == 0, process.stdout + process.stderr
+    written = {path.parent for path in (tmp_path / "site").rglob("index.html")}
+    assert len(written) >= len(page_paths())
+    first = (tmp_path / "site" / "index.html").read_text()
+    assert not re.search(r'(?:src|href)="https?://(?!zensical\.org)', first), "a reader needs no network"
+
+
+def test_a_broken_link_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "index.md"
+    page.write_text("# A page\n\n[gone](guides/gone.md)\n")
+    monkeypatch.setattr(doc_pages, "DOCS", tmp_path)
+    monkeypatch.setattr(doc_pages, "page_paths", lambda: {"index": page})
+    assert build(tmp_path / "site").returncode != 0

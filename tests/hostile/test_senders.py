@@ -24,7 +24,7 @@ from tests.hostile.doors import _RECORD, _HonestJob, job_files
 from tests.hostile.mutate import broken_bytes, broken_value
 from tests.rulebook.people import TRUST, by_two, upsert_by_two
 from tests.rulebook.records import retire
-from tests.rulebook.test_audited import DATA
+from tests.rulebook.test_trust import DATA
 from tests.runners.embedded.cases import decoded
 
 FIRST: UpsertRecord = upsert_by_two(_RECORD)

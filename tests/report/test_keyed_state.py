@@ -1,15 +1,68 @@
-"""The report of keyed state: examples in words, and sums that agree with the state itself."""
+"""The report of keyed state: runs and histories in words, and counts and busiest keys that agree with the state."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
 import pytest
 
+from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
+from cep.columnar.batch import EventBatch
+from cep.columnar.route import key_groups
 from cep.engine.advance import advance
+from cep.engine.keyed_state import KeyedState, select_keys
 from cep.engine.migrate import migrate_state
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
+from cep.histories.values import compact_page
+from cep.kernels import layout as y
+from cep.nfa.compile import problems
+from cep.nfa.program import Program
+from cep.report.busy_keys import busiest_keys
 from cep.report.keyed_state import SHARED, BoundEvent, count_runs, runs_of_key
+from cep.report.past import past_of_key, past_shares
 from cep.state.pages import StoredPage, encode_page
+from cep.state.past import SegmentCache, StoredPast, decode_segment, encode_head, store_segments
+from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
-from tests.report.random_state import DOMAIN, random_state
+from tests.histories.test_reach import payment, program_over
+from tests.oracle.random_cases import SCHEMA, random_case
+
+# A random pattern, and two more, over the beginning of random events: the state of their runs, in two pages.
+
+DOMAIN: tuple[str, ...] = ("key",)
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """The rules, the events so far, and the stored state: whole, by key group, and as pages."""
+
+    rules: Program
+    events: EventBatch
+    keyed_state: KeyedState
+    parts: list[KeyedState]
+    pages: list[StoredPage]
+
+
+def random_state(seed: int) -> RandomState | None:
+    """Return the state of a seed; None if its pattern cannot be compiled."""
+    case = random_case(seed, 3)
+    if problems(case.pattern, SCHEMA):
+        return None
+    rules = program_of(SCHEMA, case.pattern, *(random_case(10_000 + seed + i, 1).pattern for i in range(2)))
+    events = batch_of(SCHEMA, case.events)
+    first = events.take(np.arange(Random(seed).randint(0, len(events))))
+    keyed_state = advance(rules, None, first, -(2**60)).keyed_state
+    group_of_key = key_groups(keyed_state.keys, 2)
+    parts = [select_keys(keyed_state, group_of_key == group, rules.row_registers) for group in range(2)]
+    pages = [StoredPage(group, DOMAIN, encode_page(part)) for group, part in enumerate(parts)]
+    return RandomState(rules, first, keyed_state, parts, pages)
+
+
+# The report of keyed state: examples in words, and sums that agree with the state itself.
 
 CHAIN = "seq x -> y -> z within 1 min\nwhere x: e kind == a\ny: e kind == b\nz: e kind == c"
 LOOP = "seq x+ -> y within 1 min\nwhere x: e kind == a\ny: e kind == b"
@@ -104,3 +157,135 @@ def test_what_follows_a_start_is_told_as_what_it_may_be_to_the_rules() -> None:
         "a run is what begins one"
     )
     assert migrate_state(keyed_state, program())[1] == 1
+
+
+# Compare the reported busiest keys with counts over the state itself.
+
+PAIR = "seq x -> y within 1 h\nwhere x: e kind == a\ny: e kind == b"
+HOUR_LOOP = "seq x+ -> y within 1 h\nwhere x: e kind == a\ny: e kind == b"
+
+
+def page_of(state: KeyedState) -> StoredPage:
+    return StoredPage(0, DOMAIN, encode_page(state))
+
+
+def bound_of(state: KeyedState, node: int) -> set[int]:
+    """Walk from a node to all nodes that lead to it, as a reader would: return the nodes that have an event."""
+    if node < 0:
+        return set()
+    row, also_before, before = state.nodes[node].tolist()
+    return bound_of(state, before) | ({node} if row >= 0 else bound_of(state, also_before))
+
+
+def test_a_key_at_its_limit_is_told_first_with_all_of_it() -> None:
+    lines = [f"busy a@{1_000 + number}" for number in range(RUNS_PER_KEY_MAX + 50)]
+    rules = program(rule(PAIR, "pair"))
+    events = batch("idle a@1000", *lines, "idle a@60000", "calm a@60000")
+    state = advance(rules, None, events, 0).keyed_state
+    first, second, third = busiest_keys([page_of(state)], 5)
+    assert (first.rule_id, first.version, first.key, first.runs, first.bound) == (
+        "pair", 1, "busy", RUNS_PER_KEY_MAX, RUNS_PER_KEY_MAX,
+    )  # fmt: skip
+    assert first.fullness == 1
+    assert [(busy.key, busy.runs) for busy in (second, third)] == [("idle", 2), ("calm", 1)]
+    assert [busy.key for busy in busiest_keys([page_of(state)], 2)] == ["busy", "idle"]
+
+
+def test_events_that_one_run_has_bound_count_too() -> None:
+    rules = program(rule(HOUR_LOOP, "loop"))
+    state = advance(rules, None, batch(*(f"k a@{1_000 + number}" for number in range(300))), 0).keyed_state
+    (busy,) = busiest_keys([page_of(state)], 5)
+    assert busy.bound >= 300
+    assert busy.fullness == max(busy.runs / RUNS_PER_KEY_MAX, busy.bound / NODES_PER_KEY_MAX)
+
+
+def test_starts_that_rules_share() -> None:
+    later = [f"y{n}: e kind == b and amount == {n}.00" for n in range(6)]
+    texts = [f"seq x -> y{n} within 1 min\nwhere x: e kind == a\n{later[n]}" for n in range(6)]
+    rules = program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
+    state = advance(rules, None, batch("k a@1000", "k a@2000", "j a@3000"), 0).keyed_state
+    rows = [(busy.rule_id, busy.version, busy.key, busy.runs) for busy in busiest_keys([page_of(state)], 9)]
+    assert rows == [(SHARED, 0, "k", 2), (SHARED, 0, "j", 1)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_counts_agree_with_a_walk_over_each_run(seed: int) -> None:
+    random_job = random_state(seed)
+    if random_job is None:
+        return
+    rules, state = random_job.rules, random_job.keyed_state
+    busy_keys = busiest_keys(random_job.pages, 1_000_000)
+    runs: Counter[tuple[str, str]] = Counter()
+    bound: dict[tuple[str, str], set[int]] = {}
+    keys = state.keys.to_pylist()
+    for run in np.flatnonzero(state.is_run).tolist():
+        if state.run_rule[run] < len(rules.rules):
+            pair = (rules.rules[state.run_rule[run]].deployed.rule_id, keys[state.run_key[run]])
+            runs[pair] += 1
+            bound.setdefault(pair, set()).update(bound_of(state, int(state.runs[run, y.RUN_NODE])))
+    counts = {(busy.rule_id, busy.key): (busy.runs, busy.bound) for busy in busy_keys if busy.version and busy.runs}
+    assert counts == {pair: (count, len(bound[pair])) for pair, count in runs.items()}
+    assert [busy.fullness for busy in busy_keys] == sorted((busy.fullness for busy in busy_keys), reverse=True)
+
+
+# Stored histories, counted and in words.
+
+TIME_MS = 1_700_000_000_000
+
+
+def test_the_past_of_a_key_in_words() -> None:
+    program = program_over(
+        "count(pay over 3 s) > 1", "sum(pay.amount over previous 3 s) > 1.00", "last(pay).size > 1",
+        "stddev(pay.amount over 3 s) > 1", "count(pay over 3 s by way) > 1",
+        "approx_percentile(pay.size over 6400 s, 50) > 1.0",
+    )  # fmt: skip
+    plan = program.histories
+    assert plan is not None
+    written: dict[int, bytes] = {}
+
+    def load(stored: StoredSegment) -> Block:
+        return decode_segment(written[stored.number])
+
+    keyed_state: KeyedState | None = None
+    for number in range(12):
+        key, time_ms = "xy"[number % 3 == 2], TIME_MS + number * 1_000
+        batch = batch_of(program.schema, {key: [payment(number, time_ms, key)]})
+        keyed_state = advance(program, keyed_state, batch, time_ms).keyed_state
+    assert keyed_state is not None
+    histories = store_segments(
+        compact_page(plan, keyed_state.histories, time_ms), written.__setitem__, load, SegmentCache(None)
+    )
+    page = StoredPast(0, DOMAIN, encode_head(histories), written)
+    head = encode_head(histories)
+    (share,) = past_shares([StoredPast(0, DOMAIN, head), StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
+    parts = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
+    windowed, single = ("beside_1 v1", "beside_3 v1", "beside_4 v1", "subject v1"), ("beside_2 v1",)
+    events, panes = ([s for s in histories.segments if bool(s.panes) == has_panes] for has_panes in (False, True))
+    size = 2 * sum(s.stored.size for s in events if s.stored)
+    assert parts["kept events", "pay for 3 s"] == (2 * sum(map(len, events)), size, windowed)
+    (of_panes,) = (part_name for kind, part_name in parts if kind == "panes")
+    assert parts["panes", of_panes][::2] == (2 * sum(map(len, panes)), ("beside_5 v1",))
+    assert parts["pinned events", "pay"] == (2 * 2, 2 * histories.pinned.nbytes, single)
+    assert parts["carried", "count(pay over 3 s)"] == (2 * 2, 2 * 2 * 24, ("subject v1",))
+    assert parts["carried", "count(pay over 3 s by way)"][::2] == (2 * 2, ("beside_4 v1",))
+    assert sum(part.size for part in share.parts if part.kind in ("kept events", "panes")) == share.size
+    assert len(parts) == 3 + 4
+    (share,) = past_shares([StoredPast(0, DOMAIN, head)], [])
+    assert {part.rules for part in share.parts} == {()}, "nobody asks for it any more"
+    assert (share.domain, share.pages, share.keys, share.events) == (DOMAIN, 1, 2, len(histories))
+    assert share.panes == 2, "one size in one pane of each key"
+    assert (share.segments, share.size) == (len(written), sum(map(len, written.values())))
+    (past,) = past_of_key([page], "x", [{DOMAIN: program}])
+    # At 11 s the window of 3 s has the events of 9, 10 and 11 s, of which the last one is of y.
+    assert past.clock == "2023-11-14T22:13:31.000Z"
+    assert dict(past.tallies) == {
+        "count(pay over 3 s)": 2,
+        "sum(pay.amount over previous 3 s)": 0.09 + 0.10,
+        "stddev(pay.amount over 3 s)": 0.005,
+        "count(pay over 3 s by way) [card]": 2,
+    }
+    assert past.events[-1]["event_time"] == "2023-11-14T22:13:30.000Z"
+    assert (past.events[-1]["event_type"], past.events[-1]["amount"]) == ("pay", 0.10)
+    assert past.panes_count == 1
+    assert past.events_count == len({event["event_time"] for event in past.events}), "each event once"
+    assert list(past_of_key([page], "nobody", [{DOMAIN: program}])) == []

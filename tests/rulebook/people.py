@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from cep.base.exits import Exit
 from cep.base.signing import SigningKey
+from cep.cli.main import main
 from cep.model.rule import UpsertRecord
 from cep.rulebook.signers import sign_signers
 from cep.rulebook.statement import Signable, approve, digest_of, sign
 from cep.rulebook.trust import PEOPLE, Signer, Trust
+
+# People who sign in tests, each with a key that is the same in every run.
 
 RULE_SET = "payments"
 BOTH = ("author", "approve")
@@ -61,3 +66,18 @@ def write_signers(path: Path, text: str = "", version: int = 1) -> Path:
     )
     sign_signers(path, ROOT)
     return path
+
+
+# Erasures that two people have signed.
+
+
+def signed_request(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Let two people sign the erasure, once for the job and its savepoint. Return the arguments that name the file."""
+    assert main(words) == Exit.USAGE
+    assert "two people must sign the erasure" in capsys.readouterr().err
+    file = tmp_path / "request.json"
+    is_new = not file.exists()
+    for name, key in (("ada", ADA), ("bob", BOB)) if is_new else ():
+        assert main([*words, "--request", str(file), "--sign-with", str(write_key(tmp_path / name, key))]) == 0
+    capsys.readouterr()
+    return ["--request", str(file)]

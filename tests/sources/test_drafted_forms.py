@@ -25,7 +25,7 @@ import pytest
 
 import cep
 from cep.cli import main as cli
-from tests.cli.test_describe import RULE
+from tests.cli.test_main import RULE
 
 FIRST = datetime(2026, 3, 1, 10, tzinfo=UTC)
 HEAD = ["Ref ID", "Booked At", "Opened", "Card", "Amount", "Status", "Name"]

@@ -28,7 +28,7 @@ from cep.columnar.mapping import mapping_of
 from cep.columnar.times import times_us
 from cep.lang.load import load_text
 from cep.sources.pieces import read_pieces
-from tests.cli.test_describe import RULE
+from tests.cli.test_main import RULE
 
 BASE = datetime(2000, 1, 1, tzinfo=UTC)
 ULB = '"Time","V1","V2","Amount","Class"\n0,-1.35,0.07,149.62,"0"\n0,1.19,-0.26,2.69,"0"\n1.5,-1.3,1.77,378.66,"1"\n'

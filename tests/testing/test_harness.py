@@ -1,14 +1,19 @@
-"""Outcomes of tests: the matches that count as expected, and the report of a failure."""
+"""Tests of patterns: outcomes, the report of a failure, coverage, and past events."""
 
 from __future__ import annotations
 
 import pytest
 
+from cep.lang.load import load_text
 from cep.nfa.given_lists import given_lists
 from cep.testing import trace
+from cep.testing.coverage import Coverage, coverage_of
+from cep.testing.explain import Explainer
 from cep.testing.harness import Outcome, run_test
 from cep.testing.report import difference_lines
 from tests.testing.common import checked, verdict_of
+
+# Outcomes of tests: the matches that count as expected, and the report of a failure.
 
 PAIR = """seq a -> b within 5 min
   where a: pay amount < 10  b: pay amount > 100
@@ -177,3 +182,87 @@ def test_a_test_sees_the_lists_of_its_file() -> None:
     loaded = checked(LISTED)
     verdicts = [run_test(loaded.schema, test, given_lists(loaded).timelines()) for test in loaded.tests]
     assert [(verdict.outcome, verdict.error) for verdict in verdicts] == [(Outcome.PASSED, "")] * 3
+
+
+# Coverage of tests: NFA states, transitions, and both outcomes of each condition.
+
+PATTERN = """
+pattern p(n: int = 2) by card {
+  seq a{n} -> (b | c) -> !d within 5 min
+  where a: pay amount < 10 and ok == true
+        b: pay amount > 100
+        c: login
+        d: pay ok == false
+}
+"""
+
+
+def coverage(*scripts: str) -> Coverage:
+    loaded = checked(PATTERN + "\n".join(f'test "{n}" of p {script}' for n, script in enumerate(scripts)))
+    tested = [run_test(loaded.schema, test) for test in loaded.tests]
+    return coverage_of(loaded.patterns["p"], (trace for t in tested for trace in t.traces.values()))
+
+
+def test_without_tests_there_is_nothing() -> None:
+    covered = coverage_of(checked(PATTERN).patterns["p"], ())
+    assert (covered.states.counts, covered.transitions.counts, covered.outcomes.counts) == ((0, 0), (0, 0), (0, 0))
+
+
+def test_what_no_test_reached_is_named() -> None:
+    covered = coverage("{ c1: 0s pay amount=1 ok=true  1s pay amount=50 ok=true  expect none }")
+    assert covered.states.missing() == ["b", "c"]
+    assert covered.transitions.missing() == [
+        "a -> a", "a -> b", "a -> c", "b -> !d until the time is up", "c -> !d until the time is up",
+    ]  # fmt: skip
+    assert covered.outcomes.missing() == [
+        "a: ok == true is not true", "b: amount > 100.00 is true", "b: amount > 100.00 is not true",
+        "d: ok == false is true", "d: ok == false is not true",
+    ]  # fmt: skip
+
+
+def test_several_tests_add_up_also_with_other_parameters() -> None:
+    covered = coverage(
+        "{ c1: 0s pay amount=1 ok=true x2 every 1s  5s pay amount=200 ok=true  6s pay amount=9 ok=true  expect match }",
+        "with (n = 1) { c1: 0s pay amount=1 ok=true  5s login  expect match }",
+        "{ c1: 0s pay amount=1 ok=true x2 every 1s  5s pay amount=50  6s login  7s pay  expect none }",
+    )
+    assert covered.states.missing() == []
+    assert covered.transitions.missing() == []
+    assert covered.outcomes.missing() == []
+
+
+# A test of a pattern that reads past events: the events that fire, and a report about one that does not.
+
+TEXT = """
+event pay { id id  event_time time  card string  amount decimal(2)  shop string }
+pattern unusual by card {
+  seq    a
+  where  a: pay  amount > 3 * avg(pay.amount over previous 30 d) and first_seen(shop) < 1 min
+                 and count(pay over 1 h) < 5
+  emit   amount = a.amount
+}
+test "far above what is usual, in a new shop" of unusual {
+  c1:  0s  pay amount=10 shop="a"
+       1d  pay amount=20 shop="a"
+       2d  pay amount=46 shop="b"
+  c2:  2d  pay amount=46 shop="a"
+  expect match on c1 at 2d { amount: 46.00 }
+}
+test "the shop is known" of unusual {
+  c1:  0s  pay amount=10 shop="a"
+       2d  pay amount=90 shop="a"
+  expect match on c1 at 2d
+}
+"""
+
+
+def test_past_events_in_a_test_of_a_pattern() -> None:
+    checked = load_text(TEXT)
+    assert checked.ok, [d.message for d in checked.diagnostics]
+    first, second = (run_test(checked.schema, test) for test in checked.tests)
+    assert first.outcome is Outcome.PASSED, first.error
+    assert first.error == ""
+    assert second.outcome is Outcome.FAILED
+    assert second.error == ""
+    lines = "\n".join(Explainer(second.traces["c1"], str).not_started())
+    assert "first_seen(shop) = 2 d" in lines

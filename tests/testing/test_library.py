@@ -1,21 +1,36 @@
-"""Each pattern of the library has full comments, four kinds of tests, and a row in the table.
-
-`test_honest.py` tests that it is silent on honest events.
-"""
+"""The library of patterns: its tests and tables, its decoys, and its silence on honest events."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
+from random import Random
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from cep.base.schema import Kind
+from cep.demo.stream import build
 from cep.lang.ir import History
 from cep.lang.ir_tests import PatternTest
-from cep.lang.load import Checked
+from cep.lang.load import Checked, load_files, load_text
 from cep.lang.walk import nodes
+from cep.model.rule import UpsertRecord
+from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
+from cep.runners.embedded.replay import replay
+from cep.sources.pieces import read_pieces
+from cep.step.job import Job
+from cep.testing.coverage import coverage_of
+from cep.testing.harness import Outcome, Verdict, run_test
+from tests.testing.evasion import DECOYS, evasions, row
+from tests.testing.evasion import table as table_of_decoys
+from tests.testing.evasion import written_table as written_table_of_decoys
+from tests.testing.honest import honest_firms, honest_months
 from tests.testing.library import (
     DOMAINS,
     README,
@@ -25,9 +40,14 @@ from tests.testing.library import (
     flips_in_time,
     library,
     looks_back,
+    rules_for,
     table,
     written_table,
 )
+
+# Each pattern of the library has full comments, four kinds of tests, and a row in the table.
+#
+# `test_honest.py` tests that it is silent on honest events.
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = list(entries())
@@ -99,3 +119,170 @@ def test_a_pattern_with_a_window_has_its_edge_tested_whatever_the_window_is() ->
 def test_the_page_has_the_table() -> None:
     """`.venv/bin/python -m tests.testing.library` writes it."""
     assert written_table(README.read_text(encoding="utf-8")) == table()
+
+
+# The tests of the project's own patterns pass, and so do the tests of the language reference.
+
+
+PATTERNS = ROOT / "patterns"
+LANGUAGE = ROOT / "cep" / "docs" / "reference"
+PAGES = (LANGUAGE / "language.md", *sorted((LANGUAGE / "language").glob("*.md")), PATTERNS / "README.md")
+CHECKED = load_files(sorted(PATTERNS.rglob("*.cep")))
+
+
+def examples() -> list[Checked]:
+    blocks = (re.findall(r"```(?:cep)?\n(event.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES)
+    return [load_text(block) for page in blocks for block in page]
+
+
+def test_the_patterns_are_clean() -> None:
+    assert CHECKED.ok
+    assert not CHECKED.refused_tests
+
+
+@cache
+def verdict(number: int) -> Verdict:
+    """Return the outcome of a test by its number: two tests here read it."""
+    return run_test(CHECKED.schema, CHECKED.tests[number])
+
+
+@pytest.mark.parametrize(
+    "number", range(len(CHECKED.tests)), ids=[f"{test.pattern.name}: {test.name}" for test in CHECKED.tests]
+)
+def test_a_pattern_test_passes(number: int) -> None:
+    tested = verdict(number)
+    assert (tested.outcome, tested.differences) == (Outcome.PASSED, ())
+
+
+def test_every_pattern_has_one_that_fires_and_two_that_do_not() -> None:
+    fires = Counter(t.pattern.name for t in CHECKED.tests if t.expected or t.counts)
+    silent = Counter(t.pattern.name for t in CHECKED.tests if t.nothing)
+    for name in CHECKED.patterns:
+        assert fires[name] >= 1
+        assert silent[name] >= 2
+
+
+@pytest.mark.parametrize("name", CHECKED.patterns)
+def test_every_state_transition_and_outcome_is_covered(name: str) -> None:
+    tested = [verdict(number) for number, test in enumerate(CHECKED.tests) if test.pattern.name == name]
+    coverage = coverage_of(CHECKED.patterns[name], (trace for t in tested for trace in t.traces.values()))
+    assert coverage.states.missing() == []
+    assert coverage.transitions.missing() == []
+    assert coverage.outcomes.missing() == []
+
+
+def test_the_tests_of_the_reference_pass() -> None:
+    checked = examples()
+    assert len(checked) >= 3
+    outcomes = [run_test(c.schema, test).outcome for c in checked for test in c.tests]
+    assert len(outcomes) >= 6
+    assert set(outcomes) == {Outcome.PASSED}
+
+
+# The page of patterns says which decoys evade which pattern. A pattern that was hardened against a decoy stops it.
+
+WRITTEN = written_table_of_decoys(README.read_text(encoding="utf-8"))
+# One or two patterns of each sort: strict and relaxed steps, loops, absences, the past alone.
+SOME = (
+    "small_then_large",
+    "rapid_retry",
+    "whole_takeover",
+    "new_country_large",
+    "first_payment_default",
+    "split_transfer",
+)
+# An attacker cannot get these events for a cent: the code of the customer, many sales. Other patterns belong to
+# deployed rules and are strict by design.
+EVADED_BY_CHEAP_EVENTS = {
+    "dormant_then_large", "small_then_large", "rising_amounts", "card_enumeration", "payment_without_code",
+}  # fmt: skip
+# Dust from more than a month ago, and devices that were all used before.
+EVADED_BY_PRIMING = {"address_poisoning", "device_hopping"}
+
+
+def evaded_by(decoy: str) -> set[str]:
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in WRITTEN.splitlines()[2:]]
+    column = 1 + list(DECOYS).index(decoy)
+    return {line[0].strip("`") for line in cells if line[column] == "evades"}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_page_has_the_row(name: str) -> None:
+    assert row(name, evasions(library(), name)) in WRITTEN.splitlines()
+
+
+@pytest.mark.slow
+def test_the_page_has_the_table_of_decoys() -> None:
+    """`.venv/bin/python -m tests.testing.evasion` writes it."""
+    assert table_of_decoys() == WRITTEN
+
+
+def test_no_cheap_event_and_no_cent_before_evades_more_patterns() -> None:
+    assert evaded_by("cheap events") == EVADED_BY_CHEAP_EVENTS
+    assert evaded_by("priming") == EVADED_BY_PRIMING
+
+
+def test_a_small_fraud_hides_a_large_one_only_where_the_alert_has_no_number() -> None:
+    checked = library()
+    for name in evaded_by("small first"):
+        assert not any(measure.value.type.is_number for measure in checked.patterns[name].measures)
+
+
+def test_decoys_are_a_function_of_the_seed() -> None:
+    assert evasions(library(), "card_testing") == evasions(library(), "card_testing")
+    assert Random("20 card_testing ties").random() == Random("20 card_testing ties").random()
+
+
+# On honest events the library is nearly silent: a simulated day of card payments, and two months of a small bank.
+
+SEED = 11
+# Limits per million honest events: for one pattern, and for all of them together.
+ALERTS_OF_ONE_MAX = 50
+ALERTS_MAX = 150
+
+
+def alerts_by_pattern(events: pa.Table, rules: list[UpsertRecord], folder: Path) -> Counter[str]:
+    deployment = deploy(rules)
+    assert deployment.set_aside == ()
+    job = Job(deployment.schema, deployment.key_domains)
+    pq.write_table(events, folder / "events.parquet")
+    replayed = replay(job, deployment.rulebook, read_pieces(folder / "events.parquet", job.schema), 1)
+    assert replayed.dead_letters == ()
+    return Counter(replayed.alerts["rule_id"].to_pylist())
+
+
+def check(events: pa.Table, rules: list[UpsertRecord], folder: Path) -> None:
+    alerts, millions = alerts_by_pattern(events, rules, folder), events.num_rows / 1e6
+    assert max(alerts.values(), default=0) <= max(1, ALERTS_OF_ONE_MAX * millions), alerts
+    assert alerts.total() <= max(1, ALERTS_MAX * millions), alerts
+
+
+def test_on_a_day_of_card_payments(tmp_path: Path) -> None:
+    stream = build(SEED)
+    planted = pa.array([tx_id for case in stream.planted for tx_id in case.tx_ids])
+    honest = stream.payments.filter(pc.invert(pc.is_in(stream.payments["tx_id"], planted)))
+    rules = rules_for({"transaction"})
+    assert len(rules) >= 16
+    check(honest.append_column("event_type", pa.array(["transaction"] * honest.num_rows)), rules, tmp_path)
+
+
+@pytest.mark.parametrize("event_type", ["money", "account_event", "login"])
+def test_in_two_months_of_a_bank(tmp_path: Path, event_type: str) -> None:
+    months = honest_months(SEED)
+    events = months.filter(pc.equal(months["event_type"], event_type))
+    assert events.num_rows > 10_000
+    rules = rules_for({event_type})
+    assert len(rules) >= 5
+    check(events, rules, tmp_path)
+
+
+def test_around_a_bank(tmp_path: Path) -> None:
+    """Sessions, staff, loans, wallets, merchants; each event type has thousands, except the changes of shops."""
+    events = honest_firms(SEED)
+    counts = Counter(events["event_type"].to_pylist())
+    shops = counts.pop("merchant_event")
+    assert shops >= 5
+    assert min(counts.values()) > 2_000, counts
+    rules = rules_for({*counts, "merchant_event"})
+    assert len(rules) >= 30
+    check(events, rules, tmp_path)

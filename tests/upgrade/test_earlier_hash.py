@@ -16,7 +16,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.statement import digest_of
 from tests.rulebook.records import SCHEMA, SOURCE, upsert
-from tests.rulebook.test_ledger import against
+from tests.rulebook.test_publish import against
 
 EXACT = SOURCE.replace("seq    small", "seq    small{2}")
 OPEN = EXACT.replace("{2}", "{2,}")

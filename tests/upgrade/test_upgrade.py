@@ -27,7 +27,7 @@ from cep.runners.spark.to_savepoint import save_for_both
 from cep.state.savepoints import load_beside, open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job
-from tests.rulebook.test_ledger import against
+from tests.rulebook.test_publish import against
 from tests.upgrade.make import TIMES, time_of
 
 RELEASES = sorted(Path(__file__).parent.glob("*.tar.xz"))

@@ -11,7 +11,7 @@ so values that are made to collide cost a binary search. Three sets make a list 
 
 Addresses are parsed as in Python's ipaddress.
 
-Tested by: tests/lists/test_content.py, tests/lists/test_members.py
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

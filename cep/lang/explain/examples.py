@@ -2,7 +2,7 @@
 
 `examples.txt` has a code on a line and its example indented below. Examples of mistakes in files are excerpts of golden
 files, which a test compares.
-Tested by: tests/cli/test_explain.py
+Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

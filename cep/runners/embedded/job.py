@@ -1,6 +1,6 @@
 """A checked job → the job in this process: its sources, sinks and store, opened, used until the end, and closed.
 
-Tested by: tests/cli/test_run.py, tests/cli/test_standby.py
+Tested by: tests/cli/test_run.py, tests/cli/test_outage.py
 """
 
 from __future__ import annotations

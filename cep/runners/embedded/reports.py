@@ -1,7 +1,7 @@
 """A job of `cep run` while it works → its gauges, a line per minute, and its rules on the status topic.
 
 All of it runs in the thread of the job, between two micro-batches. runners/watch.py watches the parts around the job.
-Tested by: tests/cli/test_job_reports.py, tests/cli/test_run.py
+Tested by: tests/cli/test_run.py
 """
 
 from __future__ import annotations

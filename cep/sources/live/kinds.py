@@ -4,7 +4,7 @@
 
 A new kind is one row of KINDS, a file next to this one, and a setting of `_PlaceSettings` in model/settings.py that
 names the place. Spark reads a source with its own tasks: runners/spark_job.py has a row for each kind that it reads.
-Tested by: tests/sources/test_live.py, tests/cli/test_run.py, tests/cli/test_live.py
+Tested by: tests/sources/test_live.py, tests/cli/test_run.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

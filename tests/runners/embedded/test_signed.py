@@ -23,8 +23,7 @@ from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
 from cep.runners.control_topic import read_control_topic, read_status
 from tests.real_kafka import KafkaCluster
-from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, by_two, upsert_by_two, write_signers
-from tests.rulebook.requests import signed_request
+from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, by_two, signed_request, upsert_by_two, write_signers
 from tests.runners.embedded.cases import day
 from tests.runners.embedded.test_run import written
 

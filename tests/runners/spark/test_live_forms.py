@@ -21,7 +21,7 @@ from cep.sources.live.base import decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.step.job import Job
 from cep.step.validate import validate_events
-from tests.cli.test_links import RULE
+from tests.cli.test_rules import RULE
 from tests.sources.live_forms import BROKEN_FORMS, GOOD_FORMS, rows, write
 
 pytestmark = pytest.mark.spark

@@ -29,7 +29,7 @@ from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 from cep.step.rule_status import rule_status
 from cep.step.rules import apply_records
-from tests.cli.test_refused_alerts import Judge
+from tests.cli.test_run import Judge
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import SOURCE, new_book, upsert
 from tests.sinks.alerts import alert_table

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_secure_kafka import secure, settings_file, shown
+from tests.cli.test_outage import secure, settings_file, shown
 from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.test_run import consumed
 from tests.runners.spark.live_cases import ROOT

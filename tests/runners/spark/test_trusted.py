@@ -48,15 +48,13 @@ from cep.sources.pieces import read_pieces
 from cep.state.entries import read_entries
 from cep.state.target import Target
 from cep.step.job import Job
-from tests.cli.test_card_data import assert_absent, records, rules, wrong
 from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS
-from tests.cli.test_erase import events, last_event
+from tests.cli.test_erase import assert_absent, events, last_event, records, rules, wrong
 from tests.cli.test_outage import metrics, status
 from tests.cli.test_run import free_port
 from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
-from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
-from tests.rulebook.requests import signed_request
+from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, signed_request, upsert_by_two
 from tests.runners.embedded.test_run import written
 from tests.sinks.test_kafka import consumed
 from tests.spark_versions import on_this_spark

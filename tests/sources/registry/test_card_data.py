@@ -16,7 +16,7 @@ from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.redact import redact
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import _message_class, client_of, decode
-from tests.cli.test_card_data import wrong
+from tests.cli.test_erase import wrong
 from tests.columnar.protected import CARDS, card_numbers, keys
 from tests.plain_avro import plain_avro
 from tests.sources.registry.test_registry import CONTEXT, TOPIC
