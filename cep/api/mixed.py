@@ -5,7 +5,7 @@
 Arrow has no type for such a column. A value that is a text, bytes, a truth value, a whole number or a time is the text
 that a field of any type reads as the same value. Another value is no text of a field of texts, where it would be a bad
 value alone.
-Tested by: tests/columnar/test_conversions.py, tests/api/test_odd_frames.py
+Tested by: tests/columnar/test_convert.py, tests/api/test_odd_frames.py
 """
 
 from __future__ import annotations

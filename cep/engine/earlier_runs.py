@@ -3,7 +3,7 @@
 Sums of decimals are exact in both. A standard deviation continues from the rounded sums of 0.2.0, so it is as exact as
 in that build until the run ends.
 
-Tested by: tests/engine/test_earlier_registers.py, tests/upgrade/test_upgrade.py
+Tested by: tests/engine/test_keyed_state.py, tests/upgrade/test_upgrade.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `select_keys` for each set would read the whole state once per set. Here runs, nodes and events are sorted by set once,
 with adjusted pointers, and then cut. Histories are divided separately (histories/pages.py).
 
-Tested by: tests/engine/test_partition.py
+Tested by: tests/engine/test_keyed_state.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Halves are by (key, time, event id): earlier events of a key are matched first. The first half ends with a watermark
 that no event of the call is behind. Discarded work costs at most its bound, once for each slice.
 
-Tested by: tests/engine/test_slices.py
+Tested by: tests/engine/test_keyed_state.py
 """
 
 from __future__ import annotations

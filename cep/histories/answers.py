@@ -3,7 +3,7 @@
 A value is *folded* if its window has more events than are retained one by one (numbers/folds.py). It may be *cut* if a
 key has more sub-keys than it remembers (remembered.py, known_sub_keys.py) and the requested one was forgotten at some
 time within its window. Each event gets a text that names its incomplete values (columns.INCOMPLETE).
-Tested by: tests/histories/test_values.py, tests/histories/test_sql.py, tests/histories/test_folds.py,
+Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py,
 tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py
 """
 

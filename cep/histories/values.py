@@ -7,7 +7,7 @@
 
 A window ends at the event itself. It excludes an event of the same time that comes later in the order (time, event id).
 So a value does not depend on how the events are split into batches.
-Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
+Tested by: tests/histories/test_values.py, tests/histories/test_store.py
 """
 
 from __future__ import annotations

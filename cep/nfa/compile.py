@@ -6,7 +6,7 @@
 A piece is compiled once and cached. So a changed rule costs its own compilation and the addition of offsets. Nothing is
 compiled to machine code here.
 
-Tested by: tests/nfa/test_compile.py, tests/nfa/test_link.py
+Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

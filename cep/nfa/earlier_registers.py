@@ -2,7 +2,7 @@
 
 0.2.0 kept a sum and a sum of squares of floats. This build keeps sums in parts and the distances from the first value
 (code.py), so a run of 0.2.0 has other registers in another order. `engine.migrate` translates such runs.
-Tested by: tests/engine/test_earlier_registers.py, tests/upgrade/test_upgrade.py
+Tested by: tests/engine/test_keyed_state.py, tests/upgrade/test_upgrade.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pieces in the order of their rules → each section of all of them as one array.
 
-Tested by: tests/nfa/test_link.py
+Tested by: tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 Lists without a type are constants of their patterns and not handled here. Lists of the control topic replace declared
 ones; `cep rules publish` sends them to a running job.
 
-Tested by: tests/nfa/test_given_lists.py, tests/lang/golden/diagnostics/
+Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sections of all rules of a program → the flat image that kernels read (kernels/layout.py).
 
-Tested by: tests/nfa/test_compile.py, tests/nfa/test_link.py
+Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

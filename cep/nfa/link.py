@@ -9,7 +9,7 @@ costs a few milliseconds.
 Shared items are numbered in the order in which rules use them. So the same rules give the same program on every
 machine, independent of earlier compilations in the process.
 
-Tested by: tests/nfa/test_link.py, tests/nfa/test_compile.py
+Tested by: tests/nfa/test_shared.py, tests/nfa/test_compile.py
 """
 
 from __future__ import annotations

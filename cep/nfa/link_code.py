@@ -2,7 +2,7 @@
 
 Equal predicates of different rules become one, and so do equal instructions.
 
-Tested by: tests/nfa/test_predicates.py, tests/nfa/test_link.py
+Tested by: tests/nfa/test_predicates.py, tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Its numbers are its own, starting at 0 (states, code), or shared by all rules of the process (symbols.py). So a piece
 does not depend on other rules: it is compiled once, and a program combines pieces by adding offsets (link.py).
 
-Tested by: tests/nfa/test_link.py
+Tested by: tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

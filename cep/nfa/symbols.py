@@ -4,7 +4,7 @@ Two rules that compare with 500 use the same constant, two that read `amount` th
 these numbers, so linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets
 the items: a program renumbers the items that it needs in the order of its rules.
 
-Tested by: tests/nfa/test_link.py
+Tested by: tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A spreadsheet runs a cell that begins with one of `= + - @`, a tab or a line end. Such a text gets an apostrophe in
 front, which tells a spreadsheet that the cell is text. Numbers stay as they are, also numbers that are texts. A value
 that CSV has no form for, such as an object or a list, is JSON. Every CSV file of cep is written here.
-Tested by: tests/sinks/test_csv_cells.py
+Tested by: tests/sinks/test_files.py
 """
 
 from __future__ import annotations

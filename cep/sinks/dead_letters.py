@@ -1,7 +1,7 @@
 """Dead letters → JSON lines, one file for each micro-batch that has any.
 
 A micro-batch that comes again replaces its own file: all or nothing, under the same name.
-Tested by: tests/sinks/test_dead_letters.py
+Tested by: tests/sinks/test_files.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bytes → a file that is there whole or not at all (base/durable.py), or a SinkError.
 
-Tested by: tests/sinks/test_dead_letters.py, tests/runners/spark/test_live_output.py
+Tested by: tests/sinks/test_files.py, tests/runners/spark/test_live_output.py
 """
 
 from __future__ import annotations

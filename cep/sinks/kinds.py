@@ -4,7 +4,7 @@
     http://…, https://…  parquet:FOLDER, FOLDER    delta:PLACE
 
 A new kind is one row of KINDS, and a file next to this one.
-Tested by: tests/sinks/test_kinds.py, tests/cli/test_run.py, tests/cli/test_main.py
+Tested by: tests/sinks/test_contract.py, tests/cli/test_run.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

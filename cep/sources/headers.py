@@ -5,7 +5,7 @@
 
 So a header is a field as others are, also in a dead letter. A header that a record lacks is null: a record that brings
 a member of this name itself has it twice, and is set aside.
-Tested by: tests/sources/test_headers.py
+Tested by: tests/sources/test_live_kafka.py
 """
 
 from __future__ import annotations

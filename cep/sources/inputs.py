@@ -2,7 +2,7 @@
 
 Wildcards are for quoted paths; a shell expands others before. A file that is named twice is read once. Files may be
 packed: `.jsonl.gz`, `.jsonl.zst`, `.csv.gz`.
-Tested by: tests/sources/test_inputs.py
+Tested by: tests/sources/test_files.py
 """
 
 from __future__ import annotations

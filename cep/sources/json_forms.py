@@ -8,7 +8,7 @@
 
 The first bytes of the file decide. Objects are found by their braces outside of texts, block by block and without a
 Python object a record. A file that ends inside an object is refused.
-Tested by: tests/sources/test_json_forms.py
+Tested by: tests/sources/test_csv_form.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A file of JSON records → a table of all its columns, with the types that the values have.
 
 Arrow decides the types. Where a column has numbers in one record and texts in another, it is a column of texts.
-Tested by: tests/sources/test_json_forms.py
+Tested by: tests/sources/test_csv_form.py
 """
 
 from __future__ import annotations

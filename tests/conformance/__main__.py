@@ -1,7 +1,7 @@
 """Scenario files with another matcher's answers → how ours compare: `python -m tests.conformance FILE…`.
 
 Exit code 0 if every scenario passes or has known differences only, 1 if one does not, 2 if a file cannot be read.
-Tested by: tests/conformance/test_command.py
+Tested by: tests/conformance/test_conformance.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scenario → outcome with the known differences taken into account, and outcomes → a report.
 
-Tested by: tests/conformance/test_conformance.py, tests/conformance/test_command.py
+Tested by: tests/conformance/test_conformance.py, tests/conformance/test_conformance.py
 """
 
 from __future__ import annotations

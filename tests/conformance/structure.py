@@ -26,7 +26,7 @@ from tests.conformance.names import (
     stage_names,
 )
 from tests.conformance.scenario import SKIP_NONE, Json, Scenario
-from tests.conformance.stages import is_negated, may_be_empty
+from tests.conformance.stages import is_loop, is_negated, may_be_empty
 
 PATTERN = "scenario"
 _LINKS = {"next": ",", "followedBy": " ->", "followedByAny": " ->>", "notNext": ",", "notFollowedBy": " ->"}
@@ -127,7 +127,7 @@ class _Writer:
         """
         text, in_group = "", last_gap_ms < 0
         for number, stage in enumerate(stages):
-            negated = stage.get("link", "").startswith("not")
+            negated = is_negated(stage)
             element = self._element(stage, bound)
             if number:
                 link = stage.get("link", "followedBy")
@@ -135,7 +135,7 @@ class _Writer:
                     raise UntranslatableError(f"the link {link!r}")
                 is_last = number == len(stages) - 1 and not in_group
                 # The library ignores a step time on a group or on a last stage that repeats.
-                is_free = "group" in stage or (negated and not is_last) or (is_last and _loops(stage))
+                is_free = "group" in stage or (negated and not is_last) or (is_last and is_loop(stage))
                 step = "" if is_free else self._gap(stage, [last_gap_ms] if is_last else [])
                 text += f"{_LINKS[link]}{step} {'!' * negated}{element}"
             else:
@@ -164,7 +164,7 @@ class _Writer:
         return f"  within {min(positive)} ms" if positive else ""
 
     def _element(self, stage: Json, bound: frozenset[str]) -> str:
-        own_names = frozenset(stage_names([stage])) if _loops(stage) else frozenset()
+        own_names = frozenset(stage_names([stage])) if is_loop(stage) else frozenset()
         if "group" in stage:
             windows: list[int] = []
             text = f"({self._sequence(_members(stage), bound | own_names, windows)}{self._window(windows)})"
@@ -181,14 +181,14 @@ class _Writer:
             text += _counted(0 if optional and low == 1 else low, high)
         # These words change nothing on one repetition at most, and greed changes nothing on a fixed number. A stage
         # without `times` keeps them: it is refused, as the library refuses it.
-        if stage.get("inner") and (_loops(stage) or "times" not in stage):
+        if stage.get("inner") and (is_loop(stage) or "times" not in stage):
             text += _INNER[stage["inner"]]
         if stage.get("greedy") and (low != high or "times" not in stage):
             text += " greedy"
         if "until" in stage:
             visible = bound | frozenset(stage_names([stage]))
             text += f" until ({ConditionWriter(self.names, visible).text(stage['until']) or 'true'})"
-        if stage.get("gap_ms") and _loops(stage):
+        if stage.get("gap_ms") and is_loop(stage):
             self.has_window = True
             text += f" [{stage['gap_ms']} ms]"
         if optional and low > 1:
@@ -221,14 +221,9 @@ def _members(stage: Json) -> Sequence[Json]:
     head, *others = stage["group"]
     if "group" not in head:
         head = {name: value for name, value in head.items() if name != "inner"}
-        if "inner" in stage and _loops(head):
+        if "inner" in stage and is_loop(head):
             head["inner"] = stage["inner"]
     return [head, *others]
-
-
-def _loops(stage: Json) -> bool:
-    high = stage.get("times", (1, 1))[1]
-    return high is None or high > 1
 
 
 def _counted(low: int, high: int | None) -> str:

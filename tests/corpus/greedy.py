@@ -4,7 +4,7 @@
 each case that differs. The loop stands before each kind of step: the next event, an event some time later, an absence,
 a group, an optional step, an alternative, a step with a time, another greedy loop; alone, in a group with a window, and
 in a group that repeats. A condition may fit events that the loop takes as well, so that greed decides.
-Tested by: tests/corpus/test_greedy.py
+Tested by: tests/corpus/test_corpus.py
 """
 
 from __future__ import annotations

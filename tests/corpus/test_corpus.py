@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.corpus import greedy
 from tests.corpus.cases import Case, read_cases
 from tests.corpus.engines import (
     Answer,
@@ -22,6 +23,7 @@ from tests.corpus.engines import (
     expected,
     of_alerts,
 )
+from tests.seeds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,3 +86,27 @@ def test_a_replay_on_spark(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_topic_has_many_cases() -> None:
     assert {case.topic for case in CASES} == {"absence", "repetition", "sequence", "skip", "windows"}
     assert len(CASES) >= 47
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BLOCK = 100
+ON_SPARK = 200
+
+
+@pytest.mark.parametrize("block", seeds(24))
+def test_a_greedy_loop_ends_with_the_event_that_it_cannot_take(block: int) -> None:
+    assert list(greedy.differences(range(block * BLOCK, (block + 1) * BLOCK))) == []
+
+
+@pytest.mark.spark
+def test_a_replay_on_spark_finds_what_the_oracle_finds(spark: SparkSession, tmp_path: Path) -> None:
+    from cep.runners.spark.replay import read_events, replay  # noqa: PLC0415 the other engines need no Spark
+
+    cases = [greedy.greedy_case(seed) for seed in range(ON_SPARK)]
+    corpus = CorpusJob.of(cases)
+    events = read_events(spark, corpus.write_history(tmp_path))
+    answers = of_alerts(cases, replay(corpus.job, corpus.deployment.rulebook, events, 2).alerts)
+    assert answers == by_embedded_replay(cases, tmp_path)
+    assert [case.name for case in cases if answers[case.id] != by_oracle(case).sorted()] == []

@@ -6,7 +6,7 @@ An answer is a set of (key, bindings by variable, detected_ms, measures), one fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -48,6 +48,12 @@ class Answers:
     timeouts: frozenset[Found]
 
 
+def joined(parts: Iterable[Answers]) -> Answers:
+    """Return the answers of several parts together."""
+    listed = list(parts)
+    return Answers(frozenset().union(*(a.matches for a in listed)), frozenset().union(*(a.timeouts for a in listed)))
+
+
 def event_id(order: int) -> str:
     """Return the id of an event, which sorts like the order."""
     return f"{order:06d}"
@@ -73,7 +79,9 @@ def batch_of(schema: Schema, events: EventsByKey) -> EventBatch:
     rows.sort(key=lambda row: (row[1].time_ms, row[1].order))
     ids = pa.array([event_id(event.order) for _, event in rows], TEXT)
     columns = {
-        name: ids if name in {e.id_field for e in schema.event_types} else _column(name, type_, rows)
+        name: ids
+        if name in {e.id_field for e in schema.event_types}
+        else pa.array([event.fields.get(name) for _, event in rows], arrow_type(type_))
         for name, type_ in data_columns(schema).items()
     }
     return EventBatch(
@@ -83,10 +91,6 @@ def batch_of(schema: Schema, events: EventsByKey) -> EventBatch:
         np.array([event.time_ms for _, event in rows], np.int64),
         columns,
     )
-
-
-def _column(name: str, type_: Type, rows: Sequence[tuple[str, Event]]) -> pa.Array:
-    return pa.array([event.fields.get(name) for _, event in rows], arrow_type(type_))
 
 
 def whole(batch: EventBatch) -> list[Delivery]:
@@ -154,6 +158,15 @@ def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> Key
             written[segment.stored.number] = encode_segment(segment.load())
     head = encode_head(store_segments(compacted, written.__setitem__, load, SegmentCache(0)))
     return replace(state, histories=decode_head(head, load))
+
+
+def state_after(program: Program, deliveries: Iterable[Delivery]) -> KeyedState:
+    """Return the keyed state after these calls; between two calls it is bytes."""
+    state: KeyedState | None = None
+    for batch, watermark_ms in deliveries:
+        state = through_bytes(program, advance(program, state, batch, watermark_ms).keyed_state, watermark_ms)
+    assert state is not None
+    return state
 
 
 def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:

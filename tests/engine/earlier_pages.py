@@ -1,9 +1,9 @@
-"""A checkout of a build before 0.3.0 → pages of runs with averages and spreads, for test_earlier_registers.py.
+"""A checkout of a build before 0.3.0 → pages of runs with averages and spreads, for test_keyed_state.py.
 
     PYTHONPATH=CHECKOUT NUMBA_DISABLE_JIT=1 python tests/engine/earlier_pages.py OUT.json.xz
 
 Each case is a random pattern, the events before and after a cut, and the page at the cut as that build stores it.
-Tested by: tests/engine/test_earlier_registers.py
+Tested by: tests/engine/test_keyed_state.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from cep.nfa.compile import problems
-from tests.engine.bridge import Answers, batch_of, engine_answers, oracle_answers, program_of, split, whole
+from tests.engine.bridge import Answers, batch_of, engine_answers, joined, oracle_answers, program_of, split, whole
 from tests.oracle.random_cases import SCHEMA, Case, random_case, with_nulls
 from tests.seeds import seeds
 
@@ -82,11 +82,8 @@ def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: 
         beside = [pattern for pattern in others if not problems(pattern, SCHEMA)]
         program = program_of(SCHEMA, case.pattern)
         at_once = engine_answers(program, whole(batch_of(SCHEMA, case.events)))
-        alone = [engine_answers(program, whole(batch_of(SCHEMA, {k: e}))) for k, e in case.events.items()]
-        joined = Answers(
-            frozenset(one for a in alone for one in a.matches), frozenset(one for a in alone for one in a.timeouts)
-        )
-        lines.append(difference(case, joined, at_once, "key by key"))
+        alone = joined(engine_answers(program, whole(batch_of(SCHEMA, {k: e}))) for k, e in case.events.items())
+        lines.append(difference(case, alone, at_once, "key by key"))
         crowded = program_of(SCHEMA, case.pattern, *beside)
         batch = batch_of(SCHEMA, case.events)
         lines.append(difference(case, engine_answers(crowded, whole(batch)), at_once, "with rules beside"))

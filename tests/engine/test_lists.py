@@ -42,17 +42,13 @@ def versions(kind: str, timeline: Sequence[Version]) -> Timeline:
     return tuple(FixedVersion(from_ms, content) for from_ms, content in contents)
 
 
-def entries_at(timeline: Sequence[Version], time_ms: int) -> list[str] | None:
-    return next((entries for from_ms, entries in reversed(timeline) if from_ms <= time_ms), None)
-
-
 def still_seen(timeline: Sequence[Version], first_ms: int) -> list[Version]:
     """Return the versions that an event from then on sees."""
     return [v for number, v in enumerate(timeline) if number + 1 == len(timeline) or timeline[number + 1][0] > first_ms]
 
 
 def answer_at(timeline: Sequence[Version], time_ms: int, test: Callable[[list[str]], bool | None]) -> bool | None:
-    entries = entries_at(timeline, time_ms)
+    entries = next((entries for from_ms, entries in reversed(timeline) if from_ms <= time_ms), None)
     return None if entries is None else test(entries)
 
 

@@ -1,9 +1,11 @@
-"""The events of the source that derived events come from: through texts and lists, for any ids, up to the limit."""
+"""Facts in an alert: the events of the source behind derived events, and since when the past is known."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import MADE_OF
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import concat_decoded
@@ -21,10 +23,15 @@ from cep.columnar.route import route
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
 from cep.engine.origins import made_of, origin_lists
+from cep.engine.reach import history_from_ms, reaches_ms
+from cep.lang.ir import HistoryWindow
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
+from tests.engine.rules import batch, program, rule
+from tests.oracle.histories import in_window  # the definition of a window, event by event
+from tests.oracle.matcher import Event
 from tests.runners.laundering import records, transfers
 
 IDS = st.text(st.characters(codec="utf-8") | st.sampled_from("\x1d\x1e\x1f.~01 2"), max_size=6)
@@ -127,23 +134,23 @@ def test_state_of_a_build_that_had_no_origins_goes_on(tmp_path: Path) -> None:
     decoded = [piece.decode() for piece in read_pieces(tmp_path / "t.parquet", schema).pieces]
     for programs in lower:
         output = MatchOutput()
-        for domain, program in programs.items():
-            assert (MADE_OF in program.columns_read) == (programs is not lower[0]), "the source has no such column"
+        for domain, compiled in programs.items():
+            assert (MADE_OF in compiled.columns_read) == (programs is not lower[0]), "the source has no such column"
             events = route(concat_decoded(schema, decoded), domain, schema.columns())[0]
-            match_events(program, None, events, TIME_MS_MAX, output)
+            match_events(compiled, None, events, TIME_MS_MAX, output)
         decoded += output.produced
-    ((domain, program),) = top.items()
+    ((domain, compiled),) = top.items()
     batch = route(concat_decoded(schema, decoded), domain, schema.columns())[0]
-    whole = alert_table(program, advance(program, None, batch, TIME_MS_MAX).matches)
+    whole = alert_table(compiled, advance(compiled, None, batch, TIME_MS_MAX).matches)
     middle_ms = int(np.median(batch.time_ms))
     early, late = batch.take(batch.time_ms < middle_ms), batch.take(batch.time_ms >= middle_ms)
     without = replace(early, columns={**early.columns, MADE_OF: pa.nulls(len(early), TEXT)})
-    before = advance(program, None, without, middle_ms)
+    before = advance(compiled, None, without, middle_ms)
     old = before.keyed_state
     columns = {name: column for name, column in old.events.columns.items() if name != MADE_OF}
     stored = replace(old, layout=replace(old.layout, fingerprint="old"), events=replace(old.events, columns=columns))
-    after = advance(program, stored, late, TIME_MS_MAX)
-    halves = [alert_table(program, matches.matches) for matches in (before, after)]
+    after = advance(compiled, stored, late, TIME_MS_MAX)
+    halves = [alert_table(compiled, matches.matches) for matches in (before, after)]
     assert all(half.num_rows for half in halves)
     joined = pa.concat_tables(halves)
     assert joined.drop_columns("origins").equals(whole.drop_columns("origins"))
@@ -151,3 +158,46 @@ def test_state_of_a_build_that_had_no_origins_goes_on(tmp_path: Path) -> None:
     for ours, theirs in zip(joined.to_pylist(), whole.to_pylist(), strict=True):
         is_late = [times[event["event_id"]] >= middle_ms for event in ours["events"]]
         assert (ours["origins"] or []) == [origin for origin in theirs["origins"] if is_late[origin["place"]]]
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("unit", [None, "hour", "day", "week", "month"])
+def test_the_earliest_time_of_a_window_is_the_last_that_it_holds(unit: str | None) -> None:
+    random = Random(f"reach {unit}")
+    for _ in range(20):
+        zone = random.choice(["UTC", "Europe/Paris"])
+        length_ms = random.randint(1, 3 * DAY_MS) if unit is None else None
+        window = HistoryWindow(length_ms, unit, zone, previous=random.random() < 0.5)  # type: ignore[arg-type]
+        now_ms = random.randint(1_700_000_000_000, 1_710_000_000_000)
+        (first_ms,) = reaches_ms([window], np.array([now_ms])).tolist()
+        now = Event("now", "e", now_ms, 2, {})
+        before = [Event("then", "e", time_ms, 1, {}) for time_ms in (first_ms - 1, first_ms)]
+        assert [in_window(window, event, now) for event in before] == [False, first_ms < now_ms or not window.previous]
+
+
+def test_the_longest_window_decides_and_a_job_that_does_not_know_says_nothing() -> None:
+    windows = [HistoryWindow(10, None, previous=False), HistoryWindow(100, None, previous=True)]
+    times = np.array([1_050, 1_098, 1_099, 1_100])
+    assert history_from_ms(windows, times, 1_000).tolist() == [1_000, 1_000, TIME_MS_MIN, TIME_MS_MIN]
+    assert (history_from_ms(windows, times, TIME_MS_MIN) == TIME_MS_MIN).all()
+    assert (history_from_ms([], times, 1_000) == TIME_MS_MIN).all()
+    assert (history_from_ms([windows[0], None], times, 1_000) == 1_000).all(), "all of the past"
+
+
+def test_an_alert_has_it_and_a_condition_on_all_of_the_past_always() -> None:
+    text = "seq a\nwhere a: e count(e over 10 ms) >= 1\nskip none"
+    lasting = "seq a\nwhere a: e not exists(e) or last(e).kind == a\nskip none"
+    compiled = program(rule(text), rule(lasting, "l"), rule("seq a\nwhere a: e\nskip none", "n"))
+    events = batch("x a@100", "x a@105", "x a@109", "x a@110")
+    matches = advance(compiled, None, events, TIME_MS_MAX).matches
+    records = alert_table(compiled, matches, 100).to_pylist()
+    since = datetime.fromtimestamp(0.1, UTC)
+    known_from = {(a["rule_id"], a["events"][0]["event_id"]): a["history_from"] for a in records}
+    assert known_from == {
+        **{("r", f"e{i}"): since if i < 2 else None for i in range(4)},
+        **{("l", f"e{i}"): since for i in range(4)},
+        **{("n", f"e{i}"): None for i in range(4)},
+    }
+    assert all(a["history_from"] is None for a in alert_table(compiled, matches).to_pylist())

@@ -1,19 +1,25 @@
-"""Sums and products stop at the bounds of 64 bits, so that `>` stays true, and rules with an overflow are named."""
+"""Losses are named by rule: sums that stop at the bounds of 64 bits, and runs that a key loses to a limit."""
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+import cep
+from cep.base.limits import RUNS_PER_KEY_MAX
 from cep.engine.advance import advance
 from cep.nfa.program import Program
+from tests.engine.bridge import END_MS
 from tests.engine.rules import batch, program, rule
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 ABSURD = "92233720368547758.07"  # the largest decimal(2)
-END_MS = 2**61 - 1
 
 
 def _carried(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[list[tuple[str, list[int]]], Counter[str]]:
@@ -120,3 +126,48 @@ def test_sums_are_those_of_whole_numbers_with_bounds(seed: int) -> None:
         total = max(LEAST, min(total + amount, GREATEST))
     matched, _ = _carried(loop, [*rows, "x b@99 1.00"], cuts)
     assert total in [values[0] for _, values in matched]
+
+
+PLAIN = "seq a -> b within 300 s\nwhere a: e kind == a\n b: e kind == b"
+GENERAL = "seq a{2,} greedy -> b within 300 s\nwhere a: e kind == a\n b: e kind == b"
+SHARED = "seq a -> c within 300 s\nwhere a: e kind == a\n c: e kind == c and amount > {}"
+LINES = [f"{key} a@{second}000 1.00" for second, key in enumerate("xyxxyxxzxxy")]  # seven of x, three of y, one of z
+
+
+@pytest.mark.parametrize("texts", [[PLAIN], [GENERAL], [PLAIN, GENERAL], [SHARED.format(n) for n in range(4)]])
+@pytest.mark.parametrize("cut", [len(LINES), 6])
+def test_each_key_is_named(texts: list[str], cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in ("cep.nfa.rule_tables", "cep.engine.starts"):
+        monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", 2)
+    compiled = program(*(rule(text, f"r{number}") for number, text in enumerate(texts)))
+    events, keyed_state = batch(*LINES), None
+    lost: Counter[tuple[str, str]] = Counter()
+    counted: Counter[str] = Counter()
+    matched = 0
+    for start, end in ((0, cut), (cut, len(LINES))):
+        watermark = int(events.time_ms[end]) if end < len(LINES) else int(events.time_ms[-1])
+        result = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
+        keyed_state = result.keyed_state
+        matched += len(result.matches)
+        for evicted in result.evicted:
+            lost[evicted.rule.rule_id, evicted.key] += evicted.runs_count
+        counted.update(result.counters)
+    assert matched == 0, "a note of evicted runs is no match"
+    assert lost == {(f"r{n}", key): count for n in range(len(texts)) for key, count in (("x", 5), ("y", 1))}
+    by_rule = {name: count for name, count in counted.items() if name.startswith("rule_runs_evicted")}
+    assert by_rule == {f"rule_runs_evicted[r{n}@1]": 6 for n in range(len(texts))}
+    assert advance(compiled, keyed_state, events.take(np.arange(0)), END_MS).evicted == []
+
+
+def test_dust_from_many_addresses_hides_no_poisoned_address() -> None:
+    """A pattern with a run for each deposit would lose the first one; a history by address keeps them all."""
+    start, many = datetime(2026, 3, 1, tzinfo=UTC), RUNS_PER_KEY_MAX + 200
+    moves = [("deposited", "bait", 0.01), *(("deposited", f"dust{n}", 0.01) for n in range(many))]
+    rows = [
+        {"wallet_event_id": f"e{n}", "event_time": start + timedelta(minutes=n), "event_type": "wallet_event",
+         "wallet_id": "w", "move": move, "address": address, "worth": worth}
+        for n, (move, address, worth) in enumerate([*moves, ("withdrawn", "bait", 1_000.0)])
+    ]  # fmt: skip
+    rules = cep.load(Path(__file__).parents[2] / "patterns" / "crypto.cep")
+    result = rules.match(pa.Table.from_pylist(rows))
+    assert result.table["rule_id"].to_pylist() == ["address_poisoning"]

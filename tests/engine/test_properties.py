@@ -17,7 +17,7 @@ from cep.base.schema import EventType, Schema
 from cep.lang.ir import SequenceNode
 from cep.lang.walk import histories
 from cep.nfa.compile import problems
-from tests.engine.bridge import Answers, EventsByKey, batch_of, engine_answers, oracle_answers, program_of, split, whole
+from tests.engine.bridge import EventsByKey, batch_of, engine_answers, joined, oracle_answers, program_of, split, whole
 from tests.engine.test_against_oracle import difference
 from tests.histories.test_oracle import with_past
 from tests.oracle.expressions import Value
@@ -55,17 +55,6 @@ def _with_others(events: EventsByKey, random: Random) -> dict[str, list[Event]]:
     return merged
 
 
-def _only(events: EventsByKey, event_type: str) -> dict[str, list[Event]]:
-    return {key: [event for event in key_events if event.type == event_type] for key, key_events in events.items()}
-
-
-def _joined(parts: list[Answers]) -> Answers:
-    return Answers(
-        frozenset(one for part in parts for one in part.matches),
-        frozenset(one for part in parts for one in part.timeouts),
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.always
 @LEVELS
@@ -74,7 +63,8 @@ def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: in
     for case, random in _cases(level):
         program = program_of(TWO_TYPES, case.pattern)
         events = _with_others(case.events, random)
-        without = engine_answers(program, whole(batch_of(TWO_TYPES, _only(events, EVENT_TYPE))))
+        own = {key: [event for event in key_events if event.type == EVENT_TYPE] for key, key_events in events.items()}
+        without = engine_answers(program, whole(batch_of(TWO_TYPES, own)))
         batch = batch_of(TWO_TYPES, events)
         lines.append(difference(case, engine_answers(program, whole(batch)), without, "with others"))
         lines.append(difference(case, engine_answers(program, split(batch, random)), without, "with others, split"))
@@ -110,7 +100,7 @@ def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: in
         for key, key_events in case.events.items():
             random.choice(groups)[key] = key_events
         apart = [engine_answers(program, split(batch_of(SCHEMA, group), random)) for group in groups]
-        lines.append(difference(case, _joined(apart), together, "in groups of keys"))
+        lines.append(difference(case, joined(apart), together, "in groups of keys"))
         keys = np.array(batch.key.to_pylist())
         chosen = random.sample(sorted(case.events), len(case.events))
         rows = np.concatenate([np.flatnonzero(keys == key) for key in chosen])

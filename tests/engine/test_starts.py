@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -158,35 +158,53 @@ def carried(
     return counts, counters, keyed_state
 
 
+def set_limits(monkeypatch: pytest.MonkeyPatch, runs: int, nodes: int = NODES_PER_KEY_MAX) -> None:
+    for room in ("cep.engine.starts", "cep.nfa.rule_tables"):
+        monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", runs)
+        monkeypatch.setattr(f"{room}.NODES_PER_KEY_MAX", nodes)
+
+
+def assert_sharing_changes_nothing(
+    rules: Sequence[DeployedRule], events: EventBatch, random: Random, monkeypatch: pytest.MonkeyPatch,
+    counts: Sequence[int] = (1,),
+) -> None:  # fmt: skip
+    """Check all matches in one call and in several; starts are shared from one of `counts` rules on."""
+    deliveries = split(events, random)
+    with shared_from(NEVER, monkeypatch):
+        expected, _, _ = carried([program(*rules)], [(events, END_MS)])
+    with shared_from(random.choice(counts), monkeypatch):
+        together = program(*rules)
+    at_once, _, _ = carried([together], [(events, END_MS)])
+    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
+    assert at_once == in_parts == expected
+
+
+def assert_any_split_evicts_the_same(
+    rules: Sequence[DeployedRule], events: EventBatch, random: Random, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[DeployedRule], list[tuple[EventBatch, int]]]:
+    """Check matches past a limit. Return the rules, compiled again with the lower limit, and the parts of events."""
+    rules, deliveries = [replace(one, pattern=replace(one.pattern)) for one in rules], split(events, random)
+    with shared_from(1, monkeypatch):
+        together = program(*rules)
+    at_once, counters, _ = carried([together], [(events, END_MS)])
+    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
+    assert at_once == in_parts
+    assert not together.shared or counters["runs_evicted"] > 0
+    return rules, deliveries
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_match_depends_on_whether_starts_are_shared(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     rules = [some_rule(random, number) for number in range(random.randint(2, 7))]
-    events = some_events(random, 90)
-    deliveries = split(events, random)
-    with shared_from(NEVER, monkeypatch):
-        alone = program(*rules)
-        expected, _, _ = carried([alone], [(events, END_MS)])
-    with shared_from(1, monkeypatch):
-        together = program(*rules)
-        at_once, _, _ = carried([together], [(events, END_MS)])
-        in_parts, _, _ = carried([together] * len(deliveries), deliveries)
-    assert at_once == in_parts == expected
+    assert_sharing_changes_nothing(rules, some_events(random, 90), random, monkeypatch)
 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS)
 def test_nor_on_whether_longer_prefixes_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(3_000 + seed)
     rules = alike(random, range(random.randint(2, 7)))
-    events = some_events(random, 120)
-    deliveries = split(events, random)
-    with shared_from(NEVER, monkeypatch):
-        expected, _, _ = carried([program(*rules)], [(events, END_MS)])
-    with shared_from(random.choice((1, 1, 2, 3)), monkeypatch):
-        together = program(*rules)
-        at_once, _, _ = carried([together], [(events, END_MS)])
-        in_parts, _, _ = carried([together] * len(deliveries), deliveries)
-    assert at_once == in_parts == expected
+    assert_sharing_changes_nothing(rules, some_events(random, 120), random, monkeypatch, (1, 1, 2, 3))
 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS[:40])
@@ -194,15 +212,7 @@ def test_nor_on_how_long_the_texts_of_events_are(seed: int, monkeypatch: pytest.
     """An event with long texts that is not a start is taken at once, and the events around it are put off."""
     random = Random(6_000 + seed)
     rules = alike(random, range(random.randint(3, 7)))
-    events = with_long_ids(some_events(random, 120), random)
-    deliveries = split(events, random)
-    with shared_from(NEVER, monkeypatch):
-        expected, _, _ = carried([program(*rules)], [(events, END_MS)])
-    with shared_from(1, monkeypatch):
-        together = program(*rules)
-        at_once, _, _ = carried([together], [(events, END_MS)])
-        in_parts, _, _ = carried([together] * len(deliveries), deliveries)
-    assert at_once == in_parts == expected
+    assert_sharing_changes_nothing(rules, with_long_ids(some_events(random, 120), random), random, monkeypatch)
 
 
 @pytest.mark.slow
@@ -235,25 +245,38 @@ def test_the_drawn_rules_share_starts_and_match(monkeypatch: pytest.MonkeyPatch)
     assert matched > 300
 
 
+def in_force(
+    rules: list[DeployedRule],
+    deliveries: Sequence[tuple[EventBatch, int]],
+    changed: Callable[[list[DeployedRule], int, int], list[DeployedRule]],
+) -> list[list[DeployedRule]]:
+    """Return the rules at each delivery: `changed` takes the rules before, the delivery's number and a time before."""
+    rules_in_force, after_ms = [], 0
+    for number, (events, _) in enumerate(deliveries):
+        if len(events):
+            after_ms = max(after_ms, int(events.time_ms.min()))
+        if number:
+            rules = changed(rules, number, after_ms)
+        rules_in_force.append(rules)
+        after_ms = max(after_ms, int(events.time_ms.max()) + 1 if len(events) else 0)
+    return rules_in_force
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nor_when_rules_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every delivery some rules end and others begin, so that starts become shared, or are no longer shared."""
     random = Random(1_000 + seed)
     deliveries = split(some_events(random, 90), random)
-    rules = [some_rule(random, number) for number in range(3)]
-    in_force, after_ms = [], 0
-    for number, (events, _) in enumerate(deliveries):
-        if len(events):
-            after_ms = max(after_ms, int(events.time_ms.min()))
-        if number:
-            rules = [one for one in rules if random.random() < 0.7]
-            rules += [some_rule(random, 10 * number + offset, after_ms) for offset in range(random.randint(0, 3))]
-        in_force.append(list(rules))
-        after_ms = max(after_ms, int(events.time_ms.max()) + 1 if len(events) else 0)
+
+    def changed(rules: list[DeployedRule], number: int, after_ms: int) -> list[DeployedRule]:
+        rules = [one for one in rules if random.random() < 0.7]
+        return rules + [some_rule(random, 10 * number + offset, after_ms) for offset in range(random.randint(0, 3))]
+
+    rules_in_force = in_force([some_rule(random, number) for number in range(3)], deliveries, changed)
     with shared_from(NEVER, monkeypatch):
-        expected, _, _ = carried([program(*rules_in_force) for rules_in_force in in_force], deliveries)
+        expected, _, _ = carried([program(*rules) for rules in rules_in_force], deliveries)
     with shared_from(random.choice((1, 2, 3)), monkeypatch):
-        matches, _, _ = carried([program(*rules_in_force) for rules_in_force in in_force], deliveries)
+        matches, _, _ = carried([program(*rules) for rules in rules_in_force], deliveries)
     assert matches == expected
 
 
@@ -266,61 +289,40 @@ def test_nor_when_prefixes_become_longer_and_shorter(seed: int, monkeypatch: pyt
     random = Random(4_000 + seed)
     deliveries = split(some_events(random, 120), random)
     names = [f"{seed} {n}" for n in range(2)]
-    rules = alike(random, range(4), family=names[0])
-    in_force, after_ms = [], 0
-    for number, (events, _) in enumerate(deliveries):
-        if len(events):
-            after_ms = max(after_ms, int(events.time_ms.min()))
-        if number:
-            rules = [one for one in rules if random.random() < 0.8]
-            new = range(10 * number, 10 * number + random.randint(0, 3))
-            rules += alike(random, new, after_ms, family=random.choice(names))
-        in_force.append(list(rules))
-        after_ms = max(after_ms, int(events.time_ms.max()) + 1 if len(events) else 0)
+
+    def changed(rules: list[DeployedRule], number: int, after_ms: int) -> list[DeployedRule]:
+        rules = [one for one in rules if random.random() < 0.8]
+        new = range(10 * number, 10 * number + random.randint(0, 3))
+        return rules + alike(random, new, after_ms, family=random.choice(names))
+
+    rules_in_force = in_force(alike(random, range(4), family=names[0]), deliveries, changed)
     with shared_from(NEVER, monkeypatch):
-        expected, _, _ = carried([program(*rules_in_force) for rules_in_force in in_force], deliveries)
+        expected, _, _ = carried([program(*rules) for rules in rules_in_force], deliveries)
     programs = []
-    for rules_in_force in in_force:
+    for rules in rules_in_force:
         with shared_from(random.choice((1, 2, 3)), monkeypatch), monkeypatch.context() as patched:
             patched.setattr("cep.nfa.shared.LENGTH_MAX", random.choice((1, 2, 32, 32, 32)))
-            programs.append(program(*rules_in_force))
+            programs.append(program(*rules))
     matches, _, _ = carried(programs, deliveries)
     assert matches == expected
 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS[:40])
 def test_past_the_limit_a_longer_prefix_is_the_same_in_any_split(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.engine.starts.RUNS_PER_KEY_MAX", 3)
-    monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 3)
+    set_limits(monkeypatch, 3)
     random = Random(5_000 + seed)
-    rules = [replace(one, pattern=replace(one.pattern)) for one in alike(random, range(5))]
-    events = some_events(random, 120)
-    deliveries = split(events, random)
-    with shared_from(1, monkeypatch):
-        together = program(*rules)
-    at_once, counters, _ = carried([together], [(events, END_MS)])
-    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
-    assert at_once == in_parts
-    assert not together.shared or counters["runs_evicted"] > 0
+    rules = alike(random, range(5))
+    assert_any_split_evicts_the_same(rules, some_events(random, 120), random, monkeypatch)
 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS[:40])
 def test_past_the_limit_of_texts_a_longer_prefix_is_the_same_in_any_split(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in ("cep.engine.starts", "cep.nfa.rule_tables"):
-        monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", 4)
-        monkeypatch.setattr(f"{room}.NODES_PER_KEY_MAX", 14)
+    set_limits(monkeypatch, 4, 14)
     random = Random(7_000 + seed)
-    rules = [replace(one, pattern=replace(one.pattern)) for one in alike(random, range(5))]
-    events = with_long_ids(some_events(random, 120), random)
-    deliveries = split(events, random)
-    with shared_from(1, monkeypatch):
-        together = program(*rules)
-    at_once, counters, _ = carried([together], [(events, END_MS)])
-    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
-    assert at_once == in_parts
-    assert not together.shared or counters["runs_evicted"] > 0
+    rules = alike(random, range(5))
+    assert_any_split_evicts_the_same(rules, with_long_ids(some_events(random, 120), random), random, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -332,9 +334,7 @@ def test_what_waits_behind_the_starts_of_a_key_is_bounded(
 ) -> None:
     """However many events follow one start, five rules store at most the limit of starts and their limit of events."""
     runs_max, nodes_max = RUNS_PER_KEY_MAX // 4, NODES_PER_KEY_MAX // 4  # the work grows with their product
-    for room in ("cep.engine.starts", "cep.nfa.rule_tables"):
-        monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", runs_max)
-        monkeypatch.setattr(f"{room}.NODES_PER_KEY_MAX", nodes_max)
+    set_limits(monkeypatch, runs_max, nodes_max)
     text = f"seq {steps} within 9 h\nwhere a: e kind == a\n b: e kind == b\n z: e kind == c and amount == "
     rules = [replace(_parsed(f"{text}{n}.00"), rule_id=f"r{n}", content_hash=f"{n}") for n in range(5)]
     rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled again, with the lower limit
@@ -353,19 +353,11 @@ def test_what_waits_behind_the_starts_of_a_key_is_bounded(
 
 @pytest.mark.parametrize("seed", SEEDS[:12])
 def test_past_the_limit_the_oldest_starts_are_dropped_in_any_split(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.engine.starts.RUNS_PER_KEY_MAX", 2)
-    monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 2)
+    set_limits(monkeypatch, 2)
     random = Random(2_000 + seed)
     rules = [some_rule(random, number) for number in range(5)]
-    rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled again, with the lower limit
     events = some_events(random, 90)
-    deliveries = split(events, random)
-    with shared_from(1, monkeypatch):
-        together = program(*rules)
-    at_once, counters, _ = carried([together], [(events, END_MS)])
-    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
-    assert at_once == in_parts
-    assert not together.shared or counters["runs_evicted"] > 0
+    rules, deliveries = assert_any_split_evicts_the_same(rules, events, random, monkeypatch)
     # Where a start only begins a run, and may always do so, each rule alone would drop the same starts.
     simple = [one for one in rules if one.content_hash[:6] not in ("seq a{", "seq a+")]
     simple = [replace(one, until_ms=TIME_MS_MAX, starts_until_ms=TIME_MS_MAX) for one in simple]

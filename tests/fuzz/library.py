@@ -4,7 +4,7 @@ The library takes events one by one, and looks at the time before the first even
 wakes it. A run times out only at a look: a run whose window has passed stays alive until the next look, and an event of
 the same instant may still continue it. A match is withheld while a run with an earlier start is alive. When it is
 emitted, all runs and withheld matches that start before a floor are dropped.
-Tested by: tests/fuzz/test_strategy.py
+Tested by: tests/fuzz/test_drafts.py
 """
 
 from __future__ import annotations

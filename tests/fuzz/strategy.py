@@ -14,7 +14,7 @@ skipping and with a window that every run fits into: its time-outs are the runs 
 Some beginnings have too many matches for the library, though the strategy keeps few of them. A run does not depend on
 events before its first event, so the library gets the beginning again without the events before the floor reached so
 far. Any other difference is open.
-Tested by: tests/fuzz/test_strategy.py
+Tested by: tests/fuzz/test_drafts.py
 """
 
 from __future__ import annotations
@@ -135,15 +135,10 @@ def _by_key(scenario: Scenario) -> dict[str, list[ScenarioEvent]]:
     return by_key
 
 
-def _closes(raw: Json) -> bool:
-    """Whether a window of the whole closes every run at the end of the stream."""
-    return Windows.of(raw).whole_ms > 0
-
-
 def _windowed(raw: Json) -> Json:
     """Return the scenario without its answer and watermarks, with a window of the whole."""
     parts = {name: part for name, part in raw.items() if name not in ("expected", "tags", "watermarks")}
-    if _closes(raw):
+    if Windows.of(raw).whole_ms > 0:  # it closes every run at the end of the stream
         return parts
     window = {"ms": ASKED_MS, "type": "first_last"}
     if not raw.get("within"):

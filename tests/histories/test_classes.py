@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -18,7 +17,7 @@ from cep.histories.rows import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import choose_classes
 from tests.engine.bridge import batch_of, event_id, split
-from tests.histories.test_reach import payment, program_over, rows_looked_at
+from tests.histories.test_reach import batches_of_payments, payment, program_over, rows_looked_at, written_of
 from tests.histories.test_store import random_block
 from tests.histories.test_values import engine_values, oracle_values
 from tests.oracle.expressions import Value
@@ -40,8 +39,7 @@ MANY = (
 def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], random: Random) -> None:
     """Check that the engine's values equal the definition's values, however finely the events are cut."""
     program = program_over(*written)
-    assert program.histories is not None
-    exprs = [column.expr for column in program.histories.written]
+    exprs = written_of(program)
     values = engine_values(program, split(batch_of(program.schema, events), random, 40), exprs)
     expected = oracle_values(events, exprs)
     assert {event: values[event] for event in expected} == expected
@@ -107,16 +105,14 @@ def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: py
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     program = program_over("distinct(pay.shop over 40 ms) > 1", "count(pay over 1 h) > 1")
-    assert program.histories is not None
-    exprs = [column.expr for column in program.histories.written]
+    exprs = written_of(program)
     moments = [[(0, "x"), (1, "z"), (2, "z")], [(10, "x")], [(100, "x")], [(101, "z"), (102, "z")]]
     events: dict[str, list[Event]] = {"x": [], "z": []}
     deliveries = []
     for moment in moments:
         events_by_key: dict[str, list[Event]] = {}
         for time_ms, key in moment:
-            event = payment(time_ms, time_ms, key)
-            events_by_key.setdefault(key, []).append(replace(event, fields={**event.fields, "shop": f"s{time_ms}"}))
+            events_by_key.setdefault(key, []).append(payment(time_ms, time_ms, key, shop=f"s{time_ms}"))
         for key, new in events_by_key.items():
             events[key] += new
         deliveries.append((batch_of(program.schema, events_by_key), moment[-1][0]))
@@ -126,13 +122,8 @@ def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: py
 def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     program = program_over("distinct(pay.shop over 90 d) > 1", "count(pay over 90 d by shop) > 1")
     batches, of_batch = 30, 60
-    batches_of_events = []
-    for number in range(batches):
-        events = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
-        batches_of_events.append(
-            [replace(event, fields={**event.fields, "shop": f"s{event.order}"}) for event in events]
-        )
-    row_counts = rows_looked_at(monkeypatch, program, batches_of_events)
+    payments = batches_of_payments(batches, of_batch, lambda order: {"shop": f"s{order}"})
+    row_counts = rows_looked_at(monkeypatch, program, payments)
     assert row_counts[1] == of_batch, "all of it once, to count the values"
     assert max(row_counts[2:]) <= 0.2 * batches * of_batch, (
         "no new shop has been there: few have the same code by chance"
@@ -143,14 +134,9 @@ def test_of_a_value_that_comes_again_and_again_the_latest_event_is_looked_at(mon
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     program = program_over("distinct(pay.shop over 90 d) > 1")
-    batches, of_batch, shops = 30, 60, 20
-    batches_of_events = []
-    for number in range(batches):
-        events = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
-        batches_of_events.append(
-            [replace(event, fields={**event.fields, "shop": f"s{event.order % shops}"}) for event in events]
-        )
-    assert set(rows_looked_at(monkeypatch, program, batches_of_events)[2:]) == {shops}
+    shops = 20
+    payments = batches_of_payments(30, 60, lambda order: {"shop": f"s{order % shops}"})
+    assert set(rows_looked_at(monkeypatch, program, payments)[2:]) == {shops}
 
 
 @pytest.mark.parametrize("odd", [0, None], ids=["all codes are one", "as they are"])

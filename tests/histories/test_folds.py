@@ -34,9 +34,9 @@ from cep.lang.ir import History, HistoryFn
 from cep.lang.walk import histories
 from cep.nfa.program import Program
 from cep.state.whole import decode_whole, encode_whole
-from tests.engine.bridge import Delivery, batch_of, event_id, split, through_bytes, whole
-from tests.histories.test_reach import program_over
-from tests.histories.test_values import engine_values
+from tests.engine.bridge import Delivery, batch_of, event_id, split, state_after, through_bytes, whole
+from tests.histories.test_reach import payment, program_over, written_of
+from tests.histories.test_values import differences, engine_values
 from tests.oracle.expressions import Value
 from tests.oracle.histories import in_panes, value_at
 from tests.oracle.matcher import Event
@@ -137,10 +137,19 @@ def one_by_one(batch: EventBatch) -> list[Delivery]:
 
 
 def asked_of(program: Program, written: Sequence[str]) -> list[History]:
-    plan = program.histories
-    assert plan is not None
-    assert len(plan.written) == len(written)
-    return [history.expr for history in plan.written]
+    exprs = written_of(program)
+    assert len(exprs) == len(written)
+    return exprs
+
+
+def moved_by_keys(state: KeyedState, program: Program) -> KeyedState:
+    """Divide state by keys, write, read and join it, as savepoints, warm starts and changes of runners do."""
+    shares = divide(
+        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
+    )
+    assert len(shares) == 2
+    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
+    return replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -162,13 +171,7 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
     )
     assert folded > 20 * len(FOLDED)
     for deliveries in (whole(batch), split_evenly(batch, random), split(batch, random), split(batch, random)):
-        values_by_event = engine_values(program, deliveries, exprs)
-        assert [
-            (FOLDED[index], event, ours, theirs)
-            for event, values in values_by_event.items()
-            for index, (ours, theirs) in enumerate(zip(values, expected[event], strict=True))
-            if ours != (theirs if "stddev" not in FOLDED[index] or theirs is None else pytest.approx(theirs, rel=1e-14))
-        ] == []
+        assert differences(engine_values(program, deliveries, exprs), expected, FOLDED) == []
 
 
 CALENDARS = [
@@ -213,7 +216,6 @@ def test_a_unit_of_the_calendar_is_one_pane(start: str) -> None:
 
 @pytest.mark.parametrize("seed", seeds(2, inner=0))
 def test_panes_move_with_their_keys(seed: int) -> None:
-    """State is divided by keys, written, read and joined, as savepoints, warm starts and changes of runners do."""
     random = Random(seed)
     events = events_of(random, 60)
     written = [*FOLDED, "approx_distinct(pay.size over 5 s) > 1", "approx_percentile(pay.amount over 5 s, 80) > 1.0"]
@@ -221,19 +223,10 @@ def test_panes_move_with_their_keys(seed: int) -> None:
     exprs, batch = asked_of(program, written), batch_of(program.schema, events)
     cut = random.randrange(20, 45)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
-    state: KeyedState | None = None
-    for part, watermark_ms in first:
-        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
-    assert state is not None
+    state = state_after(program, first)
     assert any(segment.panes for segment in state.histories.segments)
-    shares = divide(
-        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
-    )
-    assert len(shares) == 2
-    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
-    moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
     everything = engine_values(program, [*first, *rest], exprs)
-    values_by_event = engine_values(program, rest, exprs, moved)
+    values_by_event = engine_values(program, rest, exprs, moved_by_keys(state, program))
     assert values_by_event == {event: everything[event] for event in values_by_event}
     assert len(values_by_event) == 60 - cut
 
@@ -297,10 +290,7 @@ def _pane_rows(text: str, count: int) -> int:
         for index in range(count)
     ]  # fmt: skip
     program = program_over(f"{text} or size >= 0")
-    state: KeyedState | None = None
-    for part, watermark_ms in split_evenly(batch_of(program.schema, {"x": events}), Random(1), most=16):
-        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
-    assert state is not None
+    state = state_after(program, split_evenly(batch_of(program.schema, {"x": events}), Random(1), most=16))
     return sum(len(segment) for segment in state.histories.segments if segment.panes)
 
 
@@ -359,10 +349,7 @@ def test_sums_of_windows_to_twice_the_digits(values: list[float], random: Random
 def test_a_window_that_is_small_again_is_exact_again() -> None:
     time_ms = 1_700_000_000_000
     times = [*range(40), 2_000, 2_001, 2_300]
-    events = [
-        Event(index, "pay", time_ms + ms, index, {"id": event_id(index), "key": "x", "size": 1, "way": 0})
-        for index, ms in enumerate(times)
-    ]
+    events = [payment(index, time_ms + ms, "x") for index, ms in enumerate(times)]
     program = program_over(FOLDED[0])
     (expr,) = asked_of(program, FOLDED[:1])
     batch = batch_of(program.schema, {"x": events})

@@ -20,19 +20,15 @@ from cep.base.limits import HISTORY_EVENTS_MAX, HISTORY_VALUES_MAX
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.engine.keyed_state import KeyedState, concat_states
-from cep.engine.partition import divide
-from cep.histories.pages import detach_segments
-from cep.histories.store import Segment
+from cep.engine.keyed_state import KeyedState
 from cep.histories.sub_keys import sub_numbers
 from cep.lang.ir import History
 from cep.lang.walk import histories
 from cep.nfa.program import Program
-from cep.state.whole import decode_whole, encode_whole
-from tests.engine.bridge import batch_of, event_id, split, through_bytes, whole
-from tests.histories.test_folds import LIMIT, asked_of, defined, one_by_one, split_evenly
-from tests.histories.test_reach import program_over
-from tests.histories.test_values import engine_values
+from tests.engine.bridge import batch_of, event_id, split, state_after, through_bytes, whole
+from tests.histories.test_folds import LIMIT, asked_of, defined, moved_by_keys, one_by_one, split_evenly
+from tests.histories.test_reach import payment, program_over
+from tests.histories.test_values import differences, engine_values
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.histories import in_panes
 from tests.oracle.matcher import Event
@@ -158,14 +154,8 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
     }
     assert sum(cut for key_events in defined_as.values() for _, _, cut in key_events) > 5 * len(WRITTEN)
     for deliveries in (whole(batch), one_by_one(batch), split_evenly(batch, random), split(batch, random)):
-        values_by_event = engine_values(program, deliveries, exprs)
-        assert [
-            (WRITTEN[index], event, ours, theirs)
-            for event, values in values_by_event.items()
-            for index, (ours, (theirs, _, _)) in enumerate(zip(values, defined_as[event], strict=True))
-            if ours
-            != (theirs if "stddev" not in WRITTEN[index] or theirs is None else pytest.approx(theirs, rel=1e-14))
-        ] == []
+        values = {event: [value for value, _, _ in of_event] for event, of_event in defined_as.items()}
+        assert differences(engine_values(program, deliveries, exprs), values, WRITTEN) == []
 
 
 @pytest.mark.parametrize("most", [pytest.param(3, marks=pytest.mark.always), 7], indirect=True)
@@ -205,13 +195,8 @@ def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -
     assert values > 8 * VALUES
     assert program.histories is not None
     for number in program.histories.retained_panes:
-        subs = {sub for s in state.histories.segments if s.panes == number for sub in numbers_kept(s)}
-        assert len(subs) <= VALUES
-
-
-def numbers_kept(segment: Segment) -> list[int]:
-    sub_numbers_kept: list[int] = segment.load().rows.columns["pane_sub"].to_pylist()
-    return sub_numbers_kept
+        panes = [segment.load().rows for segment in state.histories.segments if segment.panes == number]
+        assert len({sub for rows in panes for sub in rows.columns["pane_sub"].to_pylist()}) <= VALUES
 
 
 @pytest.mark.usefixtures("most")
@@ -219,23 +204,13 @@ def numbers_kept(segment: Segment) -> list[int]:
     ("most", "seed"), [pytest.param(3, 0, marks=LATER), pytest.param(7, 0, marks=RELEASE)], indirect=["most"]
 )
 def test_what_is_known_moves_with_its_keys(seed: int) -> None:
-    """State is divided by keys, written, read and joined, as savepoints, warm starts and changes of runners do."""
     random = Random(seed)
     program = program_over(*WRITTEN)
     exprs, batch = asked_of(program, WRITTEN), batch_of(program.schema, events_of(random, 90))
     cut = random.randrange(40, 70)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
-    state: KeyedState | None = None
-    for part, watermark_ms in first:
-        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
-    assert state is not None
-    shares = divide(
-        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
-    )
-    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
-    moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
     everything = engine_values(program, whole(batch), exprs)
-    values_by_event = engine_values(program, rest, exprs, moved)
+    values_by_event = engine_values(program, rest, exprs, moved_by_keys(state_after(program, first), program))
     assert values_by_event == {event: everything[event] for event in values_by_event}
 
 
@@ -246,10 +221,7 @@ def test_panes_of_an_earlier_build_are_known(monkeypatch: pytest.MonkeyPatch) ->
     exprs = asked_of(program, ["count(pay over 1 h by shop) > 1"])
     batch = batch_of(program.schema, {"x": events_of(Random(2), 90, shops=6)["x"]})
     first, rest = one_by_one(batch)[:30], one_by_one(batch)[30:]
-    state: KeyedState | None = None
-    for part, watermark_ms in first:
-        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
-    assert state is not None
+    state = state_after(program, first)
     assert program.histories is not None
     without = [s for s in state.histories.segments if s.panes not in program.histories.by_known_sub_keys]
     assert 0 < len(without) < len(state.histories.segments)
@@ -266,18 +238,8 @@ def test_a_value_that_is_in_panes_alone_is_found_by_an_event_that_does_not_count
     written = ["count(pay over 1 h by shop where way == card) > 1"]
     program = program_over(*written)
     time_ms = 1_700_000_000_000
-    key_events = [
-        Event(
-            index,
-            "pay",
-            time_ms + index,
-            index,
-            {"id": event_id(index), "key": "x", "size": 1, "way": 0, "shop": f"s{index // 20}"},
-        )
-        for index in range(40)
-    ]
-    cash: dict[str, Value] = {**key_events[-1].fields, "id": event_id(40), "way": 1, "shop": "s0"}
-    key_events.append(Event(40, "pay", time_ms + 40, 40, cash))
+    key_events = [payment(index, time_ms + index, "x", shop=f"s{index // 20}") for index in range(40)]
+    key_events.append(payment(40, time_ms + 40, "x", way=1, shop="s0"))
     batch, exprs = batch_of(program.schema, {"x": key_events}), asked_of(program, written)
     for deliveries in (whole(batch), one_by_one(batch)):
         assert engine_values(program, deliveries, exprs)[event_id(40)] == [20]

@@ -12,7 +12,7 @@ from cep.base.schema import Field, Schema
 from cep.lang.ir import Binary, Const, CurrentField, Expr, History, HistoryFn, HistoryWindow, PatternIR, Unary
 from cep.lang.walk import histories
 from cep.nfa.compile import problems
-from tests.engine.bridge import Answers, batch_of, engine_answers, oracle_answers, program_of, split, whole
+from tests.engine.bridge import batch_of, engine_answers, joined, oracle_answers, program_of, split, whole
 from tests.engine.test_against_oracle import difference
 from tests.oracle.histories import value_at
 from tests.oracle.matcher import Event
@@ -156,11 +156,8 @@ def test_each_key_for_itself_and_rules_beside_change_nothing(level: int) -> None
         beside = [pattern for pattern in others if not problems(pattern, SCHEMA)]
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
         at_once = engine_answers(program, whole(batch))
-        alone = [engine_answers(program, whole(batch_of(SCHEMA, {k: e}))) for k, e in case.events.items()]
-        joined = Answers(
-            frozenset(one for a in alone for one in a.matches), frozenset(one for a in alone for one in a.timeouts)
-        )
-        differing.append(difference(case, joined, at_once, "key by key"))
+        alone = joined(engine_answers(program, whole(batch_of(SCHEMA, {k: e}))) for k, e in case.events.items())
+        differing.append(difference(case, alone, at_once, "key by key"))
         crowded = program_of(SCHEMA, case.pattern, *beside)
         parts = split(batch, Random(case.seed))
         differing.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))

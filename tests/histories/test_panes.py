@@ -18,7 +18,7 @@ from cep.histories.store import Histories
 from cep.lang.ir import History
 from cep.nfa.program import Program
 from tests.engine.bridge import batch_of, event_id, split, through_bytes, whole
-from tests.histories.test_reach import program_over
+from tests.histories.test_reach import program_over, written_of
 from tests.histories.test_values import engine_values
 from tests.oracle.expressions import Value
 from tests.oracle.histories import in_panes
@@ -32,11 +32,6 @@ RANK = "approx_percentile(pay.amount over 90 d, 95) > 1.0"
 def payment(order: int, time_ms: int, key: str, size: int) -> Event:
     fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": key, "amount": size * 10}
     return Event(order, "pay", time_ms, order, {**fields, "size": size, "way": 0, "weight": 0.5})
-
-
-def asked_of(program: Program) -> list[History]:
-    assert program.histories is not None
-    return [history.expr for history in program.histories.written]
 
 
 def least(past: list[Event], expr: History, most: int) -> int:
@@ -60,7 +55,7 @@ def test_past_the_limit_a_window_is_told_from_its_least_hashes_in_any_split(
         key = random.choice("xxxy")
         events[key].append(payment(order, time_ms, key, random.randint(0, random.choice((3, 40)))))
     program = program_over(DISTINCT, DISTINCT.replace("over", "over previous"))
-    (expr, previous), batch = asked_of(program), batch_of(program.schema, events)
+    (expr, previous), batch = written_of(program), batch_of(program.schema, events)
     expected = {
         event_id(e.order): least(key_events[: index + 1], expr, 4)
         for key_events in events.values()
@@ -138,7 +133,7 @@ def test_panes_leave_with_their_window() -> None:
 
 def test_a_rule_that_comes_back_counts_what_came_since() -> None:
     program, other = program_over(DISTINCT.replace("300 ms", "90 d")), program_over("exists(login)")
-    (expr,) = asked_of(program)
+    (expr,) = written_of(program)
     first = [payment(index, START_MS + index, "x", index) for index in range(5)]
     between = [payment(10 + index, START_MS + HOUR_MS + index, "x", 50 + index) for index in range(3)]
     last = [payment(20 + index, START_MS + 2 * HOUR_MS + index, "x", index) for index in range(2)]

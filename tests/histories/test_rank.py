@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,7 +11,7 @@ from cep.histories.numbers import bands as ranks
 from cep.histories.numbers.bands import Bands, after, bands_of, ranked, sure
 from cep.histories.numbers.tally import Moves
 from tests.histories.test_classes import check_in_pieces, payments
-from tests.histories.test_reach import payment, program_over, rows_looked_at
+from tests.histories.test_reach import batches_of_payments, program_over, rows_looked_at
 
 KEYS = 3
 WRITTEN = (
@@ -23,10 +22,6 @@ WRITTEN = (
     "percentile(pay.amount over previous 9 ms, 100) > 1",
     'median(pay.size over day in "Europe/Paris") > 1',
 )
-
-
-def rank_of(values: list[int], percent: int) -> int:
-    return sorted(values)[(percent * len(values) + 99) // 100 - 1]
 
 
 def flags(values: list[int]) -> np.ndarray:
@@ -81,7 +76,7 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
         bounds = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
         counts, key_ranks = ranked(bands, moves, percent, (bounds[0], bounds[1], bounds[2]))
         assert counts.tolist() == [len(window) for *_, window in windows]
-        assert key_ranks.tolist() == [rank_of(window, percent) for *_, window in windows]
+        assert key_ranks.tolist() == [sorted(window)[(percent * len(window) + 99) // 100 - 1] for *_, window in windows]
         begun_count, asked_count = begun_count + int(begun.sum()), asked_count + len(windows)
         bands = through_entries(after(bands, moves, percent), random)
         for key in range(KEYS):
@@ -110,11 +105,6 @@ def test_few_events_of_a_long_window_are_looked_at(monkeypatch: pytest.MonkeyPat
     random = Random(8)
     program = program_over("median(pay.size over 90 d) > 1", "percentile(pay.size over 90 d, 95) > 1")
     batches, of_batch = 150, 4
-    batches_of_events = []
-    for number in range(batches):
-        events = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
-        batches_of_events.append(
-            [replace(event, fields={**event.fields, "size": random.randint(0, 10**6)}) for event in events]
-        )
-    row_counts = rows_looked_at(monkeypatch, program, batches_of_events)
+    payments = batches_of_payments(batches, of_batch, lambda _: {"size": random.randint(0, 10**6)})
+    row_counts = rows_looked_at(monkeypatch, program, payments)
     assert sum(row_counts) <= 0.2 * sum(range(0, batches * of_batch, of_batch)), "of all that are in the windows"

@@ -16,6 +16,7 @@ from cep.histories.store import Histories, Segment
 from cep.histories.table import HistoryTable, build_table
 from cep.histories.values import compact_page
 from cep.lang.check.bind import bind
+from cep.lang.ir import History
 from cep.lang.load import load_text
 from cep.lang.walk import histories as histories_in
 from cep.nfa.program import Program
@@ -44,9 +45,21 @@ def program_over(*conditions: str, events: str = EVENTS) -> Program:
     return program_of(checked.schema, *patterns)
 
 
-def payment(order: int, time_ms: int, key: str) -> Event:
+def written_of(program: Program) -> list[History]:
+    """Return the histories of a program in the order of its rules."""
+    assert program.histories is not None
+    return [column.expr for column in program.histories.written]
+
+
+def payment(order: int, time_ms: int, key: str, **changes: Value) -> Event:
     fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": key, "amount": order, "size": 1}
-    return Event(order, "pay", time_ms, order, {**fields, "way": 0, "weight": 0.5})
+    return Event(order, "pay", time_ms, order, {**fields, "way": 0, "weight": 0.5, **changes})
+
+
+def batches_of_payments(batches: int, of_batch: int, changes: Callable[[int], dict[str, Value]]) -> list[list[Event]]:
+    """Return micro-batches of one key, an event a millisecond; `changes` has other fields of an event by its number."""
+    orders = [range(number * of_batch, (number + 1) * of_batch) for number in range(batches)]
+    return [[payment(order, order, "x", **changes(order)) for order in batch] for batch in orders]
 
 
 class Counting:
@@ -115,15 +128,7 @@ def events_read(window: str, written: Sequence[str], batches: int = 150, of_batc
         events: dict[str, list[Event]] = {}
         for index in range(of_batch):
             key, time_ms = f"k{index % 16}", 1_700_000_000_000 + number * 3_600_000 + index
-            fields: dict[str, Value] = {
-                "id": event_id(order),
-                "event_time": time_ms,
-                "key": key,
-                "amount": index,
-                "size": 1,
-                "way": 0,
-            }
-            events.setdefault(key, []).append(Event(order, "pay", time_ms, order, fields))
+            events.setdefault(key, []).append(payment(order, time_ms, key, amount=index))
             order += 1
         batch = batch_of(program.schema, events)
         if keyed_state is not None:
@@ -158,10 +163,7 @@ def test_of_the_first_event_of_a_window_those_are_looked_at_that_leave_and_the_n
 ) -> None:
     program = program_over("first(pay over 100 ms).size > 1", "first(pay over previous 100 ms).amount > 1.00")
     of_batch = 5
-    batches = [
-        [payment(index, index, "x") for index in range(first, first + of_batch)] for first in range(0, 300, of_batch)
-    ]
-    row_counts = rows_looked_at(monkeypatch, program, batches)
+    row_counts = rows_looked_at(monkeypatch, program, batches_of_payments(60, of_batch, lambda _: {}))
     assert max(row_counts) == of_batch + 1, "of the hundred in the window those that leave, to a pane, and the next one"
 
 
@@ -172,8 +174,7 @@ def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkey
     written = [text.format("9 ms") for text in (*SUMS[3:], *SPARSE)]
     program = program_over(*written)
     assert program.histories is not None
-    exprs = [column.expr for column in program.histories.written]
-    events = random_events(random)
+    exprs, events = written_of(program), random_events(random)
     batch = batch_of(program.schema, events)
     expected = oracle_values(events, exprs)
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
@@ -206,7 +207,8 @@ def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
     values_by_event = engine_values(after, [(batch.take(np.arange(cut, len(batch))), 2**61)], exprs,
                           through_bytes(before, state, watermark_ms))  # fmt: skip
     assert len(values_by_event) == len(batch) - cut
-    assert differences(values_by_event, {event: expected[event] for event in values_by_event}, then) == []
+    texts = [WRITTEN[index] for index in then]
+    assert differences(values_by_event, {event: expected[event] for event in values_by_event}, texts) == []
 
 
 def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
@@ -215,12 +217,11 @@ def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
     before = program_over("exists(login)", events=retaining)
     written = ("median(pay.size over 9 d) > 1", "first(pay over 9 d).size > 1", "count(pay over 9 d by shop) > 1")
     after = program_over(*written, events=retaining)
-    assert after.histories is not None
     events = {f"k{index}": [payment(index, index, f"k{index}")] for index in range(9)}
     watermark_ms = 8
     state = advance(before, None, batch_of(after.schema, events), watermark_ms).keyed_state
     new = batch_of(after.schema, {"k7": [payment(20, 20, "k7")]})
-    exprs = [column.expr for column in after.histories.written]
+    exprs = written_of(after)
     values_by_event = engine_values(after, [(new, 20)], exprs, through_bytes(before, state, watermark_ms))
     assert values_by_event == {
         event_id(20): oracle_values({"k7": [*events["k7"], payment(20, 20, "k7")]}, exprs)[event_id(20)]
@@ -234,15 +235,7 @@ def test_what_a_dropped_rule_read_is_freed_with_time() -> None:
     keyed_state: KeyedState | None = None
     for number in range(30):
         time_ms = 1_700_000_000_000 + number * 1_000_000
-        fields: dict[str, Value] = {
-            "id": event_id(number),
-            "event_time": time_ms,
-            "key": "x",
-            "size": 1,
-            "way": 0,
-            "weight": 0.5,
-        }
-        batch = batch_of(long.schema, {"x": [Event(number, "pay", time_ms, number, fields)]})
+        batch = batch_of(long.schema, {"x": [payment(number, time_ms, "x")]})
         program = long if number < 10 else short
         keyed_state = through_bytes(program, advance(program, keyed_state, batch, time_ms).keyed_state, time_ms)
     assert keyed_state is not None

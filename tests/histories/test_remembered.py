@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
-import numpy as np
 import pytest
 
 from cep.columnar.batch import EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.engine.keyed_state import KeyedState, concat_states
-from cep.engine.partition import divide
-from cep.histories.pages import detach_segments
+from cep.engine.keyed_state import KeyedState
 from cep.lang.ir import History
 from cep.lang.walk import histories
 from cep.nfa.program import Program
-from cep.state.whole import decode_whole, encode_whole
-from tests.engine.bridge import Delivery, batch_of, event_id, split, through_bytes, whole
-from tests.histories.test_folds import asked_of, one_by_one, split_evenly
+from tests.engine.bridge import Delivery, batch_of, event_id, split, state_after, through_bytes, whole
+from tests.histories.test_folds import asked_of, moved_by_keys, one_by_one, split_evenly
 from tests.histories.test_reach import program_over
-from tests.histories.test_values import engine_values
+from tests.histories.test_values import differences, engine_values
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.histories import in_window
 from tests.oracle.matcher import Event
@@ -122,6 +118,10 @@ def referred(functions: Sequence[History], events: dict[str, list[Event]]) -> To
     return answers
 
 
+def values_of(answers: Told) -> dict[str, list[Value]]:
+    return {event: [value for value, _, _ in of_event] for event, of_event in answers.items()}
+
+
 def events_of(random: Random, count: int, shops: int = 40) -> dict[str, list[Event]]:
     """Return events: most shops come seldom, so that some return after they were forgotten. Some events have none."""
     events: dict[str, list[Event]] = {"x": [], "y": []}
@@ -164,12 +164,7 @@ def test_values_are_those_of_the_reference_however_events_come(seed: int) -> Non
     assert sum(cut for answers in expected.values() for _, cut, _ in answers) > 5 * len(WRITTEN)
     for deliveries in deliveries_of(batch, random):
         values_by_event = engine_values(program, deliveries, exprs)
-        assert [
-            (WRITTEN[index], event, ours, theirs)
-            for event, values in values_by_event.items()
-            for index, (ours, (theirs, _, _)) in enumerate(zip(values, expected[event], strict=True))
-            if ours != theirs
-        ] == []
+        assert differences(values_by_event, values_of(expected), WRITTEN) == []
         assert len(values_by_event) == 110
 
 
@@ -192,15 +187,13 @@ def test_what_may_be_forgotten_is_told_and_counted_however_events_come(seed: int
     assert cut > 100
     assert dropped > 100
     for deliveries in deliveries_of(batch, random):
-        counters, cuts_by_alert, _ = led_through(program, deliveries)
+        counters, cuts_by_alert = led_through(program, deliveries)
         assert cuts_by_alert == cut_alerts
         assert (counters["histories_cut"], counters["history_values_dropped"]) == (cut, dropped)
 
 
-def led_through(
-    program: Program, deliveries: Sequence[Delivery]
-) -> tuple[Counter[str], dict[tuple[str, str], bool], KeyedState]:
-    """Return the counters, the `history_cut` of each alert by rule and event, and the state at the end."""
+def led_through(program: Program, deliveries: Sequence[Delivery]) -> tuple[Counter[str], dict[tuple[str, str], bool]]:
+    """Return the counters, and the `history_cut` of each alert by rule and event."""
     counters: Counter[str] = Counter()
     cuts_by_alert: dict[tuple[str, str], bool] = {}
     state: KeyedState | None = None
@@ -212,27 +205,20 @@ def led_through(
             for alert in alert_table(program, advanced.matches).to_pylist()
         }
         state = through_bytes(program, advanced.keyed_state, watermark_ms)
-    assert state is not None
-    return counters, cuts_by_alert, state
+    return counters, cuts_by_alert
 
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_what_is_known_moves_with_its_keys(seed: int) -> None:
-    """State is divided by keys, written, read and joined, as savepoints, warm starts and changes of runners do."""
     random = Random(seed)
     events = events_of(random, 100)
     program = program_over(*WRITTEN, *BESIDE)
     exprs, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
     cut = random.randrange(40, 80)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
-    state = led_through(program, first)[2]
-    shares = divide(
-        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
-    )
-    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
-    moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
-    expected, values_by_event = referred(exprs, events), engine_values(program, rest, exprs, moved)
-    assert values_by_event == {event: [value for value, _, _ in expected[event]] for event in values_by_event}
+    expected = values_of(referred(exprs, events))
+    values_by_event = engine_values(program, rest, exprs, moved_by_keys(state_after(program, first), program))
+    assert values_by_event == {event: expected[event] for event in values_by_event}
     assert len(values_by_event) == 100 - cut
 
 
@@ -246,16 +232,15 @@ def test_a_rule_that_comes_later_knows_the_same_values_where_their_events_are_ke
     later += ["last(pay over previous 300 ms by shop).amount > 1"]
     early, late = program_over(*before), program_over(*before, *later, *BESIDE)
     exprs = asked_of(late, [*before, *later, *BESIDE])[: len(before) + len(later)]
-    batch, expected = batch_of(early.schema, events), referred(exprs, events)
+    batch, expected = batch_of(early.schema, events), values_of(referred(exprs, events))
     deliveries = split_evenly(batch, random)
     cut = len(deliveries) // 2
-    state = led_through(early, deliveries[:cut])[2]
-    values_by_event = engine_values(late, deliveries[cut:], exprs, state)
-    assert values_by_event == {event: [value for value, _, _ in expected[event]] for event in values_by_event}
+    values_by_event = engine_values(late, deliveries[cut:], exprs, state_after(early, deliveries[:cut]))
+    assert values_by_event == {event: expected[event] for event in values_by_event}
 
 
 def test_what_is_kept_is_bounded() -> None:
     program = program_over("last(pay by shop).size > 1", "first(pay by shop).size > 1")
     events = {"x": events_of(Random(1), 200, shops=60)["x"]}
-    _, _, state = led_through(program, split_evenly(batch_of(program.schema, events), Random(1)))
+    state = state_after(program, split_evenly(batch_of(program.schema, events), Random(1)))
     assert VALUES < len(state.histories) <= 2 * VALUES

@@ -193,15 +193,15 @@ def oracle_values(events: dict[str, list[Event]], functions: Sequence[History]) 
 def differences(
     engine_values: dict[str, list[Value]],
     expected: dict[str, list[Value]],
-    numbers: Sequence[int] = range(len(WRITTEN)),
+    texts: Sequence[str] = WRITTEN,
 ) -> list[object]:
-    """Return the differing values of the histories with these numbers in WRITTEN."""
+    """Return the differing values of the histories with these texts."""
     assert engine_values.keys() == expected.keys()
     return [
-        (WRITTEN[number], event, ours, theirs)
+        (text, event, ours, theirs)
         for event, values in engine_values.items()
-        for number, ours, theirs in zip(numbers, values, expected[event], strict=True)
-        if not _same(ours, theirs, exactly="stddev" not in WRITTEN[number])
+        for text, ours, theirs in zip(texts, values, expected[event], strict=True)
+        if not _same(ours, theirs, exactly="stddev" not in text)
     ]
 
 

@@ -91,10 +91,6 @@ def test_no_split_changes_what_is_evicted(name: str, monkeypatch: pytest.MonkeyP
 HEAVY = "y" * 900  # stored for the comparison with `b`
 
 
-def _heavy_stream(random: Random, count: int) -> list[str]:
-    return [f"{line} {random.choice((HEAVY, 'y', HEAVY[:400], '-'))}" for line in _stream(random, count)]
-
-
 def _text_program(name: str, runs: int, nodes: int, monkeypatch: pytest.MonkeyPatch, rules: int = 1) -> Program:
     monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", runs)
     monkeypatch.setattr("cep.nfa.rule_tables.NODES_PER_KEY_MAX", nodes)
@@ -110,7 +106,7 @@ def test_no_split_changes_what_long_texts_evict(name: str, monkeypatch: pytest.M
         random = Random(f"{name}/{seed}")
         rules = 4 if name == "shared by four" else 1
         compiled = _text_program("shared starts" if rules > 1 else name, 1_000, 30, monkeypatch, rules)
-        lines = _heavy_stream(random, 60)
+        lines = [f"{line} {random.choice((HEAVY, 'y', HEAVY[:400], '-'))}" for line in _stream(random, 60)]
         at_once, counters = _carried(compiled, lines, [len(lines)])
         cuts = [*sorted(random.sample(range(1, len(lines)), random.randint(5, 20))), len(lines)]
         in_parts, of_parts = _carried(compiled, lines, cuts)

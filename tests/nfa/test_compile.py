@@ -1,8 +1,9 @@
-"""The rules of a key are compiled to one program; mistakes that only the compiler finds are reported at their place."""
+"""The rules of a key, with their lists, are compiled to one program; mistakes of the compiler are reported in place."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 
 from cep.base.schema import Field, Kind, Schema
 from cep.lang.check.bind import bind
-from cep.lang.load import load_text
+from cep.lang.load import load_files, load_text
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.diagnose import compilable
+from cep.nfa.given_lists import asked_lists, given_lists
 from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
@@ -141,3 +143,50 @@ def test_runs_have_the_same_shape() -> None:
             for one, other in zip(before.rules, after.rules, strict=True):
                 assert (one.identity, one.states_count) == (other.identity, other.states_count)
                 assert np.array_equal(one.row, other.row)
+
+
+TEXT = """
+event e { id id  event_time time  key string  hops int }
+list blocked: string from "lists/blocked.csv"
+list bins: prefix = ["41", "411", "41"]
+list watch: int
+list fixed = ["a"]
+pattern p(shops: list of string = blocked, places: list of int) by key {
+  seq   a
+  where a: e  key in shops and key in bins and key in fixed and hops in places and not (hops in watch)
+}
+"""
+
+
+def test_files_beside_the_pattern_and_entries_in_place(tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "blocked.csv").write_text("blocked\nC-1\nC-2\nC-1\n")
+    (tmp_path / "p.cep").write_text(TEXT)
+    checked = load_files([tmp_path / "p.cep"])
+    assert checked.ok
+    lists = given_lists(checked)
+    assert {key: len(given_list.content) for key, given_list in lists.lists.items()} == {
+        ("blocked", "string"): 2,
+        ("bins", "prefix"): 2,
+    }
+    assert lists.lists["blocked", "string"].repeated_count == 1
+    assert [d.code for d in lists.diagnostics] == ["CEP804"]
+    assert checked.lists == {"fixed": ("a",)}
+
+
+def test_what_a_rule_asks() -> None:
+    checked = load_text(TEXT)
+    bound, _ = bind(checked.patterns["p"], {"shops": "vips", "places": [1, 2]})
+    assert bound is not None
+    assert asked_lists([bound]) == {("vips", "string"), ("bins", "prefix"), ("watch", "int")}
+    assert problems(bound, checked.schema) == []
+
+
+def test_a_rule_that_gives_wrong_entries() -> None:
+    checked = load_text(TEXT)
+    bound, _ = bind(checked.patterns["p"], {"places": [1, "x"]})
+    assert bound is not None
+    assert problems(bound, checked.schema) == ["CEP802 entry 2 is `x`, which is not of type int"]
+    for wrong in ("Two Words", {"a": 1}, [True], list(range(1_001))):
+        _, diagnostics = bind(checked.patterns["p"], {"places": wrong})
+        assert [d.code for d in diagnostics] == ["CEP503"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.columnar.common import GOOD
-from tests.sources.test_json_forms import FORMS
+from tests.sources.test_csv_form import FORMS
 
 Rows = list[dict[str, Any]]
 

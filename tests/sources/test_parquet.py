@@ -198,17 +198,13 @@ def test_lists_without_end_in_a_header_are_refused() -> None:
         parquet._header_at(BytesIO(header), 0)
 
 
-def _dictionary_of(lengths: Sequence[int]) -> tuple[bytes, int]:
-    page = b"".join(length.to_bytes(4, "little") + b"x" * length for length in lengths)
-    return page, len(lengths)
-
-
 @pytest.mark.parametrize("seed", seeds(40))
 @pytest.mark.parametrize("codec", [0, 1, 2, 6, 99])
 def test_the_longest_text_of_a_dictionary_is_never_underestimated(seed: int, codec: int) -> None:
     random = Random(seed)
-    page, count = _dictionary_of([random.choice((0, 0, 1, 9, 300)) for _ in range(random.randrange(30))])
-    longest = max((int.from_bytes(page[p : p + 4], "little") for p in _length_places(page)), default=0)
+    lengths = [random.choice((0, 0, 1, 9, 300)) for _ in range(random.randrange(30))]
+    page = b"".join(length.to_bytes(4, "little") + b"x" * length for length in lengths)
+    count, longest = len(lengths), max(lengths, default=0)
     packed = bytes(pa.compress(page, parquet._CODECS[codec], asbytes=True)) if codec in parquet._CODECS else page
     texts_max = random.choice((3, 1_000))
     with patch.object(parquet, "PARQUET_DICTIONARY_TEXTS_MAX", texts_max):
@@ -216,14 +212,6 @@ def test_the_longest_text_of_a_dictionary_is_never_underestimated(seed: int, cod
     if count <= min(texts_max, 8 * len(packed)) and codec != 99:
         assert estimate == longest
     assert longest <= estimate <= len(page) - 4 * count
-
-
-def _length_places(page: bytes) -> list[int]:
-    places, place = [], 0
-    while place < len(page):
-        places.append(place)
-        place += 4 + int.from_bytes(page[place : place + 4], "little")
-    return places
 
 
 def test_a_dictionary_of_many_empty_texts_is_not_counted_text_by_text() -> None:

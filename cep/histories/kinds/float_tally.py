@@ -1,6 +1,6 @@
 """sum, avg, stddev and count of floats: carry a tally of a few floats with exactly the same sum.
 
-Tested by: tests/histories/test_float_tally.py, tests/histories/test_values.py
+Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
 
 from __future__ import annotations

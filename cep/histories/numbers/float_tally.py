@@ -1,6 +1,6 @@
 """Tallies of floats: exact sums over windows, carried from call to call (float_sums.py) and rounded once.
 
-Tested by: tests/histories/test_float_tally.py, tests/histories/test_values.py
+Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
 
 from __future__ import annotations

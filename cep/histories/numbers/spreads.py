@@ -1,7 +1,7 @@
 """Sums and standard deviations of floats to twice the digits, where each float may stand for many events (folds.py).
 
 histories/windows.py does the same for windows of events.
-Tested by: tests/histories/test_folds.py, tests/histories/test_float_tally.py
+Tested by: tests/histories/test_folds.py, tests/histories/test_tally.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The events of windows → sums, extremes and standard deviations, computed from whole windows.
 
-Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
+Tested by: tests/histories/test_values.py, tests/histories/test_store.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 The floats are the one nearest to the sum, the one nearest to the remainder, and so on, until the remainder is 0. Two
 floats suffice for sums of money. A sum that needs more floats than there is room for is not carried.
 
-Tested by: tests/histories/test_float_tally.py
+Tested by: tests/histories/test_tally.py
 """
 
 from __future__ import annotations

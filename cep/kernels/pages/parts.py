@@ -6,7 +6,7 @@ or as a union to another node, and to the previous node.
 Shapes, throughout: runs int64[n, W], run_rule int32[n], nodes int64[m, NODE_WIDTH]; row_registers uint8[rules, R] is
 not 0 where a rule's register holds a row.
 
-Tested by: tests/kernels/test_packed.py, tests/engine/test_partition.py, tests/engine/test_keyed_state.py
+Tested by: tests/kernels/test_packed.py, tests/engine/test_keyed_state.py, tests/engine/test_keyed_state.py
 """
 
 from __future__ import annotations

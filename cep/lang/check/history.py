@@ -5,7 +5,7 @@
 
 Inside, `transaction.f`, and a bare field in `where`, is a field of each past event; parameters are in sight, the
 variables of the pattern are not.
-Tested by: tests/lang/test_history.py
+Tested by: tests/lang/test_functions.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CEP705: a window, or a look back, beyond the time for which events are kept.
 
-Tested by: tests/lang/golden/lints/, tests/lang/test_history.py
+Tested by: tests/lang/golden/lints/, tests/lang/test_functions.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tokens to the part after the argument of a function of past events: `over previous 30 d by a where b > 1`.
 
-Tested by: tests/lang/test_history.py
+Tested by: tests/lang/test_functions.py
 """
 
 from __future__ import annotations

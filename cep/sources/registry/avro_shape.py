@@ -3,7 +3,7 @@
 The reader takes as many levels of the processor's stack as a record has, and as many items of an array as the record
 says there are. So a schema that has itself inside lets a sender end the process. An array whose items take no bytes
 lets a few bytes ask for all of the memory.
-Tested by: tests/sources/registry/test_avro_shape.py
+Tested by: tests/sources/registry/test_registry.py
 """
 
 from __future__ import annotations

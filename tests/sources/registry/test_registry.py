@@ -1,4 +1,4 @@
-"""Avro and Protobuf records, with schemas from a registry or from files, give the same events as JSON."""
+"""Avro and Protobuf records give the same events and tokens as JSON; schemas that cost without end are recognised."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -21,13 +22,19 @@ from hypothesis import strategies as st
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import FAILING_SCHEMAS_MAX, UNKNOWN_SCHEMAS_MAX
-from cep.columnar.decode import Decoded
+from cep.columnar.decode import Decoded, decode_json
+from cep.columnar.redact import redact
+from cep.sources.registry.avro_shape import Shape, shape_of
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import _message_class, _shapes_of, client_of, decode
+from tests.cli.test_erase import wrong
 from tests.columnar import common
+from tests.columnar.protected import CARDS, card_numbers, keys
 from tests.plain_avro import plain_avro
 from tests.sources.registry.registry_server import _Server, serve_registry
 
+# The server, and the settings of a client of it.
+Registry = tuple[_Server, tuple[tuple[str, str], ...]]
 TOPIC = "payments"
 CONTEXT = SerializationContext(TOPIC, MessageField.VALUE)
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -80,7 +87,7 @@ def is_equal(decoded: Decoded, expected: Decoded) -> bool:
 
 
 @pytest.fixture
-def registry() -> Iterator[tuple[_Server, tuple[tuple[str, str], ...]]]:
+def registry() -> Iterator[Registry]:
     with serve_registry() as served:
         yield served
 
@@ -95,7 +102,7 @@ def read(form: RecordFormat, values: Sequence[bytes | None]) -> Decoded:
     return decode(form, common.ONE, pa.array(values, pa.binary()), TOPIC)
 
 
-def test_avro_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_avro_with_a_registry(registry: Registry) -> None:
     server, settings = registry
     form = RecordFormat("avro", settings)
     decoded = read(form, avro(client_of(settings), EVENTS))
@@ -110,7 +117,7 @@ def test_avro_with_the_clients_own_mock_registry() -> None:
     assert is_equal(read(RecordFormat("avro", settings), avro(client_of(settings), EVENTS)), in_json(EVENTS))
 
 
-def test_avro_whose_schema_has_changed(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
+def test_avro_whose_schema_has_changed(registry: Registry, tmp_path: Path) -> None:
     """A topic has writers of two versions. Each record is read by its own version, or all by the schema of a file."""
     _, settings = registry
     older = {**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "took"]}
@@ -158,7 +165,7 @@ def protobuf(client: SchemaRegistryClient, path: Path) -> tuple[list[bytes], lis
     return values, events
 
 
-def test_protobuf_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
+def test_protobuf_with_a_registry(registry: Registry, tmp_path: Path) -> None:
     _, settings = registry
     path = tmp_path / "payment.desc"
     values, events = protobuf(client_of(settings), path)
@@ -185,7 +192,7 @@ def test_json_behind_the_id_of_a_schema(frames: list[tuple[bool, int]]) -> None:
     assert len(decoded.poison) == 3
 
 
-def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_what_cannot_be_read_is_set_aside(registry: Registry) -> None:
     _, settings = registry
     good = avro(client_of(settings), EVENTS[:3])
     nobody = b"\x00\x00\x00\x03\xe7" + good[0][5:]
@@ -199,9 +206,7 @@ def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[s
     assert read(RecordFormat("avro", settings), [None]).event_id.to_pylist() == []
 
 
-def test_a_few_bytes_do_not_end_the_process(
-    registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path
-) -> None:
+def test_a_few_bytes_do_not_end_the_process(registry: Registry, tmp_path: Path) -> None:
     """A schema may contain itself, or arrays of empty values: the sender of a record decides how often."""
     server, settings = registry
     node = {"type": "record", "name": "Node", "fields": [{"name": "n", "type": ["null", "Node"]}]}
@@ -227,7 +232,7 @@ def test_a_few_bytes_do_not_end_the_process(
     assert (decoded.event_id.to_pylist(), len(decoded.poison)) == (["t0"], 1)
 
 
-def test_made_up_ids_are_few_requests(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_made_up_ids_are_few_requests(registry: Registry) -> None:
     server, settings = registry
     good = avro(client_of(settings), EVENTS[:2])
     server.asked.clear()
@@ -242,9 +247,7 @@ QUICK = (("retries.wait.ms", "1"), ("timeout", "5"))
 
 
 @pytest.mark.parametrize("status", [400, 403, 410, 422, 429, 500, 503])
-def test_an_id_that_the_registry_chokes_on_sets_its_record_aside_alone(
-    registry: tuple[_Server, tuple[tuple[str, str], ...]], status: int
-) -> None:
+def test_an_id_that_the_registry_chokes_on_sets_its_record_aside_alone(registry: Registry, status: int) -> None:
     """Any sender can write four bytes in front of a record; these must not end the job for everyone."""
     server, settings = registry
     good = avro(client_of(settings), EVENTS[:2])
@@ -260,9 +263,7 @@ def test_an_id_that_the_registry_chokes_on_sets_its_record_aside_alone(
     assert len(server.asked) <= (4 * FAILING_SCHEMAS_MAX if is_failure else UNKNOWN_SCHEMAS_MAX) + 4
 
 
-def test_a_registry_that_fails_once_or_is_away_for_a_while_loses_nothing(
-    registry: tuple[_Server, tuple[tuple[str, str], ...]],
-) -> None:
+def test_a_registry_that_fails_once_or_is_away_for_a_while_loses_nothing(registry: Registry) -> None:
     server, settings = registry
     values = avro(client_of(settings), EVENTS[:2])
     form = RecordFormat("avro", (*settings, *QUICK))
@@ -280,7 +281,7 @@ def test_a_registry_that_fails_once_or_is_away_for_a_while_loses_nothing(
     assert len(server.asked) == 8, "each of four tries asks for the schema and for something else"
 
 
-def test_a_job_without_rights_ends_and_loses_nothing(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_a_job_without_rights_ends_and_loses_nothing(registry: Registry) -> None:
     server, settings = registry
     values = avro(client_of(settings), EVENTS[:2])
     client_of.cache_clear()
@@ -297,7 +298,7 @@ def test_a_registrys_address_with_a_secret_is_refused(url: str) -> None:
     assert "t0p" not in str(refused.value)
 
 
-def test_fields_that_do_not_fit_are_null_alone(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_fields_that_do_not_fit_are_null_alone(registry: Registry) -> None:
     _, settings = registry
     mixed = {
         **AVRO,
@@ -311,7 +312,7 @@ def test_fields_that_do_not_fit_are_null_alone(registry: tuple[_Server, tuple[tu
     assert [poison.bad_values for poison in decoded.poison] == [(("wrong_value", "retries"),)]
 
 
-def test_a_registry_that_gives_no_answer_ends_the_read(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_a_registry_that_gives_no_answer_ends_the_read(registry: Registry) -> None:
     server, settings = registry
     values = avro(client_of(settings), EVENTS[:1])
     client_of.cache_clear()
@@ -329,9 +330,7 @@ def test_a_registry_that_gives_no_answer_ends_the_read(registry: tuple[_Server, 
 
 
 @pytest.mark.parametrize("answer", [[], {"schema": 5}, {"schema": "{}", "references": ["x"]}, "text", {}])
-def test_a_registry_whose_answer_is_no_schema(
-    registry: tuple[_Server, tuple[tuple[str, str], ...]], answer: object
-) -> None:
+def test_a_registry_whose_answer_is_no_schema(registry: Registry, answer: object) -> None:
     server, settings = registry
     values = avro(client_of(settings), EVENTS[:1])
     client_of.cache_clear()
@@ -363,3 +362,118 @@ def test_files_that_are_no_schemas(tmp_path: Path) -> None:
     (tmp_path / "bad.avsc").write_text("{")
     with pytest.raises(UsageError, match="is no Avro schema"):
         read(RecordFormat("avro", schema_file=str(tmp_path / "bad.avsc")), [b"x"])
+
+
+_JSON = st.recursive(
+    st.none() | st.integers(0, 1) | st.sampled_from(["null", "long", "A", "n.A", "record", "array", "fixed"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "name", "fields", "items", "values", "size"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def record(name: str, *types: object) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+
+
+def array(items: object) -> dict[str, object]:
+    return {"type": "array", "items": items}
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_nested", "has_empty_items"),
+    [
+        (AVRO, False, False),
+        (record("A", record("B", "long"), "B", array("B"), array("long")), False, False),
+        (record("A", ["null", "A"]), True, False),
+        (record("n.A", {"type": "map", "values": {"type": "n.A"}}), True, False),
+        (record("A", record("B", array(record("C", ["null", "B"])))), True, False),
+        (record("A", array("null")), False, True),
+        (record("A", array({"type": "null"})), False, True),
+        (record("A", array({"type": "fixed", "name": "F", "size": 0})), False, True),
+        (record("A", array({"type": "fixed", "name": "F", "size": 1})), False, False),
+        (record("A", record("E", record("F"), "null"), array(["null"]), {"type": "map", "values": "E"}), False, False),
+        (record("A", record("E", record("F"), "null"), {"type": "map", "values": array("E")}), False, True),
+        (array("A"), False, False),
+    ],
+)
+def test_what_may_cost_without_end(schema: object, is_nested: bool, has_empty_items: bool) -> None:
+    assert shape_of(schema) == Shape(is_nested, has_empty_items)
+
+
+def test_types_of_other_schemas() -> None:
+    others = [record("n.Empty"), record("n.Node", ["null", "Node"])]
+    assert shape_of(record("A", array("n.Empty")), others) == Shape(is_nested=False, has_empty_items=True)
+    assert shape_of(record("A", "n.Node"), others) == Shape(is_nested=True, has_empty_items=False)
+
+
+def test_many_types_of_types_take_no_time() -> None:
+    types = [record("R0"), *(record(f"R{n}", f"R{n - 1}", f"R{n - 1}") for n in range(1, 60))]
+    assert shape_of(record("A", array("R59")), types) == Shape(is_nested=False, has_empty_items=True)
+
+
+@given(_JSON)
+def test_what_is_no_schema_has_a_shape_too(schema: object) -> None:
+    assert isinstance(shape_of(schema), Shape)
+
+
+__all__ = ["keys"]
+NUMBERS = card_numbers(41, 20)
+TEXTS = ("tx_id", "card", "email", "note")
+
+
+def events() -> list[dict[str, Any]]:
+    """Return payments with card numbers. Every fourth has a wrong number in `card` and the right one elsewhere."""
+    return [
+        {
+            "tx_id": f"t{n}", "event_time": 1_767_225_600_000 + n, "card": number if n % 4 else wrong(number),
+            "email": f"{number}@example.org", "amount": n + 0.5, "note": f"paid with {number}" if n % 4 == 0 else "",
+        }
+        for n, number in enumerate(NUMBERS)
+    ]  # fmt: skip
+
+
+def in_avro(folder: Path) -> tuple[RecordFormat, list[bytes]]:
+    kinds = dict.fromkeys(TEXTS, "string") | {"event_time": "long", "amount": "double"}
+    shape = {"type": "record", "name": "P", "fields": [{"name": n, "type": kind} for n, kind in kinds.items()]}
+    (folder / "payment.avsc").write_bytes(orjson.dumps(shape))
+    return RecordFormat("avro", schema_file=str(folder / "payment.avsc")), plain_avro(shape, events())
+
+
+def in_protobuf(folder: Path) -> tuple[RecordFormat, list[bytes]]:
+    file = descriptor_pb2.FileDescriptorProto(name="payment.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Payment")
+    kinds = dict.fromkeys(TEXTS, 9) | {"event_time": 3, "amount": 1}
+    for number, (name, kind) in enumerate(kinds.items(), start=1):
+        message.field.add(name=name, number=number, type=kind, label=1)
+    path = folder / "payment.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    settings = (("url", "mock://cards"),)
+    message_class = _message_class(str(path), "shop.Payment")
+    serializer = ProtobufSerializer(message_class, client_of(settings), {"use.deprecated.format": False})
+    values = [serializer(message_class(**event), CONTEXT) for event in events()]
+    return RecordFormat("protobuf", settings, str(path), "shop.Payment"), values
+
+
+def letters(decoded: Decoded) -> list[str]:
+    shown = [redact(CARDS, poison) for poison in decoded.poison]
+    return [poison.reason + poison.record for poison in shown]
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("written", [in_avro, in_protobuf])
+def test_tokens_are_those_of_json(written: Any, tmp_path: Path) -> None:
+    form, values = written(tmp_path)
+    decoded = decode(form, CARDS, pa.array(values, pa.binary()), TOPIC)
+    expected = decode_json(CARDS, pa.array([orjson.dumps(event) for event in events()], pa.binary()))
+    assert all(decoded.columns[name].equals(expected.columns[name]) for name in ("card", "email", "tx_id", "amount"))
+    cards = decoded.columns["card"].drop_null().to_pylist()
+    assert all(card.startswith("pan_k1_") for card in cards)
+    assert len(cards) == len(decoded) - 5
+    assert [poison.code for poison in decoded.poison] == ["no_card_number"] * 5
+    broken = decode(form, CARDS, pa.array([value[:-9] for value in values], pa.binary()), TOPIC)
+    assert broken.poison
+    for text in (*letters(decoded), *letters(broken), *letters(expected)):
+        assert not any(number in text or number.encode().hex() in text for number in map(str, NUMBERS))
