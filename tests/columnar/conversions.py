@@ -1,6 +1,6 @@
 """The table of conversions: how each kind of value is read as each declared type. conversions.txt is written by hand.
 
-The page reference/conversions.md prints it; test_conversions.py reads each value in each form and compares each cell.
+The page reference/conversions.md prints it; test_convert.py reads each value in each form and compares each cell.
 """
 
 from __future__ import annotations
