@@ -6,7 +6,7 @@
 
 pip installs it there once without dependencies, which are already installed. The folder is on the path before the
 installed Spark, so this process and all its processes see that version. The repository and .venv stay unchanged.
-Tested by: tests/runners/spark/test_lake.py, tests/runners/spark/test_older.py
+Tested by: tests/runners/spark/test_other_sparks.py
 """
 
 from __future__ import annotations

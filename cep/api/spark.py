@@ -1,7 +1,7 @@
 """A user's Spark DataFrame, finite or a stream, and rules → a DataFrame of alerts. Spark is loaded on demand.
 
 Faults that the frame's types show are refused at once, as for any frame; no row is read.
-Tested by: tests/runners/spark/test_match.py, tests/runners/spark/test_match_stream.py
+Tested by: tests/runners/spark/test_match.py
 """
 
 from __future__ import annotations

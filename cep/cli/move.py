@@ -1,6 +1,6 @@
 """`cep job savepoint`, `restore` and `rescale`: the checkpoint folder of a stopped job, copied, made again and divided.
 
-Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved.py, tests/runners/spark/test_rescale.py
+Tested by: tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

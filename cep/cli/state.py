@@ -1,6 +1,6 @@
 """`cep job state`: the checkpoint folder of a job → how much it keeps, for which rules; runs and past of one key.
 
-Tested by: tests/cli/test_job.py, tests/runners/spark/test_state.py
+Tested by: tests/cli/test_job.py, tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Histories of several pages ↔ one value for a call: joined before the call, divided by page after it.
 
-Tested by: tests/histories/test_store.py, tests/step/test_pages.py
+Tested by: tests/histories/test_store.py, tests/step/test_step.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A table of slots with open addressing, at most half full: slots int32[S], S a power of two, of which each has the number
 of a kept pair, or is NO_PAIR.
-Tested by: tests/step/test_duplicates.py, tests/runners/embedded/test_seen.py
+Tested by: tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 After an installation, this kernel is half of the compile time of a first match, and numba compiles one kernel after the
 other. The second process therefore uses another core. Both share the cache: a process that needs a kernel waits if the
 other one compiles it (kernels/compiler.py). Where the second process cannot start, everything is compiled here.
-Tested by: tests/runners/test_ahead.py
+Tested by: tests/runners/test_compiling.py
 """
 
 from __future__ import annotations

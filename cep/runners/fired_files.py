@@ -6,7 +6,7 @@
 A micro-batch adds a line with its changes. When the lines have grown to several times the first file, that file is
 written again with all changes before the micro-batch, and the lines begin with its own. A repeated micro-batch begins
 with the same memory as before. Its line replaces the first one, which may be torn: no reader saw its result.
-Tested by: tests/runners/test_fired_files.py
+Tested by: tests/runners/test_output.py
 """
 
 from __future__ import annotations

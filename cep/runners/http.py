@@ -8,7 +8,7 @@ need the bearer token, if there is one. /metrics also describes the process, wit
 A web page of a stranger can make a browser on this machine request the page's own name at our address. The header Host
 must therefore be an address, localhost, the host that the job listens at, or one of the setting `hosts`. A request with
 the token may name any host.
-Tested by: tests/runners/test_http.py, tests/runners/test_observe.py
+Tested by: tests/runners/test_observe.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Is there a Java that Spark can use? Asked without Spark, whose own message is a page long and names no cure.
 
-Tested by: tests/runners/test_java.py
+Tested by: tests/runners/spark/test_driver.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
                                                                the job and the rules that the folder has
 
 assembly.py starts the job. `Rules.match_stream` uses `live_job` too.
-Tested by: tests/cli/test_main.py, tests/cli/test_run.py, tests/runners/spark/test_match_stream.py
+Tested by: tests/cli/test_main.py, tests/cli/test_run.py, tests/runners/spark/test_match.py
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
     CHECKPOINT/lock                held by the process that works on the folder.
 
 Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_live_output.py,
-tests/runners/spark/test_schema_change.py, tests/runners/embedded/test_schema_change.py
+tests/runners/spark/test_live.py, tests/runners/embedded/test_run.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 This is step 9 of the Spark runner (step/suppress.py). A repeated micro-batch ends with the same files: the memory keeps
 the entries from before the batch.
-Tested by: tests/runners/test_rule_output.py
+Tested by: tests/runners/test_output.py
 """
 
 from __future__ import annotations

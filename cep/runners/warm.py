@@ -6,7 +6,7 @@ The first call of a kernel compiles it, which takes seconds. All kernels take ha
 installation or a change of the package, and later starts read them from the disk in less than a second. This module
 sends a few events through patterns that together need every kernel. `warm_up` does that in this process. `Warming` does
 it in a second process while the caller starts other work, and the compiler's memory ends with that process.
-Tested by: tests/runners/test_warm.py
+Tested by: tests/runners/test_compiling.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     disk      how much is free?                        → part `disk`, and a gauge
 
 The job itself cannot report these things. If its brokers are unreachable it waits, which looks like a quiet stream.
-Tested by: tests/runners/test_watch.py
+Tested by: tests/runners/test_observe.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 A micro-batch that comes again must be the same, so its end position has all that it depends on. Must not know Kafka's
 client.
-Tested by: tests/sources/test_kafka.py, tests/runners/spark/test_kafka_looks.py
+Tested by: tests/sources/test_kafka.py, tests/runners/spark/test_kafka.py
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ A failure before the end of 4 removes what was copied for nothing. A crash there
 were, and files that step 6 of the next checkpoint removes. After 4 the new checkpoint counts. `on_step` is called with
 the step's number before each of its units: tests crash there. One process writes to a target at a time. A second one is
 refused at 4, and removes nothing.
-Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.py,
-    tests/state/test_checkpoint_failures.py
+Tested by: tests/state/test_checkpoints.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The closing zero is the end of the file: so one that ends early, and a length that became a zero, are found. Each block
 has its own checksum.
-Tested by: tests/state/test_entries.py
+Tested by: tests/state/test_pages.py
 """
 
 from __future__ import annotations

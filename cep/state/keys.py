@@ -6,7 +6,7 @@ In key, namespace and name a byte 00 is written 00 FF. The end mark 00 01 theref
 below every continuation. The order of store keys is the order of the tuples, and a prefix of the parts is one range. A
 key group, a key of it, or one name of a key can be scanned, counted, moved or deleted as a whole. `item` is raw bytes,
 such as the number of a page. The escape is the one of CockroachDB's ordered keys.
-Tested by: tests/state/test_keys.py
+Tested by: tests/state/test_pages.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 The same key signs other short facts of a job, such as the head of its audit: `fact_signature`.
 
 A process that has a key refuses every manifest that was not signed with it. One without reads both.
-Tested by: tests/state/test_manifest_key.py
+Tested by: tests/state/test_manifest.py
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ eighty, so small pages are fast to copy, to write and to keep in memory.
 
 The store adds checksums. Readers of single pages (cep job state, savepoints for Spark) use the form of pages.py. The
 measured reasons for two forms are in docs/inside/decisions/two-forms-of-a-page.md.
-Tested by: tests/state/test_packed.py
+Tested by: tests/state/test_pages.py
 """
 
 from __future__ import annotations

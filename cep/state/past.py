@@ -10,7 +10,7 @@
 
 A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets
 (sheets.py) with a format version; another format is refused by name.
-Tested by: tests/state/test_past.py
+Tested by: tests/state/test_pages.py
 """
 
 from __future__ import annotations

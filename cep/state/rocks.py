@@ -4,7 +4,7 @@ All memory of all stores of a process comes out of one `RocksMemory`: the block 
 the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last `sync` or
 checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A store that has
 lost synced writes is damaged, and is not opened (synced.py).
-Tested by: tests/state/test_stores.py, tests/state/test_rocks.py
+Tested by: tests/state/test_stores.py
 """
 
 from __future__ import annotations

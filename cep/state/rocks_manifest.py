@@ -4,7 +4,7 @@
 
 RocksDB hangs when it opens a folder whose list has a record of a kind that only logs have, and blocks Python. The
 headers are therefore checked before. RocksDB checks checksums and a cut end.
-Tested by: tests/state/test_rocks_manifest.py
+Tested by: tests/state/test_manifest.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A log that is damaged in the middle reads like one that was cut by a power failure: RocksDB takes the part before, and
 opens. Only the number of the last synced write distinguishes the two. The file is written after each sync and is not
 synced itself, so its number was true at some time, and may be too small after a power failure.
-Tested by: tests/state/test_rocks.py
+Tested by: tests/state/test_stores.py
 """
 
 from __future__ import annotations

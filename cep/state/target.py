@@ -5,7 +5,7 @@ the folder is synced. Object stores do so themselves. On a file system that can 
 file. If source and target are on one disk, files that never change again are linked, not copied. Credentials come from
 the environment, under the names of the object store's own tools: for S3 AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the
 like, for other protocols of fsspec FSSPEC_SFTP_PASSWORD and the like.
-Tested by: tests/state/test_target.py, tests/state/test_s3.py
+Tested by: tests/state/test_savepoints.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     page | head | segments, each with its number        sheets.py; the parts are from pages.py and past.py
 
 A job's state moves to another job in this form. A running job stores the parts separately.
-Tested by: tests/state/test_past.py
+Tested by: tests/state/test_pages.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The status of a job has the head, on its topic and in the checkpoint folder. Each checkpoint of `cep run` has it too. An
 attacker who can write there without the key cannot forge a head for an audit that was cut or written again.
-Tested by: tests/step/test_audit_head.py
+Tested by: tests/step/test_step.py
 """
 
 from __future__ import annotations

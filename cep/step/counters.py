@@ -1,6 +1,6 @@
 """Counters by name, added up once for each micro-batch at several places.
 
-Tested by: tests/step/test_counters.py
+Tested by: tests/step/test_step.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A dead letter is a JSON object with a code and a reason. It is about an undecoda
 an event that is late, too far ahead of the clock, has the id of another event, or has unreadable values. Keys that lose
 partial matches to a limit have letters, too.
 
-Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
+Tested by: tests/step/test_step.py, tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 The end of the data is not the end of time: a live job that has read the same events still waits for the events that
 could refute an open absence. So a replay ends where the watermark of that live job stands. `cep test` does not use this
 module: its events are complete, so each test goes on to the end of time.
-Tested by: tests/step/test_history_end.py
+Tested by: tests/step/test_step.py
 """
 
 from __future__ import annotations

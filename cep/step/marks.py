@@ -7,7 +7,7 @@ job remembers a mark of each key, among the last alerts of its rules (rulebook/s
     "flawed card_id", key  →  last event, MARK_MS, last event before the pause, first event after the pause
 
 A pause is a time of MARK_MS without such an event. A job remembers one pause; an alert cannot be older than two pauses.
-Tested by: tests/step/test_marks.py, tests/runners/test_flawed.py
+Tested by: tests/step/test_step.py, tests/runners/test_flawed.py
 """
 
 from __future__ import annotations

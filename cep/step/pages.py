@@ -6,7 +6,7 @@
 The histories of a page's keys are stored next to its runs. They are read and written if a rule looks back and the keys
 have events, and removed without reading when all of them have expired. The runner decides the place and the form of
 pages (ports.py).
-Tested by: tests/step/test_pages.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
+Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 An absent time, such as the end of a version without a successor, is null. The head of the audit is there if the job
 writes an audit.
 
-Tested by: tests/runners/test_rule_output.py
+Tested by: tests/runners/test_output.py
 """
 
 from __future__ import annotations

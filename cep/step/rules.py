@@ -4,7 +4,7 @@ Every key group of Spark sees the same control records in the same micro-batch a
 the digest of it, and the job's folder has the rulebook (rulebook/saved.py). A worker serves many key groups, so it
 caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given, always;
 its state says which ones these were.
-Tested by: tests/runners/spark/test_live_rules.py
+Tested by: tests/runners/spark/test_tasks.py
 """
 
 from __future__ import annotations

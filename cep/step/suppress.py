@@ -2,7 +2,7 @@
 
 The rules decide (rulebook/suppression.py). Their memory of sent alerts is a `LastAlerts`, which the runner stores. `cep
 run` does this in its engine, Spark in its driver, because only there all alerts of a micro-batch are together.
-Tested by: tests/step/test_suppress.py, tests/runners/test_rule_output.py
+Tested by: tests/step/test_step.py, tests/runners/test_output.py
 """
 
 from __future__ import annotations

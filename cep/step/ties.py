@@ -6,7 +6,7 @@ before the next micro-batch may bring another event of it. A replay has both eve
 can differ only by an event with fewer microseconds, or a lower value in the declared field, than one which is matched
 already. Each of these counts as `ties_out_of_order`. With a lateness, or several partitions, events wait until the
 watermark is past them, and nothing is counted.
-Tested by: tests/step/test_ties.py
+Tested by: tests/step/test_step.py
 """
 
 from __future__ import annotations

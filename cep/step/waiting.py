@@ -1,6 +1,6 @@
 """Events in order of arrival → due events, while the others wait; step 6 of a micro-batch.
 
-Tested by: tests/step/test_waiting.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
+Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations

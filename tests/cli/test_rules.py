@@ -34,7 +34,7 @@ from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, RULE_SET, by_two, write_signers
 from tests.rulebook.people import ROOT as ROOT_KEY
 from tests.runners.embedded.cases import morning
-from tests.runners.embedded.test_audited import PAUSE, SNOOZE, Plain
+from tests.runners.embedded.test_signed import PAUSE, SNOOZE, Plain
 from tests.runners.spark.live_cases import rules
 
 # `cep rules`: the folder of this repository, and changed copies of it.

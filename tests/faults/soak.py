@@ -64,13 +64,13 @@ SEEN_EVERY_S = 60.0
 # that moves it.
 ELSEWHERE = {
     "cep_events_before_start_total": "tests/runners/handover/test_warm_start.py",
-    "cep_events_after_end_total": "tests/step/test_rare_counters.py",
-    "cep_control_unverified_total": "tests/step/test_heartbeats.py",
-    "cep_fired_forgotten_total": "tests/step/test_rare_counters.py",
+    "cep_events_after_end_total": "tests/step/test_step.py",
+    "cep_control_unverified_total": "tests/step/test_step.py",
+    "cep_fired_forgotten_total": "tests/step/test_step.py",
     "cep_histories_folded_total": "tests/histories/test_folds.py",
     "cep_history_values_dropped_total": "tests/histories/test_remembered.py",
     "cep_histories_cut_total": "tests/histories/test_remembered.py",
-    "cep_origins_dropped_total": "tests/step/test_rare_counters.py",
+    "cep_origins_dropped_total": "tests/step/test_step.py",
     "cep_live": "tests/runners/test_observe.py",
 }
 

@@ -1,7 +1,7 @@
 """The roles and their rights in a job with signatures, each cell with the test that shows it (roles.txt).
 
 The page reference/roles.md prints the table. A cell names a test as FILE::FUNCTION, below tests/.
-Tested by: tests/hostile/test_roles.py
+Tested by: tests/hostile/test_campaign.py
 """
 
 from __future__ import annotations

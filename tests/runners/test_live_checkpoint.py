@@ -12,7 +12,7 @@ from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.base.exits import MEANINGS, exit_of
 from cep.runners.live_checkpoint import JOB_FILE, open_checkpoint, read_job
 from tests.rulebook.people import TRUST
-from tests.runners.embedded.test_schema_change import changed
+from tests.runners.embedded.test_run import changed
 from tests.runners.spark.live_cases import make_job, rules
 from tests.small_disk import small_disk
 

@@ -1,24 +1,47 @@
-"""Metrics equal the totals, health distinguishes a stuck job from an idle one, logs have one object a line."""
+"""Metrics equal the totals, health distinguishes a stuck job from an idle one, logs have one object a line.
+
+The watch reports when brokers are away and when they are back, the lag, waiting events, and a slow sink. The port of a
+job has limits, and gives a stranger no information.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cep.base.errors import UsageError
+from cep.base.limits import HTTP_CONNECTIONS_MAX
+from cep.engine.alerts import NO_ALERTS
+from cep.runners import http
+from cep.runners import observe as observe_module
+from cep.runners import watch as watch_module
 from cep.runners.http import served
 from cep.runners.meanings import current_names
 from cep.runners.observe import Log, Observed
+from cep.runners.watch import Watch, Watched
+from cep.sources.kafka import KafkaSettings
+from tests.mock_kafka import MockKafka
 from tests.rulebook.test_suppression import alert, table
+from tests.sources.registry.registry_server import serve_registry
 
 TOTALS = Counter(
     {
@@ -183,3 +206,314 @@ def test_log() -> None:
     assert (first["event"], first["batch_id"], first["events"]) == ("micro_batch", 3, 12)
     assert first["time"].endswith("Z")
     assert second["reason"] == 'a "quoted"\nline'
+
+
+LOOKS_MAX = 100
+
+
+def watched(address: str, folder: Path | None = None) -> Watched:
+    return Watched(KafkaSettings(address), "payments", "payments", folder)
+
+
+def test_a_broker_that_is_stopped_and_one_that_is_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.mock_kafka"]
+    broker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert broker.stdout is not None
+    observed = Observed(60_000)
+    watch = Watch(watched(broker.stdout.readline().strip(), tmp_path), observed, 500)
+    try:
+        watch.look()
+        assert observed.health()[1]["parts"]["brokers"] == "well"
+        assert observed.gauges["disk_free_bytes"] > 0
+        broker.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, broker.pid, os.WSTOPPED)
+        watch.look()
+        assert not observed.health()[0]
+        since = observed.troubles["brokers"]
+        watch.look()
+        assert observed.troubles["brokers"] == since, "it says since when"
+        broker.send_signal(signal.SIGCONT)
+        for _ in range(LOOKS_MAX):
+            watch.look()
+            if not observed.troubles:
+                break
+        assert observed.health()[0]
+        broker.kill()
+        broker.wait()
+        watch.look()
+        assert list(observed.troubles) == ["brokers"]
+    finally:
+        broker.kill()
+        broker.wait()
+    with watch:
+        pass
+    observed.note("brokers", None)
+    watch.look()
+    assert observed.troubles == {}, "a job that has ended says nothing more"
+
+
+def test_lag_and_events_that_nobody_reads() -> None:
+    with MockKafka() as kafka:
+        kafka.send("payments", ({"value": b"{}", "partition": n % 2} for n in range(10)))
+        observed = Observed(0)  # no waiting is allowed
+        watch = Watch(watched(kafka.address), observed, 2_000)
+        observed.positions = {"payments[0]": 2, "payments[1]": 5}
+        watch.look()
+        assert observed.lags == {"payments[0]": 3, "payments[1]": 0, "payments[2]": 0, "payments[3]": 0}
+        assert observed.troubles["events"].startswith("3 records wait")
+        assert observed.health()[1]["lag_records"] == 3
+        observed.stalled_ms = 3_600_000
+        observed.positions = {"payments[0]": 5, "payments[1]": 5}
+        watch.look()
+        assert (sum(observed.lags.values()), observed.troubles) == (0, {})
+
+
+def test_a_registry_that_gives_no_answer() -> None:
+    with serve_registry() as (server, registry):
+        observed = Observed(60_000)
+        watch = Watch(Watched(registry=registry), observed, 1_000)
+        watch.look()
+        assert observed.health()[1]["parts"]["registry"] == "well"
+        server.failures_left = 1_000
+        watch.look()
+        assert observed.troubles["registry"].startswith("no answer since 20")
+        assert not observed.health()[0]
+        server.failures_left = 0
+        watch.look()
+        assert observed.health()[0]
+
+
+def test_a_job_is_ready_once_it_has_caught_up_with_its_topic() -> None:
+    with MockKafka() as kafka:
+        kafka.send("payments", ({"value": b"{}", "partition": 0} for _ in range(100)))
+        observed = Observed(3_600_000, ready_lag_ms=10_000)
+        watch = Watch(replace(watched(kafka.address), first_positions=lambda: {"payments[0]": 20}), observed, 2_000)
+        observed.begin()
+        assert observed.ready() == (False, {**observed.ready()[1], "ready": False, "lag_records": None})
+        watch.look()  # the job has not reported yet
+        for position, is_ready in ((None, False), (60, False), (100, True)):
+            if position is not None:
+                observed.positions = {"payments[0]": position}
+                watch.look()
+            report = observed.ready()[1]
+            assert report["lag_records"] == (80 if position is None else 100 - position)
+            assert report["ready"] == observed.health()[1]["ready"] == is_ready
+        kafka.send("payments", ({"value": b"{}", "partition": 0} for _ in range(50)))
+        watch.look()
+        assert (observed.ready()[0], sum(observed.lags.values())) == (True, 50), "a later lag is for alarms"
+
+
+def test_as_many_events_may_wait_as_arrive_in_the_time_of_the_setting() -> None:
+    observed = Observed(3_600_000, ready_lag_ms=10_000)
+    observed.begin()
+    for waiting, is_ready in ((2_001, False), (2_000, True)):
+        observed.lagging({"payments[0]": waiting - 1, "payments[1]": 1}, arriving_per_s=200.0)
+        assert observed.ready()[0] == is_ready
+    standby = Observed(3_600_000, ready_lag_ms=10_000)
+    standby.begin()
+    standby.measured({"standby": 1.0}, {})
+    assert standby.ready()[0], "a process that stands by reads no topic of events"
+    standby.measured({"standby": 0.0}, {})
+    assert not standby.ready()[0]
+
+
+def test_a_folder_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed, usage = Observed(60_000), shutil.disk_usage
+    (tmp_path / "job").mkdir()
+
+    def late(folder: Path) -> object:
+        folder.rmdir()
+        return usage(folder)
+
+    monkeypatch.setattr("cep.runners.watch.shutil.disk_usage", late)
+    Watch(Watched(folder=tmp_path / "job"), observed, 1_000).look()
+    assert "disk_free_bytes" not in observed.gauges
+
+
+def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(60_000)
+    watch = Watch(Watched(folder=tmp_path / "job"), observed, 1_000)
+    watch.look()
+    assert "disk_free_bytes" not in observed.gauges, "the job has not made its folder yet"
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(watch_module, "DISK_FREE_BYTES_MIN", 1 << 62)
+    watch.look()
+    assert "MB are left" in observed.troubles["disk"]
+    monkeypatch.undo()
+    monkeypatch.setattr(watch_module, "DISK_FREE_BYTES_MIN", 1)
+    watch.look()
+    assert observed.health()[0]
+
+
+def test_a_delivery_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(60_000)
+    watch = Watch(Watched(), observed, 1_000)
+    with observed.sending("alerts", NO_ALERTS):
+        watch.look()
+        assert observed.health()[0]
+        monkeypatch.setattr(observe_module, "SENDING_MS_MAX", 0)
+        is_healthy, answer = observed.health()
+        assert not is_healthy
+        assert answer["parts"]["sinks"].startswith("alerts: it has not answered a delivery"), "without a look before"
+    monkeypatch.undo()
+    watch.look()
+    assert observed.health()[0]
+
+
+WAIT_S = 30
+
+
+def ask(
+    address: tuple[str, int] | None, path: str, token: str | None = None, host: str | None = None
+) -> tuple[int, str]:
+    assert address is not None
+    request = urllib.request.Request(f"http://{address[0]}:{address[1]}{path}")
+    if host is not None:
+        request.add_header("Host", host)
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """Serve a port that takes three connections at once, each for a moment."""
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
+    monkeypatch.setattr(http, "HTTP_REQUEST_S_MAX", 0.2)
+    monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 0.2)
+    with served(("127.0.0.1", 0), Observed(60_000)) as address:
+        assert address is not None
+        yield address
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """Return all bytes until the other side closes."""
+    connection.settimeout(WAIT_S)
+    data = b""
+    try:
+        while piece := connection.recv(1_000):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def test_only_health_is_for_everybody() -> None:
+    answers = {"/key": lambda parameters: parameters or None}
+    with served(("127.0.0.1", 0), Observed(60_000), answers, "right") as address:
+        assert ask(address, "/health")[0] == 200
+        for path in ("/metrics", "/key?key=c1", "/other"):
+            for token in (None, "", "wrong", "rightly", "r\u00ecght".encode().decode("latin-1")):
+                status, text = ask(address, path, token)
+                assert status == 401, (path, token)
+                assert "cep_" not in text
+                assert "c1" not in text
+        assert ask(address, "/metrics", "right")[0] == 200
+        assert ask(address, "/key?key=c1", "right") == (200, '{"key":["c1"]}\n')
+        assert ask(address, "/other", "right")[0] == 404
+
+
+def test_without_a_token_nobody_needs_one() -> None:
+    with served(("127.0.0.1", 0), Observed(60_000)) as address:
+        assert ask(address, "/metrics")[0] == 200
+        assert ask(address, "/key?key=c1")[0] == 404, "not there unless the runner answers it"
+
+
+def test_a_connection_that_says_nothing_ends(few: tuple[str, int]) -> None:
+    with socket.create_connection(few) as silent:
+        assert until_closed(silent) == b""
+    assert ask(few, "/health")[0] == 200
+
+
+def test_a_request_that_never_ends_is_cut_off(few: tuple[str, int]) -> None:
+    with socket.create_connection(few) as slow:
+        deadline_s = time.monotonic() + WAIT_S
+        with pytest.raises(OSError):  # noqa: PT012 the port closes it while more is sent
+            slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+            while time.monotonic() < deadline_s:
+                slow.sendall(b"x: y\r\n")
+                time.sleep(0.01)
+    assert ask(few, "/health")[0] == 200
+
+
+def test_connections_above_the_bound_are_closed_and_threads_are_few(few: tuple[str, int]) -> None:
+    many = [socket.create_connection(few) for _ in range(50)]
+    try:
+        assert all(until_closed(connection) == b"" for connection in many)
+    finally:
+        for connection in many:
+            connection.close()
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:  # the places of closed connections come back
+        try:
+            if ask(few, "/health")[0] == 200:
+                break
+        except OSError:
+            continue
+    else:
+        pytest.fail("no place came back")
+
+
+def test_the_end_does_not_wait_for_open_connections() -> None:
+    with served(("127.0.0.1", 0), Observed(60_000)) as address:
+        assert address is not None
+        open_one = socket.create_connection(address)
+    with open_one:
+        assert until_closed(open_one) == b""
+
+
+def test_slow_clients_do_not_starve_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 3_600)  # so only a new connection ends a slow one
+    monkeypatch.setattr(http, "HTTP_HEADERS_PAUSE_MS", 0)
+    with served(("127.0.0.1", 0), Observed(60_000)) as address:
+        assert address is not None
+        slow = []
+        for _ in range(3):
+            for _ in range(HTTP_CONNECTIONS_MAX):
+                slow.append(socket.create_connection(address))
+                slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: ")
+            assert ask(address, "/health")[0] == 200
+        for connection in slow:
+            connection.close()
+
+
+def test_answers_leave_places_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def answer(_: object) -> str:
+        begun.release()
+        assert end.wait(WAIT_S)
+        return "done"
+
+    with served(("127.0.0.1", 0), Observed(60_000), {"/key": answer}) as address, ThreadPoolExecutor(2) as clients:
+        waiting = [clients.submit(ask, address, "/key") for _ in range(2)]
+        assert all(begun.acquire(timeout=WAIT_S) for _ in waiting)
+        assert ask(address, "/key")[0] == 503
+        assert ask(address, "/health")[0] == 200
+        end.set()
+        assert [one.result(WAIT_S) for one in waiting] == [(200, '"done"\n')] * 2
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LOCALHOST.:9464", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("10.1.2.3:9464", 200),
+        ("cep.bank.example:9464", 200), ("evil.example", 421), ("evil.example:9464", 421), ("localhost.evil.org", 421),
+        ("localhost, evil.example", 421), ("", 421), ("[localhost]", 421), ("localhost:x", 421), ("1.2.3.4.evil", 421),
+    ],
+)  # fmt: skip
+def test_a_page_of_a_stranger_cannot_ask_by_its_own_name(host: str, status: int) -> None:
+    with served(("127.0.0.1", 0), Observed(60_000), token="right", hosts=("Cep.bank.example",)) as address:
+        assert ask(address, "/health", host=host)[0] == status
+        assert ask(address, "/metrics", "right", host)[0] == 200, "nobody else has the token"
+        with socket.create_connection(address or ("", 0)) as old:
+            old.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert until_closed(old).startswith(b"HTTP/1.0 200")

@@ -1,7 +1,7 @@
 """One rulebook, one stream, four ways to match it: the replay, the replay on Spark, `cep run`, `cep live`.
 
 All give the same alerts, byte for byte, for any division of the events and any threads, tasks, stores and restarts from
-a checkpoint.
+a checkpoint, and with a new version that takes runs over.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from cep.step.rule_status import rule_status
+from tests.rulebook.carry_cases import drawn as carried
 from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day, tied
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
 pytestmark = pytest.mark.spark
+
+
 GROUPS = 8
 SLOW = pytest.mark.slow
 
@@ -179,3 +182,12 @@ def test_what_is_lost_is_counted_alike(seed: int, spark: SparkSession, tmp_path:
     for name, counted in lost.items():
         assert counted == lost["replay"], name
     check(results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_new_version_takes_runs_over(spark: SparkSession, seed: int, tmp_path: Path) -> None:
+    case = carried(seed)
+    results = ways(spark, tmp_path, Stream(case.lines, list(case.versions("carry"))), seed)
+    alerts = {way: alerts for way, (alerts, _) in results.items()}
+    assert all(of_way == alerts["replay"] for of_way in alerts.values()), seed

@@ -1,19 +1,30 @@
-"""Checkpoints: only changed files are copied, N are kept, damage is noticed, and the last whole one is restored."""
+"""Checkpoints: only changed files are copied, N are kept, damage is noticed, and the last whole one is restored.
+
+If a target refuses, the checkpoint fails with a reason, earlier ones stay, and the next one may succeed. The protocol
+survives a crash before each numbered step, by kill -9 and by simulation, and damage at random.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from threading import Event
+from typing import Any
 from uuid import uuid4
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from cep.base.errors import StateCorruptError, StateFormatError, StoreError
 from cep.base.limits import CHECKPOINTS_PENDING_MAX
@@ -22,9 +33,10 @@ from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbe
 from cep.state.keys import ALL_KEYS, store_key
 from cep.state.manifest import FOLDER, Manifest, sha256_of
 from cep.state.memory import MemoryStore
-from cep.state.rocks import RocksStore
+from cep.state.rocks import RocksSettings, RocksStore
 from cep.state.store import DurableStore
 from cep.state.target import Target
+from tests.small_disk import small_disk
 
 Entries = dict[bytes, bytes]
 
@@ -276,3 +288,336 @@ def test_checksums_are_computed_while_nobody_else_wants_the_processor(
     assert job.take().files_count == len(visited)
     assert min(visited) >= max(before, checkpoints._NICENESS)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+
+
+class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
+    """An object store in which every third write fails; some failures leave half of the file."""
+
+    protocol = "flaky"
+    chance = Random(0)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        if self.chance.random() < 0.3:
+            if self.chance.random() < 0.5:
+                super().pipe_file(path, value[: len(value) // 2], **options)
+            raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        super().pipe_file(path, value, **options)
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        self.pipe_file(rpath, Path(lpath).read_bytes())
+
+
+def take(checkpoints: Checkpoints, store: DurableStore, payload: bytes = b"") -> int:
+    copying = checkpoints.begin([Part("main", store, 0, 8)], payload, 0)
+    assert copying is not None
+    return copying.result(timeout=60).number
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_object_store_that_fails_now_and_then(tmp_path: Path, seed: int) -> None:
+    fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
+    FlakyFileSystem.chance = Random(seed)
+    target = Target(f"flaky://{uuid4()}")
+    store = MemoryStore()
+    published: dict[int, dict[bytes, bytes]] = {}
+    failures: list[str] = []
+    with Checkpoints(target, tmp_path / "work", kept_count=2) as checkpoints:
+        for number in range(12):
+            store.put(store_key(0, b"%d" % number, b"", b""), b"x" * number)
+            try:
+                published[take(checkpoints, store)] = dict(store.scan(ALL_KEYS))
+            except StoreError as error:
+                failures.append(str(error))
+    assert failures, f"seed {seed}: nothing was tried"
+    assert published, f"seed {seed}: nothing was tried"
+    assert all("Connection reset" in text for text in failures), f"seed {seed}"
+    restored = restore(target, tmp_path / "back")
+    assert restored is not None, f"seed {seed}"
+    assert restored.manifest.number == max(published), f"seed {seed}"
+    assert dict(MemoryStore.open(restored.path("main")).scan(ALL_KEYS)) == published[max(published)]
+
+
+@pytest.fixture
+def full_at_1_mb(tmp_path: Path) -> Iterator[Path | None]:
+    """Return a real file system of 1 MB, if one may be mounted."""
+    with small_disk(tmp_path / "disk", 1) as disk:
+        yield disk.folder if disk.is_mounted else None
+
+
+def test_a_full_target_keeps_the_last_good_one_and_takes_the_next_when_there_is_room(
+    tmp_path: Path, full_at_1_mb: Path | None
+) -> None:
+    if full_at_1_mb is None:  # the flaky object store has shown the same, without a real disk
+        return
+    target = Target(str(full_at_1_mb / "target"))
+    with RocksStore(tmp_path / "store") as store, Checkpoints(target, tmp_path / "work") as checkpoints:
+        store.put(store_key(0, b"small", b"", b""), b"1")
+        assert take(checkpoints, store, b"good") == 1
+        for number in range(2_000):
+            store.put(store_key(1, b"%d" % number, b"", b""), os.urandom(1_000))
+        with pytest.raises(StoreError, match="make room there"):
+            take(checkpoints, store)
+        restored = restore(target, tmp_path / "back")
+        assert restored is not None
+        assert (restored.manifest.number, restored.payload) == (1, b"good")
+        store.delete_range(ALL_KEYS)
+        store.put(store_key(0, b"small", b"", b""), b"2")
+        store.compact(ALL_KEYS)
+        number = take(checkpoints, store, b"room again")
+    after = restore(target, tmp_path / "again")
+    assert after is not None
+    assert (after.manifest.number, after.payload) == (number, b"room again")
+    assert [path.name for path in (tmp_path / "work").iterdir()] == []
+
+
+def test_a_full_disk_of_the_store_leaves_the_last_good_one(tmp_path: Path, full_at_1_mb: Path | None) -> None:
+    if full_at_1_mb is None:
+        return
+    target = Target(str(tmp_path / "target"))
+    with Checkpoints(target, full_at_1_mb / "work") as checkpoints:
+        store = MemoryStore()  # its checkpoint is a file, written in full on the small disk
+        store.put(store_key(0, b"k", b"", b""), b"1")
+        take(checkpoints, store, b"good")
+        store.put(store_key(0, b"k", b"", b""), os.urandom(3 << 20))
+        with pytest.raises(StoreError, match="make room"):
+            take(checkpoints, store)
+        assert list((full_at_1_mb / "work").iterdir()) == []
+        store.put(store_key(0, b"k", b"", b""), b"2")
+        assert take(checkpoints, store, b"good again") == 3
+    assert checkpoint_numbers(target) == [1, 3]
+
+
+def test_a_target_that_cannot_be_reached_is_no_reason_to_go_back(tmp_path: Path) -> None:
+    class Away(MemoryFileSystem):  # type: ignore[misc]
+        protocol = "away"
+        is_away = False
+
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+            if self.is_away:
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            data: bytes = super().cat_file(path, start, end, **options)
+            return data
+
+    fsspec.register_implementation("away", Away, clobber=True)
+    target = Target(f"away://{uuid4()}")
+    with Checkpoints(target, tmp_path / "work") as checkpoints:
+        take(checkpoints, MemoryStore())
+    Away.is_away = True
+    with pytest.raises(StoreError, match="timed out") as error:
+        restore(target, tmp_path / "back")
+    assert not isinstance(error.value, StateCorruptError)
+    Away.is_away = False
+    assert restore(target, tmp_path / "back") is not None
+
+
+class Hoarding(MemoryFileSystem):  # type: ignore[misc]
+    """An object store that deletes nothing, for a while."""
+
+    protocol = "hoarding"
+    lets_go = False
+
+    def rm_file(self, path: str) -> None:
+        if not self.lets_go:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        super().rm_file(path)
+
+
+def test_what_cannot_be_removed_is_no_failure_and_is_removed_later(tmp_path: Path) -> None:
+    fsspec.register_implementation("hoarding", Hoarding, clobber=True)
+    target = Target(f"hoarding://{uuid4()}")
+    store = MemoryStore()
+    tidy = []
+    with Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:
+        for number in range(4):
+            Hoarding.lets_go = number == 3
+            store.put(store_key(0, b"k", b"", b""), os.urandom(20))
+            copying = checkpoints.begin([Part("main", store, 0, 8)], b"%d" % number, 0)
+            assert copying is not None
+            tidy.append(copying.result(timeout=60).is_tidy)
+    assert tidy == [True, False, False, True]
+    assert checkpoint_numbers(target) == [4]
+    assert set(target.sizes(FOLDER)) == {file.sha256 for file in read_manifest(target, 4).files}
+
+
+def test_a_failed_checkpoint_leaves_no_file_for_ever(tmp_path: Path) -> None:
+    fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
+    FlakyFileSystem.chance = Random(3)
+    target = Target(f"flaky://{uuid4()}")
+    store = MemoryStore()
+    with Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:
+        checkpoint_count = 0
+        while checkpoint_count < 3:
+            store.put(store_key(0, b"k", b"", b""), os.urandom(20))
+            try:
+                take(checkpoints, store)
+                checkpoint_count += 1
+            except StoreError:
+                continue
+    with Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:  # a new process sees torn files too
+        FlakyFileSystem.chance = Random(9)
+        while True:
+            try:
+                number = take(checkpoints, store)
+                break
+            except StoreError:
+                continue
+    named = {file.sha256 for file in read_manifest(target, number).files}
+    assert set(target.sizes(FOLDER)) == named
+
+
+# Writes 100 entries and takes a checkpoint, again and again; in round 4 it dies before the given unit of work.
+VICTIM = """
+import os, signal, sys
+from pathlib import Path
+from cep.state.checkpoints import Checkpoints, Part
+from cep.state.keys import store_key
+from cep.state.rocks import RocksStore
+from cep.state.target import Target
+
+folder, fatal_step, fatal_unit = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+round_number, units = 0, 0
+
+def on_step(step):
+    global units
+    if round_number == 4 and step == fatal_step:
+        units += 1
+        if units == fatal_unit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+store = RocksStore(folder / "store")
+checkpoints = Checkpoints(Target(str(folder / "target")), folder / "work", kept_count=2, on_step=on_step)
+for round_number in range(1, 6):
+    for i in range(100):
+        store.put(store_key(0, b"%d/%d" % (round_number, i), b"", b"n"), b"%d" % round_number)
+    checkpoints.begin([Part("main", store, 0, 8)], b"%d" % round_number, 0).result()
+"""
+PUBLISHED_FROM = 5  # a crash before this step, or before a later one, leaves the new checkpoint
+
+
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.parametrize(
+    ("step", "unit"), [(1, 1), (2, 1), (3, 1), (3, 3), (4, 1), (5, 1), (6, 1), (6, 2), (7, 1)], ids=str
+)
+def test_kill_9_before_a_step(tmp_path: Path, step: int, unit: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", VICTIM, str(tmp_path), str(step), str(unit)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    target = Target(str(tmp_path / "target"))
+    restored = restore(target, tmp_path / "back")
+    assert restored is not None
+    last = 4 if step >= PUBLISHED_FROM else 3
+    assert (restored.manifest.number, restored.payload, restored.refused) == (last, b"%d" % last, ())
+    with (
+        RocksStore(restored.path("main")) as store,
+        Checkpoints(target, tmp_path / "work", kept_count=2, restored=restored) as checkpoints,
+    ):
+        assert len(list(store.scan(ALL_KEYS))) == 100 * last
+        copying = checkpoints.begin([Part("main", store, 0, 8)], b"next", 0)
+        assert copying is not None
+        assert copying.result(timeout=60).number == last + 1
+    numbers = checkpoint_numbers(target)
+    assert numbers == [last, last + 1]
+    named = {file.sha256 for number in numbers for file in read_manifest(target, number).files}
+    assert set(target.sizes(FOLDER)) == named, "what the crash left is collected"
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+class _Crash(BaseException):
+    """The process has died."""
+
+
+class _Life:
+    """One life of a process: it writes, takes checkpoints, and dies before a random unit of a random step."""
+
+    def __init__(self, chance: Random, states: list[dict[bytes, bytes]]) -> None:
+        """`states` holds the contents of each checkpoint ever begun; a payload is an index into it."""
+        self._chance = chance
+        self._countdown = chance.randrange(1, 40)
+        self._states = states
+
+    def on_step(self, step: int) -> None:
+        self._countdown -= 1
+        if self._countdown <= 0:
+            raise _Crash(step)
+
+    def until_death(self, path: Path, checkpoints: Checkpoints, model: dict[bytes, bytes]) -> None:
+        chance = self._chance
+        with RocksStore(path, RocksSettings(wal=False)) as store:
+            while True:
+                for _ in range(chance.randrange(30)):
+                    key = store_key(0, b"%d" % chance.randrange(60), b"", b"n")
+                    if chance.random() < 0.3:
+                        store.delete(key)
+                        model.pop(key, None)
+                    else:
+                        model[key] = chance.randbytes(chance.randrange(100))
+                        store.put(key, model[key])
+                self._states.append(dict(model))
+                copying = checkpoints.begin([Part("main", store, 0, 8)], b"%d" % (len(self._states) - 1), 0)
+                assert copying is not None
+                copying.result(timeout=60)
+
+
+def _damaged(target: Target, chance: Random) -> set[int]:
+    """Damage a file that the newest checkpoint has and its predecessors do not; return the damaged numbers."""
+    numbers = checkpoint_numbers(target)
+    if len(numbers) < 2 or chance.random() < 0.5:
+        return set()
+    files = {number: {file.sha256 for file in read_manifest(target, number).files} for number in numbers}
+    new_files = sorted(files[numbers[-1]] - set[str]().union(*(files[number] for number in numbers[:-1])))
+    paths = [path for name in new_files if (path := Path(target.url) / FOLDER / name).exists()]
+    if not paths:
+        return set()
+    path = chance.choice(paths)
+    good = path.read_bytes()
+    path.unlink()
+    if chance.random() < 0.7 and good:
+        place = chance.randrange(len(good))
+        path.write_bytes(
+            good[:place] if chance.random() < 0.5 else good[:place] + bytes([good[place] ^ 255]) + good[place + 1 :]
+        )
+    return {numbers[-1]}
+
+
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))]
+
+
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_number_of_crashes_and_damages_lose_nothing_published(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    target = Target(str(tmp_path / "target"))
+    states: list[dict[bytes, bytes]] = []
+    lost: set[int] = set()
+    for life_number in range(6):
+        lost |= _damaged(target, chance)
+        numbers = checkpoint_numbers(target)
+        whole = [number for number in numbers if number not in lost]
+        folder = tmp_path / f"life{life_number}"
+        restored = restore(target, folder)
+        model: dict[bytes, bytes] = {}
+        if whole:
+            assert restored is not None
+            # A damaged checkpoint may be whole again: a later checkpoint, which was never published, wrote the same
+            # file.
+            assert restored.manifest.number >= max(whole), f"seed {seed}"
+        if restored is not None:
+            model = dict(states[int(restored.payload)])
+            with RocksStore(restored.path("main")) as store:
+                assert dict(store.scan(ALL_KEYS)) == model, f"seed {seed}, life {life_number}"
+        life = _Life(chance, states)
+        with (
+            Checkpoints(
+                target, tmp_path / "work", kept_count=2, restored=restored, on_step=life.on_step
+            ) as checkpoints,
+            pytest.raises(_Crash),
+        ):
+            life.until_death(folder / "main", checkpoints, model)
+        shutil.rmtree(folder)
+    assert checkpoint_numbers(target), f"seed {seed}"

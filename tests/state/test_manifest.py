@@ -1,19 +1,29 @@
-"""Manifests: they are read as they were written, and untrusted contents are refused before a file is made."""
+"""Manifests: they are read as they were written, and untrusted contents are refused before a file is made.
+
+A job with a key accepts only manifests that were made with it. A damaged list of a store's files is refused before
+RocksDB reads it; the list of a good store is accepted.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cep.base.errors import StateCorruptError, StateError, StateFormatError
-from cep.state.checkpoints import Checkpoints, Part, restore
+from cep.base.errors import StateCorruptError, StateError, StateFormatError, UsageError
+from cep.state.checkpoints import Checkpoints, Part, payload_bytes, restore
 from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, path_inside
+from cep.state.manifest_key import KEY, KEY_FILE, check_first_line, first_line
 from cep.state.memory import MemoryStore
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from cep.state.rocks_manifest import check_manifest
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
 from cep.state.target import Target
 
@@ -183,3 +193,162 @@ def test_a_checkpoint_writes_nothing_outside_of_its_folder(tmp_path: Path, how: 
     with pytest.raises(StateCorruptError, match="outside of"):
         restore(target, tmp_path / "in" / "back")
     assert not list(tmp_path.rglob("victim"))
+
+
+SECRET = "0123456789abcdef"
+MANIFEST = Manifest("savepoint", 3, 5, (StoredPart("s", 0, 4),), (StoredFile("payload", 1, "0" * 64),))
+
+
+def test_with_and_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = MANIFEST.to_bytes()
+    monkeypatch.setenv(KEY, SECRET)
+    signed = MANIFEST.to_bytes()
+    assert Manifest.from_bytes(signed, "m") == MANIFEST
+    assert SECRET.encode() not in signed
+    with pytest.raises(StateCorruptError, match="is not signed, and"):
+        Manifest.from_bytes(plain, "m")
+    monkeypatch.setenv(KEY, SECRET[::-1])
+    with pytest.raises(StateCorruptError, match="is not signed with"):
+        Manifest.from_bytes(signed, "m")
+    monkeypatch.delenv(KEY)
+    assert Manifest.from_bytes(signed, "m") == Manifest.from_bytes(plain, "m") == MANIFEST
+
+
+def test_a_key_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+    signed = MANIFEST.to_bytes()
+    monkeypatch.setenv(KEY, SECRET)
+    with pytest.raises(UsageError, match="exclude each other"):
+        Manifest.from_bytes(signed, "m")
+    monkeypatch.delenv(KEY_FILE)
+    assert Manifest.from_bytes(signed, "m") == MANIFEST
+    monkeypatch.delenv(KEY)
+    for content in (b"", b"short", b"x" * 5_000):
+        (tmp_path / "key").write_bytes(content)
+        monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+        with pytest.raises(UsageError, match="give 16 to"):
+            MANIFEST.to_bytes()
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "gone"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        MANIFEST.to_bytes()
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_any_changed_byte_is_noticed(body: bytes, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY, SECRET)
+        whole = first_line(body) + b"\n" + body
+        place = data.draw(st.integers(0, len(whole) - 1))
+        changed = whole[:place] + data.draw(st.sampled_from([b"", b"0", b"f", b"\n", b" "])) + whole[place + 1 :]
+        line, _, rest = changed.partition(b"\n")
+        if changed == whole:
+            check_first_line(line, rest, "m")
+            return
+        with pytest.raises(StateCorruptError):
+            check_first_line(line, rest, "m")
+        # An attacker without the key can correct the checksum, but not the signature.
+        mended = hashlib.sha256(rest).hexdigest().encode() + line[64:]
+        if rest != body:
+            with pytest.raises(StateCorruptError):
+                check_first_line(mended, rest, "m")
+
+
+def test_a_planted_checkpoint_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "target"))
+
+    def checkpoint(payload: bytes) -> None:
+        with Checkpoints(target, tmp_path / payload.decode()) as checkpoints:
+            copying = checkpoints.begin([Part("store", MemoryStore(), 0, 4)], payload, 0)
+            assert copying is not None
+            copying.result(timeout=60)
+
+    monkeypatch.setenv(KEY, SECRET)
+    checkpoint(b"ours")
+    monkeypatch.delenv(KEY)
+    checkpoint(b"planted")
+    monkeypatch.setenv(KEY, SECRET)
+    restored = restore(target, tmp_path / "into")
+    assert restored is not None
+    assert restored.payload == b"ours"
+    assert "is not signed" in restored.refused[0]
+
+
+def test_a_planted_savepoint_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "target"))
+    write_savepoint(target, tmp_path / "work", [Part("store", MemoryStore(), 0, 4)], b"payload", 5)
+    assert NAME in target.sizes()
+    monkeypatch.setenv(KEY, SECRET)
+    with pytest.raises(StateCorruptError, match="is not signed"):
+        open_savepoint(target, tmp_path / "opened")
+
+
+def test_an_old_checkpoint_under_a_higher_number_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = Target(str(tmp_path / "target"))
+    monkeypatch.setenv(KEY, SECRET)
+    with Checkpoints(target, tmp_path / "work") as checkpoints:
+        for payload in (b"first", b"second"):
+            copying = checkpoints.begin([Part("store", MemoryStore(), 0, 4)], payload, 0)
+            assert copying is not None
+            copying.result(timeout=60)
+    first, second = (tmp_path / "target" / name for name in sorted(n for n in target.sizes() if "manifest" in n))
+    renamed = second.with_name(second.name.replace("2", "9"))
+    renamed.write_bytes(first.read_bytes())
+    restored = restore(target, tmp_path / "into")
+    assert restored is not None
+    assert restored.payload == b"second"
+    assert "is checkpoint 1 under another number" in restored.refused[0]
+    with pytest.raises(StateCorruptError, match="under another number"):
+        payload_bytes(target, 9)
+
+
+SETTINGS = RocksSettings(RocksMemory(4 << 20, 1 << 20), background_jobs=1)
+
+
+def store(folder: Path, flushes: int) -> Path:
+    """Make a store whose list has a record for each flush; return the list."""
+    with RocksStore(folder, SETTINGS) as opened:
+        for number in range(flushes):
+            opened.put(b"%d" % number, b"x" * 100)
+            opened.checkpoint(folder.with_name(f"{folder.name}-{number}"))
+    return folder / (folder / "CURRENT").read_text().strip()
+
+
+def test_a_record_of_a_kind_that_only_logs_have_is_refused(tmp_path: Path) -> None:
+    """RocksDB would loop for ever: a middle piece of a recycled log, with a length beyond the end of the file."""
+    path = store(tmp_path / "store", 2)
+    data = path.read_bytes()
+    first = 7 + struct.unpack_from("<IHB", data)[1]
+    for kind, length in ((7, 2_048), (9, 3), (130, 1), (0, 5), (1, 40_000)):
+        path.write_bytes(data[:first] + struct.pack("<IHB", 1, length, kind) + data[first + 7 :])
+        with pytest.raises(StateCorruptError, match=f"damaged at byte {first}"):
+            RocksStore(tmp_path / "store", SETTINGS)
+    path.write_bytes(data)
+    RocksStore(tmp_path / "store", SETTINGS).close()
+
+
+def test_a_good_list_passes_also_over_several_blocks_and_cut_off(tmp_path: Path) -> None:
+    path = store(tmp_path / "store", 3)
+    check_manifest(tmp_path / "store")
+    check_manifest(tmp_path / "new")
+    record = struct.pack("<IHB", 1, 32_754, 2) + bytes(32_754)
+    assert len(record) == 32_761, "seven bytes are left in the block: a header without data"
+    whole = record + struct.pack("<IHB", 1, 0, 3) + record[:-1]
+    for data in (whole, whole[:40_000], whole[:100], b"", bytes(32_768) + record):
+        path.write_bytes(data)
+        check_manifest(tmp_path / "store")
+    (tmp_path / "store" / "CURRENT").write_text("../../etc/passwd\n")
+    with pytest.raises(StateCorruptError, match="cannot be read"):
+        check_manifest(tmp_path / "store")
+
+
+def test_a_store_may_be_named_relative_to_here_and_lie_behind_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path / "store", 2)
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    for name in ("store", "link"):
+        RocksStore(Path(name), SETTINGS).close()

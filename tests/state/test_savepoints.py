@@ -1,24 +1,41 @@
-"""Savepoints between kinds of stores and numbers of stores; damage is refused before any of it is loaded."""
+"""Savepoints between kinds of stores and numbers of stores; damage is refused before any of it is loaded.
+
+Targets on the local disk, of fsspec and in an object store that speaks S3: whole files or none, errors with names.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+from uuid import uuid4
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from cep.base.errors import StateCorruptError, StoreError
-from cep.state.checkpoints import Checkpoints, Part, restore
-from cep.state.keys import STORE_GROUP, group_range, key_group_of, store_key
+from cep.state import target as target_module
+from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, read_manifest, restore
+from cep.state.keys import ALL_KEYS, STORE_GROUP, group_range, key_group_of, store_key
 from cep.state.manifest import FOLDER
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.savepoints import load_savepoint, open_savepoint, write_savepoint
 from cep.state.store import DurableStore, KeyedStore, StoreSnapshot
 from cep.state.target import Target
+from tests.small_disk import small_disk
+
+if TYPE_CHECKING:
+    from tests.real_s3 import S3Server
+
 
 GROUPS = range(12)
 Open = Callable[[Path], DurableStore]
@@ -172,3 +189,273 @@ def test_a_savepoint_is_written_once(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="a savepoint already"):
         write_savepoint(target, tmp_path / "work", parts, b"second", 0)
     assert open_savepoint(target, tmp_path / "work").payload == b"first"
+
+
+@pytest.fixture(params=["local", "memory"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return Target(str(tmp_path / "target") if request.param == "local" else f"memory://{uuid4()}")
+
+
+def test_files_come_back(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"bytes")
+    assert target.sizes() == {}
+    assert target.sizes("files") == {}
+    target.put(tmp_path / "source", "files/one")
+    target.put(tmp_path / "source", "files/two", may_link=True)
+    target.create("note", b"small")
+    assert target.sizes("files") == {"one": 5, "two": 5}
+    assert target.sizes() == {"note": 5}, "folders are not files"
+    assert target.read("note") == b"small"
+    for name, may_link in (("one", False), ("two", True)):
+        target.get(f"files/{name}", tmp_path / "got" / name, 5, may_link)
+        assert (tmp_path / "got" / name).read_bytes() == b"bytes"
+    target.remove("files/one")
+    target.remove("files/one")
+    assert target.sizes("files") == {"two": 5}
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_name_is_created_once(target: Target, has_links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_links:
+        monkeypatch.setattr(target_module, "_linked", lambda *_: False)
+    target.create("note", b"first")
+    with pytest.raises(StoreError, match="another process writes"):
+        target.create("note", b"second")
+    assert target.read("note") == b"first"
+    assert target.sizes() == {"note": 5}, "nothing unfinished stays"
+
+
+def test_what_is_gone_is_damage(target: Target, tmp_path: Path) -> None:
+    with pytest.raises(StateCorruptError, match="files/none"):
+        target.get("files/none", tmp_path / "got", 1)
+    with pytest.raises(StateCorruptError, match="none"):
+        target.read("none")
+
+
+def test_a_copy_replaces_a_damaged_file(target: Target, tmp_path: Path) -> None:
+    for text in (b"damaged", b"good"):
+        (tmp_path / "source").write_bytes(text)
+        target.put(tmp_path / "source", "files/one")
+    target.get("files/one", tmp_path / "got", 4)
+    assert (tmp_path / "got").read_bytes() == b"good"
+
+
+def test_a_file_of_another_size_is_not_copied(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"bytes")
+    target.put(tmp_path / "source", "files/one")
+    for size in (4, 6, 1 << 60):
+        with pytest.raises(StateCorruptError, match=f"has 5 bytes instead of {size}"):
+            target.get("files/one", tmp_path / "got", size)
+    with pytest.raises(StateCorruptError, match=r"5 bytes (and may have|are over the limit of) 4"):
+        target.read("files/one", 4)
+    assert not (tmp_path / "got").exists()
+
+
+@pytest.mark.parametrize("may_link", [False, True])
+@pytest.mark.parametrize("kind", ["device", "pipe", "link", "loop", "folder", "linked folder"])
+def test_what_is_no_file_of_the_target_is_refused(kind: str, may_link: bool, tmp_path: Path) -> None:
+    """A savepoint is a folder from any source; a device has no end, and a pipe may never begin."""
+    root, secret = tmp_path / "target", tmp_path / "secret"
+    (root / "files").mkdir(parents=True)
+    secret.write_bytes(b"bytes")
+    place = root / "files" / "one"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "linked folder":
+        (root / "files").rmdir()
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "one").write_bytes(b"bytes")
+        (root / "files").symlink_to(tmp_path / "other")
+    else:
+        place.symlink_to({"device": Path("/dev/zero"), "link": secret, "loop": place}[kind])
+    target = Target(str(root))
+    with pytest.raises(StateCorruptError, match="files/one"):
+        target.get("files/one", tmp_path / "got", 5, may_link)
+    with pytest.raises(StateCorruptError, match="files/one"):
+        target.read("files/one")
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_file_for_which_the_disk_has_no_room_is_not_begun(target: Target, tmp_path: Path) -> None:
+    """A file of zeros takes no room at its source, and its full size in the target."""
+    (tmp_path / "source").write_bytes(b"bytes")
+    target.put(tmp_path / "source", "files/one")
+    with (
+        patch("shutil.disk_usage", return_value=SimpleNamespace(free=4)),
+        pytest.raises(StoreError, match=r"has 5 bytes, and the disk of .* has room for 4"),
+    ):
+        target.get("files/one", tmp_path / "got", 5)
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_target_may_itself_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real" / "files").mkdir(parents=True)
+    (tmp_path / "real" / "files" / "one").write_bytes(b"bytes")
+    (tmp_path / "target").symlink_to(tmp_path / "real")
+    Target(str(tmp_path / "target")).get("files/one", tmp_path / "got", 5, may_link=True)
+    assert (tmp_path / "got").read_bytes() == b"bytes"
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(StoreError, match="nonsense"):
+        Target("nonsense://bucket")
+
+
+class FullFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
+    """An object store that accepts no writes."""
+
+    protocol = "full"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def full_target() -> Target:
+    fsspec.register_implementation("full", FullFileSystem, clobber=True)
+    return Target(f"full://{uuid4()}")
+
+
+def test_a_full_object_store_says_what_to_do(full_target: Target, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"bytes")
+    with pytest.raises(StoreError, match="make room there"):
+        full_target.put(tmp_path / "source", "files/one")
+    with pytest.raises(StoreError, match="make room there"):
+        full_target.create("note", b"")
+
+
+def test_a_full_disk_keeps_what_was_whole(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x" * 1_000)
+    (tmp_path / "large").write_bytes(b"x" * 400_000)
+    with small_disk(tmp_path / "disk", 1) as disk:
+        target = Target(str(disk.folder / "target"))
+        target.put(tmp_path / "small", "files/small")
+        disk.fill(100_000)
+        with pytest.raises(StoreError, match="make room there"):
+            target.put(tmp_path / "large", "files/large")
+        disk.free()
+        assert "large" not in target.sizes("files")
+        target.get("files/small", tmp_path / "got", 1_000)
+        assert (tmp_path / "got").read_bytes() == b"x" * 1_000
+        target.put(tmp_path / "large", "files/large")
+
+
+def take(checkpoints: Checkpoints, store: DurableStore, payload: bytes = b"") -> Published:
+    copying = checkpoints.begin([Part("main", store, 0, 8)], payload, 0)
+    assert copying is not None
+    return copying.result(timeout=60)
+
+
+def fill(store: DurableStore, first: int, end: int) -> None:
+    for number in range(first, end):
+        store.put(store_key(1, b"%06d" % number, b"", b""), os.urandom(1_000))
+
+
+def test_checkpoints_copy_what_is_new_and_what_no_one_names_is_removed(s3: S3Server, tmp_path: Path) -> None:
+    target = Target(s3.url("job"))
+    assert target.sizes() == {}
+    with RocksStore(tmp_path / "store") as store:
+        with Checkpoints(target, tmp_path / "work", kept_count=2) as checkpoints:
+            fill(store, 0, 2_000)
+            first = take(checkpoints, store, b"1")
+            fill(store, 2_000, 2_100)
+            second = take(checkpoints, store, b"2")
+            assert first.copied_bytes_count > 4 * second.copied_bytes_count > 4 * 100_000
+            store.delete_range(ALL_KEYS)
+            fill(store, 5_000, 5_010)
+            store.compact(ALL_KEYS)
+            for number in (b"3", b"4"):
+                assert take(checkpoints, store, number).is_tidy
+        expected = dict(store.scan(ALL_KEYS))
+    assert checkpoint_numbers(target) == [3, 4]
+    named = {file.sha256 for number in (3, 4) for file in read_manifest(target, number).files}
+    objects = s3.objects("job")
+    assert {name.removeprefix(f"{FOLDER}/") for name in objects if name.startswith(FOLDER)} == named
+    assert sum(objects.values()) < 1_000_000, "the two thousand are gone"
+    back = restore(target, tmp_path / "back")
+    assert back is not None
+    assert (back.payload, back.refused) == (b"4", ())
+    with RocksStore(back.path("main")) as store:
+        assert dict(store.scan(ALL_KEYS)) == expected
+        with Checkpoints(target, tmp_path / "work", kept_count=2, restored=back) as checkpoints:
+            again = take(checkpoints, store, b"5")
+    assert again.number == 5
+    assert again.copied_bytes_count < 20_000, "the tables are there already"
+
+
+@pytest.mark.parametrize("harm", ["missing", "torn", "changed"])
+def test_a_damaged_object_is_passed_over(harm: str, s3: S3Server, tmp_path: Path) -> None:
+    target = Target(s3.url("job"))
+    with RocksStore(tmp_path / "store") as store, Checkpoints(target, tmp_path / "work") as checkpoints:
+        for number in range(2):
+            fill(store, 100 * number, 100 * number + 100)
+            take(checkpoints, store, b"%d" % number)
+    new, old = ({file.sha256: file for file in read_manifest(target, number).files} for number in (2, 1))
+    (sha256,) = (sha256 for sha256 in new.keys() - old.keys() if new[sha256].name.endswith(".sst"))
+    good = target.read(f"{FOLDER}/{sha256}")
+    changed = {"missing": None, "torn": good[:-1], "changed": good[:50] + bytes([good[50] ^ 1]) + good[51:]}[harm]
+    s3.replace(f"job/{FOLDER}/{sha256}", changed)
+    back = restore(target, tmp_path / "back")
+    assert back is not None
+    assert back.payload == b"0"
+    assert len(back.refused) == 1
+    manifest = "checkpoint-00000001.manifest"
+    s3.replace(f"job/{manifest}", target.read(manifest)[:-1])
+    with pytest.raises(StateCorruptError, match=r"no checkpoint in s3://.* is whole"):
+        restore(target, tmp_path / "again")
+
+
+def test_of_two_processes_that_write_one_is_refused(s3: S3Server, tmp_path: Path) -> None:
+    target = Target(s3.url("job"))
+    with RocksStore(tmp_path / "store") as store:
+        fill(store, 0, 10)
+        one, other = (Checkpoints(target, tmp_path / name) for name in ("one", "other"))
+        with one, other:
+            take(one, store, b"one")
+            with pytest.raises(StoreError, match="another process writes there too"):
+                take(other, store, b"other")
+    back = restore(target, tmp_path / "back")
+    assert back is not None
+    assert back.payload == b"one"
+    # The file may also appear between the check and the write: the server itself refuses.
+    with pytest.raises(FileExistsError):
+        target._files.pipe_file(f"{s3.bucket}/job/checkpoint-00000001.manifest", b"mine", mode="create")
+
+
+def test_a_server_that_goes_away_fails_checkpoints_and_is_no_reason_to_go_back(s3: S3Server, tmp_path: Path) -> None:
+    target = Target(s3.url("job"))
+    with RocksStore(tmp_path / "store") as store, Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:
+        fill(store, 0, 10)
+        take(checkpoints, store, b"good")
+        s3.stop()
+        fill(store, 10, 20)
+        with pytest.raises(StoreError, match=r"cannot write .*check the address, the credentials and the network"):
+            take(checkpoints, store)
+        with pytest.raises(StoreError, match="cannot list files") as refused:
+            restore(target, tmp_path / "back")
+        assert not isinstance(refused.value, StateCorruptError)
+        s3.start()
+        assert take(checkpoints, store, b"again").number == 3
+        expected = dict(store.scan(ALL_KEYS))
+    back = restore(target, tmp_path / "back")
+    assert back is not None
+    assert back.payload == b"again"
+    with RocksStore(back.path("main")) as store:
+        assert dict(store.scan(ALL_KEYS)) == expected
+    named = {file.sha256 for file in read_manifest(target, 3).files}
+    assert set(target.sizes(FOLDER)) == named
+
+
+def test_a_bucket_that_is_not_there_is_told(s3: S3Server, tmp_path: Path) -> None:
+    target = Target("s3://cep-no-such-bucket/job")
+    with (
+        RocksStore(tmp_path / "store") as store,
+        Checkpoints(target, tmp_path / "work") as checkpoints,
+        pytest.raises(StoreError, match="bucket does not exist"),
+    ):
+        take(checkpoints, store)

@@ -1,17 +1,26 @@
-"""The contract of a store, for the memory store and for RocksDB."""
+"""The contract of a store, for the memory store and for RocksDB.
+
+RocksDB itself: bytes in memory, kill -9, a second process, a damaged file or log, a full disk.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from cep.base.errors import StateCorruptError, StateError
+from cep.state import synced
 from cep.state.keys import ALL_KEYS, group_range, store_key
 from cep.state.memory import MemoryStore
-from cep.state.rocks import RocksSettings, RocksStore
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore
 from tests.state.contract import CHECKS, Check
 
@@ -120,3 +129,178 @@ def test_sizes_grow_with_what_is_stored(store: DurableStore) -> None:
     after = store.sizes()
     assert after.disk_bytes + after.memory_bytes > before.disk_bytes + before.memory_bytes
     assert 0 < after.entries_count <= 800
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from cep.state.keys import store_key
+from cep.state.rocks import RocksSettings, RocksStore
+store = RocksStore(Path(sys.argv[1]), RocksSettings(wal=sys.argv[2] == "log"))
+for i in range(100_000):
+    store.put(store_key(1, i.to_bytes(4), b"", b""), b"x" * 100)
+    if i == 5_000:
+        store.sync()
+        print("synced", flush=True)
+"""
+
+
+def key(number: int) -> bytes:
+    return store_key(1, number.to_bytes(4), b"", b"")
+
+
+@pytest.mark.parametrize("wal", ["log", "none"])
+def test_after_kill_9_what_was_synced_is_there_and_losses_are_from_the_end(tmp_path: Path, wal: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "s"), wal], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "synced\n"
+        process.send_signal(signal.SIGKILL)
+    with RocksStore(tmp_path / "s") as store:
+        keys = [k for k, _ in store.scan(ALL_KEYS)]
+    assert len(keys) >= 5_001
+    assert keys == [key(i) for i in range(len(keys))]
+
+
+def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
+    with RocksStore(tmp_path):
+        result = subprocess.run(
+            [sys.executable, "-c", WRITER, str(tmp_path), "log"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert "StoreError" in result.stderr
+    assert "another process has it open" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_memory_is_bounded_by_bytes_however_much_is_stored(tmp_path: Path) -> None:
+    memory = RocksMemory(cache_bytes=2 << 20, write_buffer_bytes=1 << 20)
+    with RocksStore(tmp_path, RocksSettings(memory, wal=False)) as store:
+        sizes = []
+        for number in range(16_000):
+            store.put(key(number), Random(number).randbytes(1_000))
+            if number % 500 == 0:
+                sizes.append(memory.buffers.get_usage())
+        for number in range(0, 16_000, 7):
+            assert store.get(key(number)) == Random(number).randbytes(1_000)
+            if number % 490 == 0:
+                sizes.append(memory.cache.get_usage())
+        assert store.sizes().disk_bytes > 4 * memory.cache_bytes, "the store is larger than its memory"
+    # A write buffer that is being flushed still counts, so the bound of the buffers is soft.
+    assert max(sizes) <= 2 * memory.cache_bytes
+
+
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
+    with RocksStore(tmp_path) as store:
+        for number in range(2_000):
+            store.put(key(number), os.urandom(100))
+        store.checkpoint(tmp_path / "copy")
+    (file,) = (tmp_path / "copy").glob("*.sst")
+    broken = bytearray(file.read_bytes())
+    broken[len(broken) // 3] ^= 1
+    file.unlink()  # the original is a link to the same bytes
+    file.write_bytes(broken)
+    with RocksStore(tmp_path / "copy") as store, pytest.raises(StateCorruptError, match="last good checkpoint"):
+        list(store.scan(ALL_KEYS))
+    file.write_bytes(broken[:1_000])
+    with pytest.raises(StateCorruptError, match="copy"), RocksStore(tmp_path / "copy") as store:
+        list(store.scan(ALL_KEYS))
+
+
+SYNCED = 50
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> tuple[Path, int]:
+    """Return the truncated log of a store, synced after each write but the last, and its bytes at the last sync."""
+    with RocksStore(tmp_path / "open") as store:
+        for number in range(SYNCED):
+            store.put(key(number), Random(number).randbytes(1_000))
+            store.sync()
+        (path,) = (tmp_path / "open").glob("*.log")
+        synced_bytes = path.stat().st_size
+        store.put(key(SYNCED), bytes(1_000))
+        shutil.copytree(tmp_path / "open", tmp_path / "s")  # closing it would empty the log
+    return tmp_path / "s" / path.name, synced_bytes
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.999])
+@pytest.mark.parametrize("how", ["changed", "cut"])
+def test_a_log_that_lost_what_was_synced_is_refused_by_name(log: tuple[Path, int], how: str, share: float) -> None:
+    path, synced_bytes = log
+    data, place = bytearray(path.read_bytes()), int(share * synced_bytes)
+    data[place] ^= 16
+    path.write_bytes(data[:place] if how == "cut" else data)
+    for _ in range(2):  # a second start does not repair it
+        with pytest.raises(StateCorruptError, match=rf"though {SYNCED} were synced: its log is damaged; restore"):
+            RocksStore(path.parent)
+
+
+@pytest.mark.parametrize("how", ["changed", "cut"])
+def test_a_log_that_is_torn_behind_its_last_sync_is_as_it_was_then(log: tuple[Path, int], how: str) -> None:
+    path, synced_bytes = log
+    data = bytearray(path.read_bytes())
+    data[synced_bytes + 100] ^= 16
+    path.write_bytes(data[: synced_bytes + 100] if how == "cut" else data)
+    with RocksStore(path.parent) as store:
+        assert [k for k, _ in store.scan(ALL_KEYS)] == [key(number) for number in range(SYNCED)]
+
+
+def test_a_mark_of_the_last_sync_that_is_damaged_itself_says_nothing(log: tuple[Path, int]) -> None:
+    mark = log[0].with_name(synced.FILE)
+    good = mark.read_bytes()
+    for bad in (b"", good[:-1], bytes([good[0] ^ 128]) + good[1:]):
+        mark.write_bytes(bad)
+        with RocksStore(mark.parent) as store:
+            assert len(list(store.scan(ALL_KEYS))) == SYNCED + 1
+            store.sync()
+        assert mark.read_bytes() != bad, "from the next sync on it is right"
+
+
+def test_a_full_disk_has_a_name_and_loses_nothing_synced(tmp_path: Path) -> None:
+    """A process that may only write files of 3 MB takes the same path through RocksDB as a full disk."""
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from cep.base.errors import StoreError
+from cep.state.keys import store_key
+from cep.state.rocks import RocksStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = RocksStore(Path(sys.argv[1]))
+store.put(store_key(1, b"first", b"", b""), b"safe")
+store.sync()
+resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+try:
+    for i in range(20_000):
+        store.put(store_key(1, i.to_bytes(4), b"", b""), bytes(1000))
+except StoreError as error:
+    print(error)
+try:
+    store.sync()
+except StoreError as error:
+    print(error)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    first, behind = result.stdout.splitlines()
+    for error in (first, behind):  # later calls get the same error, though RocksDB no longer gives the reason
+        assert "make room on the disk" in error, result.stderr
+    with RocksStore(tmp_path) as store:
+        assert store.get(store_key(1, b"first", b"", b"")) == b"safe"
+
+
+def test_compaction_gives_back_the_space_of_a_deleted_range(tmp_path: Path) -> None:
+    with RocksStore(tmp_path, RocksSettings(wal=False)) as store:
+        for number in range(2_000):
+            store.put(key(number), os.urandom(200))
+        store.sync()
+        before = store.sizes().disk_bytes
+        store.delete_range(group_range(1))
+        store.compact(group_range(1))
+        assert store.sizes().disk_bytes < before / 10

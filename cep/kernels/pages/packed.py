@@ -9,7 +9,7 @@ state/packed.py defines the content of a page and its order.
 Shapes, throughout: P pages; `line` int64[rows of the largest page] is scratch. Rows are as in layout.py; events are
 int64[C, E] by column, one of them the length of the id.
 
-Tested by: tests/kernels/test_packed.py, tests/state/test_packed.py
+Tested by: tests/kernels/test_packed.py, tests/state/test_pages.py
 """
 
 from __future__ import annotations

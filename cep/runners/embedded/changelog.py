@@ -17,8 +17,7 @@ changes too, and a process that was killed sends them after its next start:
 A job whose folder is lost makes its store by reading the topic to its end (opening.py). A standby reads the topic all
 the time, and to its end when it takes over (standby.py). A job that has a store and no changelog yet sends the whole
 store in one transaction. A topic belongs to one job, which has one process at a time.
-Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test_changelog_parts.py,
-    tests/runners/embedded/test_standby.py
+Tested by: tests/runners/embedded/test_changelog.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
 
 A commit therefore writes only the changes. A key may be longer than a store key, so the store key has its digest.
-Tested by: tests/runners/embedded/test_fired.py
+Tested by: tests/runners/embedded/test_stored_parts.py
 """
 
 from __future__ import annotations

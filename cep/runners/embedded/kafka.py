@@ -10,7 +10,7 @@ that was stopped for a while therefore knows by its own clock that the lease may
 another process had it. The new owner also fences the transactions of the previous one (sinks/transactions/kafka.py):
 the lease decides which process works, and the fence enforces it. No process reads from the partition; its assignment
 stays when another standby joins (`cooperative-sticky`).
-Tested by: tests/runners/embedded/test_lease.py, tests/cli/test_outage.py
+Tested by: tests/runners/embedded/test_run.py, tests/cli/test_outage.py
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ The first of these that exists is used:
 A checkpoint that was restored and has had no commit since is restored again, because it does not know which alerts were
 sent since. A store that cannot be judged (a full disk, an unreachable target, another format) stays unchanged, and the
 job does not start: it may be the only store.
-Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py,
-tests/runners/embedded/test_damage.py
+Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 A page has a few keys, so that a micro-batch reads and writes little more than the keys of its events. It unpacks all
 pages that it touches at once, and packs them again at once. Changes are kept until `save` adds them to a write batch:
 between two commits the store does not change. The pages that were written last are kept too, up to a limit of bytes.
-Tested by: tests/runners/embedded/test_pages.py
+Tested by: tests/runners/embedded/test_stored_parts.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Changes are kept until `save` adds them to a write batch: the new segments and the head. Between two commits the store
 does not change. group_entries.py has a drawing of the entries.
-Tested by: tests/runners/embedded/test_history.py
+Tested by: tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 A commit adds the pairs since the last one until `save_whole`: its cost follows the new ids, not all ids. A table has
 its pairs in the order of arrival, so the new pairs are the last ones. All shares of a level have one object, so that a
 small micro-batch need not be divided. It works for one thread at a time.
-Tested by: tests/runners/embedded/test_seen.py, tests/runners/embedded/test_engine.py
+Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations

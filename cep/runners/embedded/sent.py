@@ -3,7 +3,7 @@
 A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then, and sends
 each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them: some come
 twice, with the same ids. PostgreSQL ignores a repeated id.
-Tested by: tests/runners/embedded/test_sent.py
+Tested by: tests/runners/embedded/test_lanes.py
 """
 
 from __future__ import annotations

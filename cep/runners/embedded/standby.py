@@ -4,7 +4,7 @@
     lease here        end; opening.py fences the previous owner, reads the rest of the changelog, and the job continues
 
 If the brokers are unreachable, the standby waits: then no process works, and none takes over.
-Tested by: tests/runners/embedded/test_standby.py, tests/cli/test_outage.py
+Tested by: tests/runners/embedded/test_changelog.py, tests/cli/test_outage.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
     FOLDER/target          the place that was asked for, so that `cep job state` and `cep job savepoint` find it
 
-Tested by: tests/runners/embedded/test_targets.py
+Tested by: tests/runners/embedded/test_savepoint.py
 """
 
 from __future__ import annotations

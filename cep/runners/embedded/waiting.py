@@ -6,7 +6,7 @@
 A commit adds the new events, and the time before which all events have been released. Its cost follows the new events,
 not the waiting ones. A micro-batch does not move waiting events either: they are in runs in order of time, and the
 first events of each run become due. Neighbouring runs of similar size are merged, up to a limit.
-Tested by: tests/runners/embedded/test_waiting.py, tests/runners/embedded/test_engine.py
+Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 The embedded engine takes the state and returns it as entries, the form with which both runners begin. All of it is in
 memory during that time.
-Tested by: tests/runners/spark/test_warm_start.py
+Tested by: tests/runners/handover/test_warm_start.py
 """
 
 from __future__ import annotations

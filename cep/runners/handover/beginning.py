@@ -6,7 +6,7 @@
 A key group without state in Spark's store begins with its file, in the first micro-batch with records, in which every
 key group takes part. The file stays: a repeated micro-batch finds it again, so a crash in between changes nothing. The
 query's plan does not contain it. Sources begin after the positions.
-Tested by: tests/runners/handover/test_beginning.py, tests/runners/spark/test_moved.py
+Tested by: tests/runners/handover/test_handover.py, tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     | key group | "" | "past deadlines" | level  |                  |  →  the same of histories: when all is over
 
 Numbers in store keys are big-endian. Levels of patterns that feed each other keep their state apart by their names.
-Tested by: tests/runners/handover/test_group_entries.py
+Tested by: tests/runners/handover/test_handover.py
 """
 
 from __future__ import annotations

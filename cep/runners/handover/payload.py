@@ -6,7 +6,7 @@
                     "topic_ids": {topic: id}}}
 
 Both runners write it and both read it. A savepoint may come from anywhere, so `from_bytes` checks every field.
-Tested by: tests/runners/handover/test_payload.py, tests/runners/embedded/test_savepoint.py
+Tested by: tests/runners/handover/test_handover.py, tests/runners/embedded/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An event from the future that an earlier build took, or a wrong heartbeat, sets the watermark so far ahead that every
 later event is late. Windows that the watermark has closed stay closed, and the operator has to know that.
-Tested by: tests/runners/handover/test_set_back.py
+Tested by: tests/runners/handover/test_handover.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     entries by key group          ─▶ begins/ (beginning.py), with watermark, event times and positions
 
 The directory is made under another name and renamed last: it is there whole or not at all.
-Tested by: tests/runners/spark/test_moved.py
+Tested by: tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 On 4.1 a source learns its position from `initialOffset` and `partitions`. Spark calls `partitions` for each
 micro-batch, and with the last offset of the checkpoint when a query continues. An option of the source says that such a
 query ends.
-Tested by: tests/runners/spark/test_admission.py
+Tested by: tests/runners/spark/test_kafka.py
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ took a quarter of Java's processor time in a small micro-batch.
 When a query starts, Spark starts a Python process only to ask for the state of a processor. Loading the matcher would
 take that process one and a half seconds, before the first micro-batch of a job. The matcher is therefore loaded only in
 processes that receive rows.
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_state.py, tests/runners/spark/test_processor.py
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_savepoint.py, tests/runners/spark/test_tasks.py
 """
 
 from __future__ import annotations

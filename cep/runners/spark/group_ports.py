@@ -11,8 +11,7 @@ micro-batch wrote them.
 
 Segments of histories never change, and the hash of their bytes identifies them. A worker process therefore keeps a
 decoded segment for later micro-batches, up to a number of bytes, for all of its tasks and queries.
-Tested by: tests/runners/spark/test_group_ports.py, tests/runners/spark/test_live_history.py,
-tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
+Tested by: tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py, tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ranges of Kafka topics → packed rows of a job, in the task that reads them.
 
-Tested by: tests/runners/spark/test_kafka_positions.py, tests/runners/spark/test_live_kafka.py
+Tested by: tests/runners/spark/test_kafka.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ All key groups change their rulebook in the same micro-batch, and Spark can go b
 rulebook that was replaced longer ago is therefore removed, and so are control records of micro-batches that have ended.
 State that a job began with from elsewhere stays.
 Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_crash.py,
-tests/runners/spark/test_retained_rulebooks.py
+tests/runners/spark/test_tasks.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Where Hadoop's native library is missing, as in Spark's Python package, its loca
 file that it makes: six per micro-batch, a tenth of a small micro-batch's time. Java can set permissions itself. Hadoop
 has no setting for that, but creates one file system per process and keeps it. A file system that differs in this method
 alone therefore replaces Hadoop's own. Its source is compiled by the compiler that Spark has for its own queries.
-Tested by: tests/runners/spark/test_local_files.py
+Tested by: tests/runners/spark/test_driver.py
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The parts are described in group_parts.py. Every key group has rows in every mic
 partition was read. So all have the same watermark, and windows close with it in the same micro-batch. No timer of Spark
 is needed.
 
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_quiet_partitions.py
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_future.py
 """
 
 from __future__ import annotations

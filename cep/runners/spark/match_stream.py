@@ -16,7 +16,7 @@ has each alert once. The counters of a micro-batch are in the query's progress, 
 
 Without a folder the rules never change. With a folder they change by control records, like the rules of `cep live`: the
 folder has the rulebooks that keyed state names.
-Tested by: tests/runners/spark/test_match_stream.py
+Tested by: tests/runners/spark/test_match.py
 """
 
 from __future__ import annotations

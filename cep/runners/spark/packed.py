@@ -10,7 +10,7 @@ and name of their file, or BY_ID for a frame of a user, which has no order of it
 The shuffle moves these few fat rows. Every key group is also told how far each partition of the source was read, and
 the time of the earliest event, and the clock (event_time.py): in live all have one watermark, and all alerts know since
 when the job has seen events.
-Tested by: tests/runners/spark/test_packed.py
+Tested by: tests/runners/spark/test_tasks.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Spark plans a micro-batch when the previous one has ended. Its tasks report how far they have read each partition, and
 the driver stores the names of partitions that are far ahead of the slowest. The planner has a process of its own, so it
 reads the file. A repeated micro-batch always has the plan that Spark has stored, whatever the file contains.
-Tested by: tests/runners/spark/test_paused_partitions.py
+Tested by: tests/runners/spark/test_future.py
 """
 
 from __future__ import annotations

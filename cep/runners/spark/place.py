@@ -4,7 +4,7 @@
 
 If an executor has a folder of its own under that path, Spark would write keyed state to that machine's disk without a
 message, and lose it with the machine. The first task there therefore refuses the micro-batch, before any commit.
-Tested by: tests/runners/spark/test_place.py
+Tested by: tests/runners/spark/test_tasks.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Key groups move whole, because they are Spark's keys. Repartitioning writes a micro-batch of its own that reads nothing;
 the job goes on after it. A micro-batch that has begun and not ended must end first: its rows are in no state yet, and
 the sinks know it by its number.
-Tested by: tests/runners/spark/test_rescale.py
+Tested by: tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

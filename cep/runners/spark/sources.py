@@ -1,6 +1,6 @@
 """The sources of a live job on Spark: a folder or a topic; and the packed rows that they give (packed.py).
 
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_live_kafka.py
+Tested by: tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations

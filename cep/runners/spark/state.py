@@ -1,7 +1,7 @@
 """Spark's checkpoint of a live job → its stored pages and programs, through Spark's state data source.
 
 The result is the state at the end of the last recorded micro-batch.
-Tested by: tests/runners/spark/test_state.py
+Tested by: tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 It is step 9 (step/suppress.py). `cep live` does it in its driver and files, because one more stage costs a third of a
 micro-batch (docs/inside/decisions/suppression-in-the-driver.md). Here the last alerts are in Spark's state, so that a
 repeated micro-batch lets the same alerts out. The stage is left out if the rules cannot suppress an alert.
-Tested by: tests/runners/spark/test_match_stream.py
+Tested by: tests/runners/spark/test_match.py
 """
 
 from __future__ import annotations

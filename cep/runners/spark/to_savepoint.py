@@ -6,7 +6,7 @@
 
 The offsets of the last micro-batch that has ended are where the next one begins, so that micro-batch has to be the last
 that was begun.
-Tested by: tests/runners/spark/test_moved.py
+Tested by: tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

@@ -1,35 +1,56 @@
-"""The commit protocol: for a crash in any step, however often, the alert stream is the uninterrupted one."""
+"""The commit protocol: for a crash in any step, however often, the alert stream is the uninterrupted one.
+
+The start of a job leaves a store that it cannot judge as it is, and asks sinks for the alerts sent since. The ids of
+topics are stored with positions: another topic of the same name ends a job, for both of its topics.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
+import uuid
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
 
+import fsspec
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from cep.base.errors import SinkError, StateCorruptError, StateFormatError, UsageError
+from cep.base.errors import SinkError, StateCorruptError, StateFormatError, StoreError, UsageError
+from cep.base.exits import Exit
 from cep.base.limits import TIME_MS_MIN
-from cep.runners.embedded.commit import Commits, Sources
+from cep.cli.main import main
+from cep.runners.embedded.commit import DELIVERED, Commits, Sources
+from cep.runners.embedded.commit_entries import HEAD, Head, read_head
 from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
+from cep.runners.handover.payload import payload_in
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
 from cep.state.checkpoints import Checkpoints, Part, checkpoint_numbers
 from cep.state.memory import MemoryStore
+from cep.state.savepoints import open_savepoint
+from cep.state.store import WriteBatch
 from cep.state.target import Target
 from cep.step.job import Job
+from tests.real_kafka import KafkaCluster, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Broker, BrokerSink, Crash, Lines, Steps
 from tests.runners.spark.live_cases import END, disordered, rules
 from tests.seeds import LATER
 from tests.sinks.alerts import alert_table
+from tests.small_disk import small_disk
 
 GIVEN = deployment()
 INITIAL = tuple(record.to_json() for record in rules().values())
@@ -313,3 +334,219 @@ def test_a_delivery_that_a_commit_without_alerts_began_comes_again_under_its_own
         commits.close()
     assert sorted(broker.delivered) == [1, 3]
     assert broker.redelivered == 1
+
+
+class Remote(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
+    """An object store that may be unreachable."""
+
+    protocol = "remote"
+    is_away = False
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        self._reach()
+        return super().ls(path, detail, **options)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        self._reach()
+        super().pipe_file(path, value, **options)
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        self.pipe_file(rpath, Path(lpath).read_bytes())
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    fsspec.register_implementation("remote", Remote, clobber=True)
+    yield f"remote://{uuid4()}"
+    Remote.is_away = False
+
+
+@dataclass
+class Process:
+    """A job that reads no records and commits on request."""
+
+    settings: StoreSettings
+    failed: list[StoreError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.commits = Commits(self.settings, on_failed=self.failed.append)
+        self._engine = Engine(JOB, INITIAL, self.commits.store, Workers(1))
+        self._ends = Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None)
+        self.commits.resume(self._engine, *self._ends)
+
+    def commit(self) -> int:
+        assert self.commits.begin(self._engine, *self._ends)
+        self.commits.finish(wait=True)
+        return self.number
+
+    def commit_until_refused(self) -> None:
+        """A full disk refuses at once; a limit on files refuses after the log has grown to it."""
+        for _ in range(1_000):
+            self.commit()
+
+    def settle(self) -> None:
+        self.commits.settle(self._engine, *self._ends)
+
+    @property
+    def number(self) -> int:
+        """Return the number of the last commit; 0 for a new job."""
+        return 0 if self.commits.head is None else self.commits.head.number
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.close()
+        self.commits.close()
+
+
+def settings_of(folder: Path, target: str | None = None, checkpoint_ms: int = 0) -> StoreSettings:
+    return StoreSettings(folder, "rocksdb", target, cache_bytes=8 << 20, checkpoint_ms=checkpoint_ms)
+
+
+def test_a_target_out_of_reach_stops_no_job_that_runs_and_costs_no_store(remote: str, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "job", remote)
+    with Process(settings) as job:
+        job.commit()
+        Remote.is_away = True
+        assert [job.commit() for _ in range(3)] == [2, 3, 4]
+        job.settle()
+        assert len(job.failed) == job.commits.totals["checkpoints_failed"] == 5, "one for each commit, one at the end"
+        assert "No route to host" in str(job.failed[0])
+        assert not (tmp_path / "job" / DELIVERED).exists(), "the newest checkpoint is not of the end"
+    with pytest.raises(StoreError, match="No route to host"):
+        Commits(settings)
+    Remote.is_away = False
+    with Process(settings) as job:
+        assert job.number == 5, "which only this disk has"
+        assert job.commits.totals["checkpoints_failed"] == 3, "as the last commit knew"
+        job.settle()
+        assert not job.failed
+    assert (tmp_path / "job" / DELIVERED).exists()
+
+
+def test_in_memory_a_commit_is_its_checkpoint_and_a_target_out_of_reach_ends_the_job(
+    remote: str, tmp_path: Path
+) -> None:
+    with Process(StoreSettings(tmp_path / "job", "memory", remote)) as job:
+        job.commit()
+        Remote.is_away = True
+        with pytest.raises(StoreError, match="No route to host"):
+            job.commit()
+        assert not job.failed
+
+
+def test_a_full_disk_costs_no_store_and_the_job_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16) as disk:
+        settings = settings_of(disk.folder / "job", checkpoint_ms=3_600_000)
+        with Process(settings) as job:
+            job.commit()
+            disk.fill(0)
+            with pytest.raises(StoreError, match="make room on the disk, then start again"):
+                job.commit_until_refused()
+            last = job.number
+        with pytest.raises(StoreError, match="make room"):
+            Process(settings)
+        disk.free()
+        with Process(settings) as job:
+            assert job.number == last, "and nothing was gone back to"
+            job.commit()
+
+
+@pytest.mark.parametrize("harm", ["damaged", "marked"])
+def test_a_damaged_store_without_a_checkpoint_is_told_and_stays(harm: str, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "job", checkpoint_ms=3_600_000)
+    store = tmp_path / "job" / "store" / "store"
+    with Process(settings) as job:
+        job.commit()
+        if harm == "marked":
+            job.commits.distrust()
+    if harm == "damaged":
+        (store / "CURRENT").write_text("MANIFEST-000099\n")
+    with pytest.raises(StateCorruptError, match=r"no checkpoint in .* to go back to: restore a savepoint"):
+        Commits(settings)
+    assert (store / "CURRENT").exists()
+
+
+def test_what_was_brought_back_asks_again_until_a_commit_keeps_the_answer(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "job", checkpoint_ms=3_600_000)
+    with Process(replace(settings, checkpoint_ms=0)) as job:
+        job.commit()
+    shutil.rmtree(tmp_path / "job" / "store")
+    from_checkpoint = []
+    for _ in range(2):  # each of them ends before its first commit
+        with Process(settings) as job:
+            from_checkpoint.append(job.commits.from_checkpoint)
+    with Process(settings) as job:
+        from_checkpoint.append(job.commits.from_checkpoint)
+        job.commit()
+    with Process(settings) as job:
+        assert job.number == 2
+        from_checkpoint.append(job.commits.from_checkpoint)
+    assert from_checkpoint == [True, True, True, False], (
+        "the last one goes on here, though no checkpoint has its commit"
+    )
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_on_topics(kafka: KafkaCluster, folder: Path, events: str, control: str) -> int:
+    """Run one life of a job, to the end of the records."""
+    topics = ["--bootstrap-servers", kafka.address, "--topic", events, "--control-topic", control]
+    return main(["run", "--rules", str(ROOT / "rules"), *topics, "--checkpoint", str(folder), "--available-now"])
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["events", "control"])
+def test_a_topic_that_was_created_again_ends_the_job(
+    number: int, kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete topics
+        return
+    topics = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("events", "control")]
+    for topic in topics:
+        kafka_broker.create(topic, 1)
+    heartbeat = orjson.dumps({"kind": "heartbeat", "event_time_ms": 0})
+    records = [[{"value": line} for line in morning()[:200]], [{"value": heartbeat}]]
+    for topic, sent in zip(topics, records, strict=True):
+        kafka_broker.send(topic, sent)
+    assert run_on_topics(kafka_broker, tmp_path / "job", *topics) == 0
+    assert run_on_topics(kafka_broker, tmp_path / "job", *topics) == 0, "the same topics are read on"
+    saved = tmp_path / "saved"
+    assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(saved)]) == 0
+    assert set(payload_in(open_savepoint(Target(str(saved)), tmp_path / "work")).topic_ids) == set(topics)
+    kafka_broker.create_again(topics[number], 1)
+    kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old topic exist in the new one
+    capsys.readouterr()
+    assert run_on_topics(kafka_broker, tmp_path / "job", *topics) == Exit.FINAL
+    message = capsys.readouterr().err
+    assert f"cep: topic {topics[number]} was deleted and created again" in message
+    assert "start with a new checkpoint" in message
+    restore = ["job", "restore", "--from", str(saved), "--checkpoint"]
+    assert main([*restore, str(tmp_path / "restored")]) == 0
+    assert run_on_topics(kafka_broker, tmp_path / "restored", *topics) == Exit.FINAL
+    assert run_on_topics(kafka_broker, tmp_path / "new", *topics) == 0
+    totals = orjson.loads((tmp_path / "new" / "progress.json").read_bytes())["totals"]
+    assert totals["events"] == (400 if number == 0 else 200)
+
+
+def test_a_commit_of_a_build_without_ids_is_read() -> None:
+    store, batch = MemoryStore(), WriteBatch()
+    Head(3, 0, "a", range(8), {}, {"events": {"t[0]": 5}, "control": {}}, topic_ids={"t": "id"}).save(batch)
+    store.write(batch)
+    head = read_head(store)
+    assert head is not None
+    assert head.topic_ids == {"t": "id"}
+    fields = orjson.loads(store.get(HEAD) or b"")
+    del fields["topic_ids"]
+    older = WriteBatch()
+    older.put(HEAD, orjson.dumps(fields))
+    store.write(older)
+    head = read_head(store)
+    assert head is not None
+    assert head.topic_ids == {}
+    assert head.positions["events"] == {"t[0]": 5}

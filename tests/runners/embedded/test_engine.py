@@ -1,20 +1,36 @@
-"""The embedded engine gives the alerts of the replay for every cut, division, delay, save and restore of the day."""
+"""The embedded engine gives the alerts of the replay for every cut, division, delay, save and restore of the day.
+
+The same holds for patterns that feed patterns, for rules that read past events, and for ties in several micro-batches.
+Alerts after a gap name it, or are as if it had not happened.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
+from cep.base.audit import is_audit
+from cep.base.errors import StateCorruptError, UsageError
+from cep.base.utc import utc_ms
+from cep.columnar.decode import decode_table
+from cep.columnar.route import KEY_SEPARATOR
+from cep.model.rule import ControlRecord, UpsertRecord
+from cep.rulebook.deploy import deploy
 from cep.runners.embedded import engine as engine_module
 from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded import shares
-from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.engine import Engine, Stepped, Workers
+from cep.runners.embedded.pasts import Pasts, Place
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.keys import STORE_GROUP, prefix_range
@@ -23,7 +39,13 @@ from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
 from cep.step.job import ARRIVAL, Job
 from tests.runners.embedded.cases import MINUTE_MS, cut, day, decoded, deployment, expected, latest_ms, save
+from tests.runners.laundering import circles, transfers
+from tests.runners.laundering import records as laundering
+from tests.runners.parity_cases import Stream, drawn, tied
 from tests.runners.spark.live_cases import END, disordered, rules
+from tests.runners.spark.test_live import NAMES, history_lines
+from tests.runners.spark.test_live import records as history_rules
+from tests.seeds import seeds
 
 GIVEN = deployment()
 INITIAL = tuple(record.to_json() for record in rules().values())
@@ -176,3 +198,244 @@ def runs_by_rule_and_key(letters: Sequence[dict[str, Any]]) -> Counter[tuple[str
     for letter in letters:
         runs[letter["rule_id"], letter["key"]] += letter["runs"]
     return runs
+
+
+CHAIN = tuple(record.to_json() for record in laundering())
+
+
+def chain_job(lateness_ms: int, levels_count: int = 3) -> Job:
+    deployment = deploy(laundering())
+    return Job(deployment.schema, deployment.key_domains, 16, 1, lateness_ms, levels_count=levels_count)
+
+
+def found_in(stepped: Stepped) -> dict[str, tuple[str, str, str, int]]:
+    """Return alert id → (origin, via, target, time)."""
+    matches = {}
+    for alert in stepped.alerts.to_pylist():
+        origin, target = alert["key"].split(KEY_SEPARATOR)
+        at_ms = round(alert["detected_at"].timestamp() * 1_000)
+        matches[alert["alert_id"]] = (origin, json.loads(alert["measures"])["via"], target, at_ms)
+    return matches
+
+
+@pytest.mark.parametrize(("workers", "lateness_ms"), [(1, 0), (3, 0), (2, 400_000)])
+def test_circles_are_found_however_the_stream_is_cut(workers: int, lateness_ms: int, tmp_path: Path) -> None:
+    table, random = transfers(3, 150), Random(workers)
+    job = chain_job(lateness_ms)
+    order = np.arange(len(table))
+    if lateness_ms:
+        times = np.array([round(t.timestamp() * 1_000) for t in table["event_time"].to_pylist()])
+        order = np.argsort(times + np.array([random.randrange(lateness_ms) for _ in order]), kind="stable")
+    cuts = [0, *sorted(random.sample(range(1, len(table)), 9)), len(table)]
+    store = MemoryStore()
+    engine = Engine(job, CHAIN, store, Workers(workers))
+    matches: dict[str, tuple[str, str, str, int]] = {}
+    counted, alerts = 0, 0
+    for number, (first, end) in enumerate(pairwise(cuts)):
+        part = table.take(order[first:end])
+        decoded = decode_table(job.schema, part, str)
+        stepped = engine.step([decoded], (), {"p": (int(decoded.time_ms.max()), False)})
+        matches |= found_in(stepped)
+        alerts += stepped.alerts.num_rows
+        counted += stepped.counters["events"]
+        if number % 3 == 1:
+            save(engine, number)
+            store.checkpoint(tmp_path / str(number))
+            engine.close()
+            store = MemoryStore.open(tmp_path / str(number))
+            engine = Engine(job, CHAIN, store, Workers(workers))
+            engine.restore()
+    last = engine.step([], (END,), {})
+    engine.close()
+    matches |= found_in(last)
+    assert set(matches.values()) == circles(table)
+    assert len(matches) == alerts + last.alerts.num_rows, "no alert comes twice"
+    assert counted == len(table)
+
+
+def test_what_is_produced_may_belong_to_any_process() -> None:
+    with pytest.raises(UsageError, match="one process"):
+        Engine(chain_job(0), CHAIN, MemoryStore(), Workers(1, 0, 8))
+
+
+def test_a_rule_without_a_stage_is_told_once() -> None:
+    engine = Engine(chain_job(0, levels_count=2), CHAIN[:-1], MemoryStore(), Workers(1))
+    stepped = engine.step([], (CHAIN[-1],), {})
+    again = engine.step([], (END,), {})
+    (refused,) = engine.rulebook.rulebook.report().refused
+    engine.close()
+    (letter,) = map(json.loads, stepped.dead_letters)
+    assert (letter["code"], letter["rule_id"]) == ("control_refused", "circle")
+    assert "--levels 3" in letter["reason"]
+    assert stepped.counters["control_refused"] == 1
+    assert again.dead_letters == ()
+    assert refused.rule_id == "circle"
+
+
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.parametrize(
+    ("pages", "page_bytes", "limit", "values"),
+    [(1, None, None, None), (3, 20_000, None, None), (2, None, 12, None), (2, None, 12, 6)],
+)
+def test_past_events_give_the_alerts_of_the_replay(
+    pages: int,
+    page_bytes: int | None,
+    limit: int | None,
+    values: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Small limits fold windows and forget values: alerts say so, the same in both."""
+    if limit is not None:
+        monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
+    if values is not None:
+        for module in ("known_sub_keys", "remembered", "retained"):
+            monkeypatch.setattr(f"cep.histories.{module}.HISTORY_VALUES_MAX", values)
+    deployed = deployment(history_rules())
+    lines = history_lines()[:9_000]
+    job = Job(deployed.schema, deployed.key_domains, 16, pages)
+    initial = tuple(record.to_json() for record in history_rules())
+    store = RocksStore(tmp_path / "rocks") if page_bytes else MemoryStore()
+    engine = Engine(job, initial, store, Workers(1, page_bytes_max=page_bytes))
+    counters: Counter[str] = Counter()
+    pieces = cut(lines, 12, seed=pages)
+    alerts = feed(engine, pieces[:6], counters, 1)
+    store.checkpoint(tmp_path / "saved")
+    engine.close()
+    store.close()
+    again = RocksStore(tmp_path / "saved") if page_bytes else MemoryStore.open(tmp_path / "saved")
+    engine = Engine(job, initial, again, Workers(2, page_bytes_max=page_bytes))
+    engine.restore()
+    alerts += feed(engine, pieces[6:], counters, 7) + finish(engine, counters)
+    again.close()
+    replayed = expected(lines, deployed, tmp_path)
+    assert sorted(alerts) == sorted(replayed)
+    has_marks = [any(name in line for line in replayed) for name in (b'"history_folded":true', b'"history_cut":true')]
+    assert has_marks == [limit is not None, values is not None]
+    for name in NAMES:
+        assert any(name.encode() in line for line in replayed), name
+
+
+def test_a_page_that_the_store_lacks_is_told() -> None:
+    pasts = Pasts(MemoryStore(), [b"account"], None)
+    with pytest.raises(StateCorruptError, match="which the store lacks; restore a checkpoint"):
+        pasts.read(Place(0, 3, 1))
+
+
+def run_with_ties(
+    lines: list[bytes], size: int, records: list[bytes], job: Job, *, restart: bool
+) -> tuple[list[bytes], int]:
+    """Return the alerts, sorted, and the counted ties of micro-batches of `size` lines."""
+    store, counters = MemoryStore(), Counter[str]()
+    alerts: list[bytes] = []
+    engine = Engine(job, tuple(records), store, Workers(1))
+    for commit, first in enumerate(range(0, len(lines), size), 1):
+        piece = lines[first : first + size]
+        stepped = engine.step(decoded(job, piece), (), {"p": (latest_ms(piece), False)})
+        alerts += json_lines(stepped.alerts)
+        counters.update(stepped.counters)
+        if restart:
+            save(engine, commit)
+            engine.close()
+            engine = Engine(job, tuple(records), store, Workers(1))
+            engine.restore()
+    stepped = engine.step([], (END,), {})
+    engine.close()
+    return sorted([*alerts, *json_lines(stepped.alerts)]), counters["ties_out_of_order"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_events_in_order_give_the_alerts_of_the_replay(seed: int, tmp_path: Path) -> None:
+    stream = tied(seed)
+    deployed = deploy(stream.records)
+    job = Job(deployed.schema, deployed.key_domains, 4)
+    lines, records = stream.lines[:120], [record.to_json() for record in stream.records]
+    replayed = sorted(expected(lines, deployed, tmp_path))
+    assert replayed
+    assert run_with_ties(lines, 1 + 3 * seed, records, job, restart=False) == (replayed, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_comes_out_of_order_is_counted(seed: int, tmp_path: Path) -> None:
+    """Two events of a millisecond are exchanged: the live job counts them, also after a restart."""
+    stream, random = tied(seed), Random(seed)
+    deployed = deploy(stream.records)
+    job = Job(deployed.schema, deployed.key_domains, 4)
+    lines, records = stream.lines[:60], [record.to_json() for record in stream.records]
+    same = [n for n in range(len(lines) - 1) if time_of(lines[n]) == time_of(lines[n + 1])]
+    first = random.choice(same)
+    lines[first], lines[first + 1] = lines[first + 1], lines[first]
+    replayed = sorted(expected(lines, deployed, tmp_path))
+    _, ties = run_with_ties(lines, 1, records, job, restart=seed == 0)
+    assert ties == 1
+    job_of_late = Job(deployed.schema, deployed.key_domains, 4, lateness_ms=1)
+    assert run_with_ties(lines, 1, records, job_of_late, restart=False) == (replayed, 0), "with a lateness, ties meet"
+
+
+def time_of(line: bytes) -> str:
+    """Return the time of an event to the millisecond."""
+    return str(orjson.loads(line)["event_time"])[:23]
+
+
+HOUR_MS = 3_600_000
+
+
+def unsuppressed(seed: int) -> Stream:
+    """Return rules of a seed with histories, repeats, absences and time-outs, without suppression.
+
+    Their histories are limited.
+    """
+    stream, records = drawn(seed, customers=10), list[ControlRecord]()
+    for record in stream.records:
+        assert isinstance(record, UpsertRecord)
+        source = record.source.replace(", before = last(payment).amount", "")
+        records.append(record.model_copy(update={"suppress": None, "source": source}))
+    return Stream(stream.lines, records)
+
+
+def make_engine(stream: Stream, *, is_audited: bool = False) -> Engine:
+    deployed = deploy(stream.records)
+    job = Job(deployed.schema, deployed.key_domains, 4, 1, 0, is_audited=is_audited)
+    return Engine(job, tuple(record.to_json() for record in stream.records), MemoryStore(), Workers(1))
+
+
+@pytest.mark.parametrize("seed", seeds(24, 2))
+def test_an_alert_after_a_gap_names_it_unless_nothing_of_it_could_matter(seed: int) -> None:
+    stream, chance = unsuppressed(seed), Random(seed)
+    whole, counters = make_engine(stream), Counter[str]()
+    right = set(feed(whole, cut(stream.lines, 6, seed), counters) + finish(whole, counters))
+    first = chance.randrange(len(stream.lines) // 4, len(stream.lines) // 2)
+    end = first + chance.randrange(1, len(stream.lines) // 4)
+    gone = stream.lines[first:end]
+    engine = make_engine(stream)
+    before = feed(engine, cut(stream.lines[:first], 3, seed), counters, 1)
+    assert set(before) <= right
+    now_ms = latest_ms(gone) + chance.choice((0, HOUR_MS))
+    assert engine.accept_gaps({"p": (first, end)}, now_ms).counters == {"records_gone": end - first}
+    save(engine, 9)
+    again = Engine(engine.job, (), engine.store, Workers(1))  # the decision outlives the process
+    again.restore()
+    alerts = feed(again, cut(stream.lines[end:], 3, seed), counters) + finish(again, counters)
+    wrong = list(map(orjson.loads, set(alerts) - right))
+    assert all("history_from" in alert for alert in wrong)
+    assert all(utc_ms(alert["history_from"]) > latest_ms(gone) for alert in wrong)
+    later_ms = now_ms + 40 * 24 * HOUR_MS
+    late = [alert for alert in map(orjson.loads, alerts) if utc_ms(alert["events"][0]["event_time"]) > later_ms]
+    assert all("history_from" not in alert for alert in late), "no window is that long"
+
+
+def test_the_audit_of_a_job_has_a_line_about_it() -> None:
+    stream = unsuppressed(1)
+    engine = make_engine(stream, is_audited=True)
+    letters = list(engine.step([], (), {}).dead_letters)
+    now_ms = latest_ms(stream.lines)
+    letters += engine.accept_gaps({"p[1]": (5, 9), "p[0]": (7, 8)}, now_ms).dead_letters
+    lines = [letter for letter in letters if is_audit(letter)]
+    gap_line = orjson.loads(lines[-1])
+    assert (gap_line["what"], gap_line["offsets"]) == ("gap", {"p[0]": [7, 8], "p[1]": [5, 9]})
+    assert utc_ms(gap_line["history_from"]) == now_ms + (engine.job.ahead_ms or 0) + 1
+    head = engine.audit_head()
+    assert head is not None
+    assert head["hash"] == gap_line["hash"]
+    engine.close()

@@ -1,4 +1,9 @@
-"""The embedded live job: rules that come during the run, both ways of delivery, Kafka to Kafka and killed."""
+"""The embedded live job: rules that come during the run, both ways of delivery, Kafka to Kafka and killed.
+
+Records out of order, twice, late or broken, in several partitions, give the replay of the good events; the same check
+on Spark and Kafka has the same streams. A job keeps its state when fields of its events are added, dropped or become
+nullable. One process of several has the lease; another one gets it if the owner gives it back or falls silent.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +16,45 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 
+from cep.base.errors import SinkError
+from cep.base.limits import LEASE_MS
+from cep.base.schema import Field, Kind, Schema, Type
 from cep.base.utc import utc_text
 from cep.cli.main import main
+from cep.rulebook.deploy import deploy
+from cep.rulebook.rulebook import Rulebook
+from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.kafka import Lease
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
+from cep.runners.live_checkpoint import open_checkpoint
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
+from cep.sinks.json_form import json_lines
+from cep.sources.kafka import KafkaSettings
+from cep.sources.live.base import Chunk, Positions
 from cep.sources.live.files import FilesSource
+from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from tests.plain_avro import plain_avro
-from tests.real_kafka import KafkaCluster, RealKafka
-from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
-from tests.runners.spark.live_cases import END, disordered, rules, time_ms
+from tests.real_kafka import KafkaCluster, NoBrokerError, RealKafka
+from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
+from tests.runners.spark.live_cases import END, disordered, make_job, payments, rules, time_ms, write_file
+from tests.runners.spark.live_kafka import mix
+from tests.seeds import LATER, RELEASE
 
 ROOT = Path(__file__).parents[3]
 GIVEN = deployment()
@@ -224,3 +246,205 @@ def test_a_machine_that_is_lost_sends_no_alert_twice(kafka_broker: KafkaCluster,
     alerts_sent = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(expected_alerts))
     if kafka_broker.is_real:
         assert sorted(alerts_sent) == expected_alerts
+
+
+LATENESS_MS = 90_000
+DEDUP_MS = 86_400_000  # neighbouring records may be hours apart in event time
+
+
+class Lanes:
+    """Partitions of a topic as lists; each poll gives some records of some of them."""
+
+    def __init__(self, records: list[tuple[int, bytes]], partitions: int, random: np.random.Generator) -> None:
+        self._lanes = {f"t[{p}]": [value for partition, value in records if partition == p] for p in range(partitions)}
+        self._at: Positions = dict.fromkeys(self._lanes, 0)
+        self._random = random
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        chunks = []
+        for lane, values in self._lanes.items():
+            position = self._at[lane]
+            lane_values = values[position : position + int(self._random.integers(0, records_max))]
+            if lane_values:
+                chunks.append(Chunk(lane, pa.array(lane_values, pa.large_binary())))
+                self._at[lane] += len(lane_values)
+        return chunks
+
+    def positions(self) -> Positions:
+        return dict(self._at)
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self._at.update(positions)
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Ignore the request to hold lanes."""
+
+    def behind(self) -> dict[str, bool]:
+        return {lane: self._at[lane] < len(values) for lane, values in self._lanes.items()}
+
+    @property
+    def ended(self) -> bool:
+        return False
+
+    def look(self) -> None:
+        """All lanes are known already."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "partitions", "lateness_ms"),
+    [
+        pytest.param(1, 4, LATENESS_MS, marks=LATER),
+        pytest.param(2, 3, 0, marks=LATER),
+        *(
+            pytest.param(seed, 1 + seed % 4, LATENESS_MS * (seed % 2), marks=LATER if seed < 5 else RELEASE)
+            for seed in range(3, 15)
+        ),
+    ],
+)  # fmt: skip
+def test_a_mix_of_everything_gives_what_replay_finds(
+    seed: int, partitions: int, lateness_ms: int, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(seed)
+    lines = payments(40 + seed)
+    stream = mix(lines, seed, partitions, lateness_ms)
+    rules_by_id = rules()
+    job = replace(make_job(rules_by_id.values(), lateness_ms), dedup_ms=DEDUP_MS)
+    initial = tuple(record.to_json() for record in rules_by_id.values())
+    (tmp_path / "control").mkdir()
+    for number in range(3):  # the second start and later ones have already read the records of the first phase
+        sent = stream.first if number == 0 else [*stream.first, *stream.second]
+        if number == 2:
+            write_file(tmp_path / "control" / "end.jsonl", [END], 0)
+        commits = Commits(StoreSettings(tmp_path / "job", "memory"))
+        engine = Engine(job, initial, commits.store, Workers(int(random.integers(1, 4))))
+        sources = Sources(Lanes(sent, partitions, random), FilesSource(tmp_path / "control", follow=True))
+        outlets = Outlets([FileSink(tmp_path / "alerts")], DeadLetterFiles(tmp_path / "letters"))
+        pace = Pace(records_max=int(random.integers(20, 800)))
+        Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
+        for opened in (sources, outlets, engine, commits):
+            opened.close()
+    alerts = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
+    assert sorted(alerts) == sorted(expected(stream.clean, deployment(rules_by_id.values()), tmp_path))
+    totals, wrong = commits.totals, stream.wrong
+    assert (totals["duplicates"], totals["late_events"]) == (wrong["duplicates"], wrong["late_events"])
+    assert sum(n for name, n in totals.items() if name.startswith("poison[")) == wrong["poison"]
+    bad = sum(wrong[name] for name in ("duplicates", "late_events", "reused_ids"))
+    assert totals["events"] == len(stream.clean) + bad
+    assert totals["reused_ids"] == wrong["reused_ids"]
+    letters = [
+        orjson.loads(line) for path in (tmp_path / "letters").iterdir() for line in path.read_bytes().splitlines()
+    ]
+    late = {letter["event_id"] for letter in letters if letter["code"] == "late"}
+    assert len(late) == wrong["late_ids"]
+
+
+NAMES = ("card_testing", "small_then_large", "rising_amounts")
+
+
+def changed(schema: Schema) -> Schema:
+    """Return the schema without a field that these rules do not read, with a new one, and with a nullable amount."""
+    (transaction,) = schema.event_types
+    other_fields = [field for field in transaction.fields if field.name != "channel"]
+    fields = [replace(f, type=f.type.as_nullable()) if f.name == "amount" else f for f in other_fields]
+    return Schema((replace(transaction, fields=(*fields, Field("device", Type(Kind.STRING, nullable=True)))),))
+
+
+def run(folder: Path, job: Job, initial: tuple[bytes, ...]) -> None:
+    assert open_checkpoint(folder / "job", job, initial)[0] == initial
+    commits = Commits(StoreSettings(folder / "job"))
+    engine = Engine(job, initial, commits.store, Workers(2))
+    sources = Sources(FilesSource(folder / "events", follow=False), None)
+    outlets = Outlets([FileSink(folder / "alerts")], None)
+    Runner(engine, sources, outlets, commits, Pace(records_max=300)).run(threading.Event(), until_end=True)
+    assert not any(name.startswith(("poison[", "runs_orphaned")) for name in commits.totals)
+    for opened in (sources, outlets, engine, commits):
+        opened.close()
+
+
+def test_state_is_kept(tmp_path: Path) -> None:
+    rules_of_test = list(rules(*NAMES).values())
+    initial = tuple(record.to_json() for record in rules_of_test)
+    deployment = deploy(rules_of_test)
+    job = Job(deployment.schema, deployment.key_domains, 8, lateness_ms=LATENESS_MS)
+    (tmp_path / "events").mkdir()
+    lines = disordered(morning(), LATENESS_MS, 5)
+    half = len(lines) // 2
+    for number in range(half, len(lines), 9):
+        lines[number] = orjson.dumps({**orjson.loads(lines[number]), "amount": None, "device": "d"})
+    write_file(tmp_path / "events" / "0.jsonl", lines[:half], 0)
+    run(tmp_path, job, initial)
+    after = replace(job, schema=changed(job.schema))
+    write_file(tmp_path / "events" / "1.jsonl", lines[half:], 1)
+    run(tmp_path, after, initial)
+    alerts = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
+
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    book = Rulebook(after.schema, after.domains)
+    assert all(book.apply(record, None).kind == "applied" for record in rules_of_test)
+    replayed = embedded.replay(replace(after, lateness_ms=0), book, read_pieces(path, after.schema), 1)
+    assert not any(name.startswith("poison[") for name in replayed.counters)
+    assert sorted(alerts) == sorted(json_lines(replayed.alerts))
+    assert alerts
+
+
+LEASE_WAIT_S = 60
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + LEASE_WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) -> None:
+    if not kafka_broker.is_real:
+        return
+    topic, is_lost = f"lease-{uuid.uuid4().hex[:8]}", threading.Event()
+    kafka_broker.create(topic, 1, cleanup_policy="compact")
+    settings = KafkaSettings(kafka_broker.address)
+    first = Lease(settings, topic, is_lost.set)
+    wait_for(first.is_here)
+    with Lease(settings, topic) as second:
+        threads = [thread for thread in threading.enumerate() if thread.name == "cep-lease"]
+        assert len(threads) == 2
+        time.sleep(2)  # the group admits the newcomer in this time
+        assert first.is_here()
+        assert not second.is_here()
+        first.close()
+        wait_for(second.is_here)
+        assert not first.is_here()
+        assert not is_lost.is_set()
+        # As after a silence: by its own clock it is not sure, and the number shows that another process took the lease.
+        second._sure_until_s = 0.0
+        assert second._number is not None
+        second._number -= 1
+        wait_for(lambda: second._is_taken)
+        with pytest.raises(SinkError, match="another process has taken over this job"):
+            second.is_here()
+
+
+@pytest.mark.slow
+def test_an_outage_longer_than_the_lease_takes_it_from_nobody() -> None:
+    """No process is sure of the lease during the outage. Afterwards the owner continues."""
+    try:
+        kafka = RealKafka()
+    except NoBrokerError as error:
+        raise pytest.skip.Exception(str(error)) from error
+    with kafka:
+        kafka.create("lease", 1, cleanup_policy="compact")
+        is_lost = threading.Event()
+        with Lease(KafkaSettings(kafka.address), "lease", is_lost.set) as lease:
+            wait_for(lease.is_here)
+            for end in (kafka.kill, kafka.stop):
+                end()
+                wait_for(lambda: not lease.is_here())
+                time.sleep(LEASE_MS / 1_000 + 3)
+                assert not lease.is_here()
+                kafka.start()
+                wait_for(lease.is_here)
+            assert not is_lost.is_set()

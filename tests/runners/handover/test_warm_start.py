@@ -1,4 +1,7 @@
-"""Replay up to a cut, then live from its state: together they give the alerts of a replay of everything."""
+"""Replay up to a cut, then live from its state: together they give the alerts of a replay of everything.
+
+Both are also on Spark.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.exits import Exit
@@ -25,6 +29,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.handover.beginning import group_beginning, read_beginning
 from cep.runners.handover.warm_start import NAME, About, Ending, finish, job_until, open_warm_start
+from cep.runners.spark.replay import read_events, replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
@@ -35,9 +40,9 @@ from tests.runners.embedded.test_engine import feed
 from tests.runners.embedded.test_engine import finish as end_of_time
 from tests.runners.laundering import records as laundering
 from tests.runners.laundering import transfers
-from tests.runners.spark.live_cases import END, rules, time_ms
-from tests.runners.spark.test_live_history import history_lines
-from tests.runners.spark.test_live_history import records as histories
+from tests.runners.spark.live_cases import END, LiveRun, rows, rules, split, time_ms
+from tests.runners.spark.test_live import history_lines
+from tests.runners.spark.test_live import records as histories
 from tests.seeds import LATER
 
 OVERLAP = 30
@@ -246,3 +251,54 @@ def test_what_cannot_be_begun_from(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([*live, *job, "--from", str(tmp_path / "warm")]) == Exit.USAGE
     assert "did not begin from" in capsys.readouterr().err
     assert (tmp_path / "warm" / NAME).exists()
+
+
+SPARK_CASES = {
+    "runs": lambda: (list(day()), list(rules().values())),
+    "histories": lambda: (history_lines()[:6_000], histories()),
+    "levels": lambda: (lines_of(transfers(3, 150)), laundering()),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPARK_CASES)
+def test_replay_and_then_live_on_spark(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    lines, records = SPARK_CASES[name]()
+    cut = len(lines) * 2 // 3
+    deployed = deploy(records)
+    past = tmp_path / "past.jsonl"
+    past.write_bytes(b"\n".join(lines[: cut + OVERLAP]))
+    ending = Ending(tmp_path / "state", time_ms(lines[cut]))
+    events = read_events(spark, past)
+    replayed = replay(job_until(job_for(deployed), ending), deployed.rulebook, events, 2, ending)
+    assert replayed.until_ms == time_ms(lines[cut])
+    initial = tuple(record.to_json() for record in records)
+    finish(ending.folder, replayed.state_files, About(job_for(deployed), initial, replayed.since_ms, replayed.until_ms))
+    warm = open_warm_start(str(ending.folder))
+    # The live job has its own number of pages and, except in one case, its own number of key groups.
+    job = replace(job_for(deployed, 16 if name == "levels" else 8, 2), begins_ms=warm.about.until_ms)
+    live = LiveRun(spark, tmp_path / "live", job, initial)
+    begin_warm(warm, job, deployed.rulebook, tmp_path / "live" / "checkpoint")
+    parts = split(lines[cut - OVERLAP :], 2)
+    live.phase(parts[:1])
+    live.phase(parts[1:])
+    live.phase([], [END])
+    assert sorted(rows(replayed.alerts) + live.alerts()) == sorted(expected(lines, deployed, tmp_path))
+    assert replayed.alerts.num_rows
+    assert live.totals["events_before_start"] > 0
+    assert live.totals["late_events"] == 0
+    assert live.totals["runs"] >= 0
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_cut_on_spark_is_behind_the_last_event(spark: SparkSession, tmp_path: Path) -> None:
+    records: list[UpsertRecord] = list(rules().values())
+    lines, deployed = list(day())[:300], deploy(records)
+    (tmp_path / "past.jsonl").write_bytes(b"\n".join(lines))
+    events = read_events(spark, tmp_path / "past.jsonl")
+    replayed = replay(job_for(deployed), deployed.rulebook, events, 2, Ending(tmp_path / "state"))
+    times = list(map(time_ms, lines))
+    assert (replayed.since_ms, replayed.until_ms) == (min(times), max(times) + 1)
+    assert pa.types.is_timestamp(replayed.alerts.schema.field("history_from").type)

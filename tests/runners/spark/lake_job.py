@@ -4,7 +4,7 @@
 
 It makes the table of alerts if it is missing, runs the rest of the query, and writes the alerts in the table to
 FOLDER/alerts.parquet. It can be killed at any time and started again.
-Tested by: tests/runners/spark/test_lake.py
+Tested by: tests/runners/spark/test_other_sparks.py
 """
 
 from __future__ import annotations

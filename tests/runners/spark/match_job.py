@@ -4,7 +4,7 @@
     python -m tests.runners.spark.match_job connect FOLDER         a server of Spark Connect that Spark starts
 
 FOLDER has `rules` and `payments.parquet`; `alerts.parquet` comes there.
-Tested by: tests/runners/spark/test_standalone.py
+Tested by: tests/runners/spark/test_other_sparks.py
 """
 
 from __future__ import annotations

@@ -1,26 +1,39 @@
 """`cep live` as a process: killed in the middle and started again, it loses nothing and doubles nothing.
 
-Spark cannot clean up: the whole process group is killed, Java too, and Python workers end with it.
+Spark cannot clean up: the whole process group is killed, Java too, and Python workers end with it. In a topic, a
+partition falls silent, one is added, the topic is deleted and created again. Records may be Avro, Protobuf or framed
+JSON with schemas of a registry, and brokers may want TLS with a password or a certificate.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import SparkSession
 
 from cep.base.audit import is_audit
+from cep.base.exits import Exit
 from cep.runners.live_checkpoint import read_progress
 from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
@@ -28,15 +41,23 @@ from tests.base.test_durable import readable_by_others
 from tests.bench.metrics import metrics, phases_ms
 from tests.cli.monitored import missing
 from tests.cli.test_outage import metrics as lines_of_metrics
-from tests.cli.test_outage import sent_in_parts, status, wait_for
+from tests.cli.test_outage import secure, sent_in_parts, settings_file, shown, status, wait_for
 from tests.cli.test_run import free_port
-from tests.real_kafka import RealKafka
-from tests.runners.embedded.cases import deployment, expected, morning
-from tests.runners.embedded.test_run import written
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, add_partitions
+from tests.runners.embedded.cases import day, deployment, expected, morning
+from tests.runners.embedded.test_run import consumed, written
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
+from tests.runners.spark.live_kafka import send
+from tests.secure_kafka import SecureKafka
+from tests.sources.registry.registry_server import serve_registry
+from tests.sources.registry.test_real_registry import apicurio, values_of
 from tests.spark_versions import on_this_spark
 
+__all__ = ["apicurio", "secure"]
+
 pytestmark = pytest.mark.spark
+
+
 WAIT_S = 300
 FILES = 8
 _STARTED: list[int] = []
@@ -263,3 +284,193 @@ def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(t
     process = start(tmp_path, "--lateness", "10 s")
     assert process.wait(WAIT_S) == 2
     assert "belongs to a job with other lateness" in (tmp_path / "log").read_text()
+
+
+POLL_S = 0.05
+SMALL, LARGE = 0.5, 700.0
+
+
+def payment(card: str, clock: str, amount: float) -> bytes:
+    event = {"tx_id": uuid.uuid4().hex, "event_time": f"2026-03-01T{clock}Z", "card_id": card, "account_id": "a1"}
+    return orjson.dumps({**event, "amount": amount, "status": "approved", "channel": "ecom", "country": "FR"})
+
+
+def pair(card: str, clock: str) -> list[bytes]:
+    """Return a small and a large payment half a minute apart, and a later one of another card that releases them."""
+    return [payment(card, f"{clock}:00", SMALL), payment(card, f"{clock}:30", LARGE), payment("z", f"{clock}:59", 20.0)]
+
+
+def start_on_topic(folder: Path, kafka: KafkaCluster, topic: str, *more: str) -> subprocess.Popen[bytes]:
+    words = (
+        "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic,
+        "--control", str(folder / "control"), "--checkpoint", str(folder / "checkpoint"),
+        "--alerts", str(folder / "alerts"), "--key-groups", "2", "--cores", "1", "--idle", "10 s", *more,
+    )  # fmt: skip
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words],
+            start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env=on_this_spark(),
+        )  # fmt: skip
+
+
+def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    give_up_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < give_up_s, log.read_text()
+        time.sleep(POLL_S)
+
+
+def last_error(log: Path) -> str:
+    """The last line only says which page to read."""
+    *_, message, page = log.read_text().splitlines()
+    assert page.startswith("read on: "), page
+    return message
+
+
+@pytest.mark.slow
+def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    if not kafka_broker.is_real:  # the mock has fixed partitions and cannot delete topics
+        return
+    (tmp_path / "control").mkdir()
+    topic, log = f"life-{uuid.uuid4().hex}", tmp_path / "log"
+    kafka_broker.create(topic, 2)
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+
+    def alerted() -> set[str]:
+        folder = tmp_path / "alerts"
+        return {alert["key"] for alert in read_alerts(folder)} if folder.exists() else set()
+
+    # The second partition falls silent an hour before the pair. It sends no heartbeat and delays no alert.
+    send(kafka_broker, topic, [(1, payment("q", "09:00:00", 20.0)), *((0, line) for line in pair("c1", "10:00"))])
+    process = start_on_topic(tmp_path, kafka_broker, topic)
+    try:
+        wait_until(lambda: alerted() == {"c1"}, process, log)
+        add_partitions(kafka_broker, topic, 3)
+        send(kafka_broker, topic, [(2, line) for line in pair("c2", "10:05")])
+        wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        assert process.wait(WAIT_S) == 3, log.read_text()
+        assert last_error(log).startswith(f"cep: Kafka topic {topic} cannot be read on")
+        for _ in range(200):  # the name becomes free some moments after the answer
+            with contextlib.suppress(KafkaException):
+                kafka_broker.create(topic, 3)
+                break
+            time.sleep(POLL_S)
+        send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
+        process = start_on_topic(tmp_path, kafka_broker, topic)
+        assert process.wait(WAIT_S) == Exit.FINAL, log.read_text()
+        message = last_error(log)
+        assert message.startswith(f"cep: topic {topic} was deleted and created again")
+        assert message.endswith("start with a new checkpoint directory")
+        assert alerted() == {"c1", "c2"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def avro_values(client: SchemaRegistryClient, topic: str, events: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    fields = [{"name": n, "type": "double" if isinstance(v, float) else "string"} for n, v in events[0].items()]
+    serializer = AvroSerializer(client, json.dumps({"type": "record", "name": "Payment", "fields": fields}))
+    return [serializer(event, SerializationContext(topic, MessageField.VALUE)) or b"" for event in events]
+
+
+def protobuf_values(
+    client: SchemaRegistryClient, topic: str, events: Sequence[Mapping[str, Any]], descriptors: Path
+) -> list[bytes]:
+    file = descriptor_pb2.FileDescriptorProto(name="payment.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Payment")
+    for number, (name, value) in enumerate(events[0].items(), start=1):
+        message.field.add(name=name, number=number, type=1 if isinstance(value, float) else 9, label=1)
+    descriptors.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Payment"))
+    serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
+    return [serializer(kind(**event), SerializationContext(topic, MessageField.VALUE)) or b"" for event in events]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_records_whose_schemas_a_registry_has(form: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """One record is broken; the others give the same alert as in JSON."""
+    (tmp_path / "control").mkdir()
+    topic, descriptors = f"{form}-{uuid.uuid4().hex}", tmp_path / "payment.desc"
+    kafka_broker.create(topic)
+    events = [orjson.loads(line) for line in pair("c1", "10:00")]
+    with serve_registry() as (_, settings):
+        client = SchemaRegistryClient(dict(settings))
+        if form == "avro":
+            values, words = avro_values(client, topic, events), ["--format", "avro"]
+        else:
+            values = protobuf_values(client, topic, events, descriptors)
+            words = ["--format", "protobuf", "--schema-file", str(descriptors), "--message", "shop.Payment"]
+        send(kafka_broker, topic, [(0, value) for value in [*values, b"\xff"]])
+        toml_lines = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings)
+        (tmp_path / "cep.toml").write_text(f"[events.registry]\n{toml_lines}\n")
+        process = start_on_topic(
+            tmp_path, kafka_broker, topic, "--conf", str(tmp_path / "cep.toml"), *words, "--available-now"
+        )
+        try:
+            assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert [alert["key"] for alert in read_alerts(tmp_path / "alerts")] == ["c1"]
+    lines = written(tmp_path / "checkpoint" / "dead_letters")
+    assert [orjson.loads(line)["code"] for line in lines if not is_audit(line)] == ["unreadable"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_a_job_over_a_real_registry(form: str, apicurio: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    topic, lines = f"{form}-{uuid.uuid4().hex[:8]}", list(day())
+    kafka_broker.create(topic)
+    kafka_broker.send(topic, [{"value": value, "partition": 0} for value in values_of(form, apicurio, topic, lines)])
+    (tmp_path / "cep.toml").write_text(f"[events.registry]\nurl = {json.dumps(apicurio)}\n")
+    words = [
+        "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(ROOT / "rules"), "--bootstrap-servers",
+        kafka_broker.address, "--topic", topic, "--format", form, "--checkpoint", str(tmp_path / "job"), "--alerts",
+        str(tmp_path / "alerts"), "--key-groups", "4", "--available-now",
+    ]  # fmt: skip
+    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
+    process = subprocess.run(
+        command, env=on_this_spark(), capture_output=True, text=True, check=False,
+        timeout=WAIT_S, cwd=ROOT,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, deployment(), tmp_path))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("listener", ["login", "mutual"])
+def test_a_job_over_tls(
+    listener: str, secure: SecureKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    events, alerts = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts"))
+    for topic in (events, alerts):
+        secure.create(topic, 1)
+    lines = list(morning())
+    secure.send(events, [{"value": line, "partition": 0} for line in lines])
+    client = secure.login_settings() if listener == "login" else secure.mutual_settings()
+    conf = settings_file(tmp_path, client, monkeypatch)
+    words = [
+        "live", "--conf", str(conf), "--rules", str(ROOT / "rules"), "--bootstrap-servers", getattr(secure, listener),
+        "--topic", events, "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"),
+        "--key-groups", "4", "--available-now",
+    ]  # fmt: skip
+    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
+    process = subprocess.run(
+        command, env=on_this_spark(), capture_output=True, text=True, check=False,
+        timeout=WAIT_S, cwd=ROOT,
+    )  # fmt: skip
+    print(process.stdout, process.stderr)
+    assert process.returncode == 0, process.stderr
+    shown(tmp_path, capsys)
+    expected_alerts = sorted(expected(lines, deployment(), tmp_path))
+    assert (
+        sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(expected_alerts))) == expected_alerts
+    )
