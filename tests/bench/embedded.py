@@ -26,20 +26,186 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.replay import replay
+from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
 from cep.runners.embedded.targets import default_target
 from cep.sources.live.base import Chunk, decode_chunks
+from cep.sources.live.files import FilesSource
+from cep.sources.pieces import read_pieces
 from cep.state.checkpoints import restore
 from cep.step.job import Job
-from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, payments
-from tests.bench.embedded_latency import Paced, bench_latency
-from tests.bench.embedded_rates import Peer, bench_replay, bench_throughput
-from tests.bench.peer_data import show
+from tests.bench.embedded_latency import GIVEN, INITIAL, START_MS, WORKERS, Paced, bench_latency, payments
+from tests.bench.peer import run_peer, write_events
+from tests.bench.peer_data import NAMES, SOURCE, checksum, median_seconds, peer_columns, show
 from tests.real_kafka import open_kafka
+
+# The peer's events, and whether an uncounted run comes first. On RocksDB the peer gets slower with every event (its
+# README), so that its rate there holds for the first ones only.
+PEER_EVENTS = {"hashmap": (300_000, 1), "rocksdb": (10_000, 0)}
+_RULE = """\
+id = "{name}"
+pattern = "{name}"
+file = "../patterns/peer.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "bench"
+message = "m"
+"""
+_CEP = "from cep.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+Answers = dict[str, tuple[int, str]]  # by pattern: matches and their checksum
+
+
+def events_file(folder: Path, count: int) -> Path:
+    """Write the peer's events as Parquet."""
+    path = folder / f"events-{count}.parquet"
+    if not path.exists():
+        columns = peer_columns(count)
+        times = pa.array(np.asarray(columns.pop("ts")), pa.timestamp("ms", "UTC"))
+        columns["seq_no"] = columns.pop("seq")
+        pq.write_table(pa.table({"event_time": times, **columns}), path, row_group_size=250_000)
+    return path
+
+
+class Peer:
+    """The peer's figures: each backend is measured once, with one task, on the share `part` of its PEER_EVENTS."""
+
+    def __init__(self, folder: Path, part: float) -> None:
+        self._folder = folder
+        self._part = part
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def count(self, backend: str) -> int:
+        """Return the number of its events."""
+        return int(PEER_EVENTS[backend][0] * self._part)
+
+    def rate(self, backend: str) -> float:
+        """Return the events a second of the four patterns together."""
+        return float(self._figures(backend)["events_per_s"])
+
+    def answers(self, backend: str) -> Answers:
+        return {name: (int(count), str(digest)) for name, (count, digest) in self._figures(backend)["matches"].items()}
+
+    def _figures(self, backend: str) -> dict[str, Any]:
+        if backend not in self._known:
+            path = self._folder / f"events-{backend}.csv"
+            write_events(peer_columns(self.count(backend)), path)
+            warm = str(PEER_EVENTS[backend][1])
+            options = ["--patterns", "all", "--warmup", warm, "--runs", "1", "--backend", backend]
+            self._known[backend] = run_peer(path, 1, *options)["all"]
+        return self._known[backend]
+
+
+def bench_replay(folder: Path, count: int, peer: Peer | None) -> None:
+    """Measure files to alerts: in this process, and as `cep replay`, including the start of the process."""
+    path = events_file(folder, count)
+    rows = []
+    for workers in (1, 2):
+        job = Job(GIVEN.schema, GIVEN.key_domains)
+        seconds = median_seconds(
+            lambda w=workers, j=job: replay(j, GIVEN.rulebook, read_pieces(path, j.schema), w)  # type: ignore[misc]
+        )
+        rows.append((f"in this process, {workers} threads", count / seconds))
+    cold_s, start_s = _replay_seconds(folder, path), _replay_seconds(folder, events_file(folder, 1_000))
+    rows.append(("cep replay, cold process", count / cold_s))
+    rows.append(("cep replay, less its start", count / (cold_s - start_s)))
+    table = [(who, f"{rate:,.0f}", _ratio(rate, peer, "hashmap")) for who, rate in rows]
+    if peer is not None:
+        table.append(("Flink CEP, hashmap, 1 task", f"{peer.rate('hashmap'):,.0f}", "1.0"))
+    title = f"replay of {count:,} events, four patterns; starting a process and replaying 1,000 takes {start_s:.2f} s"
+    show(title, ("who", "events/s", "÷ Flink in memory"), table)
+
+
+def _replay_seconds(folder: Path, path: Path) -> float:
+    """Return the least of three runs of `cep replay`, each in its own process."""
+    rules = folder / "rules"
+    if not rules.exists():
+        rules.mkdir()
+        (folder / "patterns").mkdir()
+        (folder / "patterns" / "peer.cep").write_text(SOURCE)
+        for name in NAMES:
+            (rules / f"{name}.toml").write_text(_RULE.format(name=name))
+    command = [sys.executable, "-c", _CEP, "replay", "--engine", "embedded", "--rules", str(rules)]
+    command += ["--events", str(path), "--out", str(folder / "replayed.parquet")]
+    times_s = []
+    for _ in range(3):
+        began_s = time.perf_counter()
+        result = subprocess.run(command, check=False, capture_output=True, text=True)
+        times_s.append(time.perf_counter() - began_s)
+        assert result.returncode == 0, result.stderr
+    return min(times_s)
+
+
+def bench_throughput(folder: Path, count: int, peer: Peer | None) -> None:
+    """Measure the live job at full speed, with commits and checkpoints; and the peer's two backends."""
+    rates: dict[str, float] = {}
+    rows = []
+    for backend, theirs in (("memory", "hashmap"), ("rocksdb", "rocksdb")):
+        events, seconds, _ = _live(folder, f"{backend}-{count}", backend, events_file(folder, count))
+        rates[backend] = rate = events / seconds
+        same = ""
+        if peer is not None:
+            _, _, alerts = _live(folder, f"{backend}-peer", backend, events_file(folder, peer.count(theirs)))
+            same = "equal" if _answers(alerts) == peer.answers(theirs) else "DIFFERENT"
+        ratios = (f"{rate / rates['memory']:.2f}", _ratio(rate, peer, theirs), _ratio(rate, peer, "hashmap"))
+        rows.append((f"cep run, {backend}, 2 threads", f"{events:,}", f"{rate:,.0f}", *ratios, same))
+    for backend in PEER_EVENTS if peer is not None else ():
+        assert peer is not None
+        rate, in_memory = peer.rate(backend), peer.rate("hashmap")
+        of_memory = f"{rate / in_memory:.2f}"
+        who = f"Flink CEP, {backend}, 1 task"
+        rows.append((who, f"{peer.count(backend):,}", f"{rate:,.0f}", of_memory, "1.0", of_memory, ""))
+    head = ("who", "events", "events/s", "÷ own in memory", "÷ Flink, alike", "÷ Flink in memory", "matches, checksums")
+    show("live, four patterns; matches are compared on the peer's events", head, rows)
+
+
+def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float, list[pa.Table]]:
+    """Run a job from its start to its last checkpoint; return (events, seconds, alerts)."""
+    commits = Commits(StoreSettings(folder / f"job-{name}", backend))
+    job = Job(GIVEN.schema, GIVEN.key_domains, 32)
+    engine = Engine(job, INITIAL, commits.store, Workers(2, 0, None, None if backend == "memory" else 64 << 20))
+    sources = Sources(FilesSource(path, follow=False), None)
+    alerts: list[pa.Table] = []
+    events = 0
+
+    def note(report: BatchReport) -> None:
+        nonlocal events
+        events += report.counters["events"]
+        alerts.append(report.alerts)
+
+    runner = Runner(engine, sources, Outlets((), None), commits, Pace(), Listener(note))
+    started_s = time.monotonic()
+    runner.start()
+    while not sources.events.ended:
+        runner.cycle(0.0)
+    runner.finish()
+    seconds = time.monotonic() - started_s
+    engine.close()
+    commits.close()
+    return events, seconds, alerts
+
+
+def _answers(alerts: list[pa.Table]) -> Answers:
+    """Return matches and checksums by pattern, as the peer counts them."""
+    bound_ids: dict[str, list[list[int]]] = {name: [] for name in NAMES}
+    for table in alerts:
+        for rule, events in zip(table["rule_id"].to_pylist(), table["events"].to_pylist(), strict=True):
+            bound_ids[rule].append([int(event["event_id"]) for event in events])
+    return {name: (len(ids), checksum(ids)) for name, ids in bound_ids.items()}
+
+
+def _ratio(rate: float, peer: Peer | None, backend: str) -> str:
+    return "" if peer is None else f"{rate / peer.rate(backend):.1f}"
 
 
 def bench_checkpoint(folder: Path, keys: int) -> None:

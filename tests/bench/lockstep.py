@@ -45,8 +45,7 @@ def work(options: argparse.Namespace) -> None:
     from cep.runners.embedded.outlets import Outlets  # noqa: PLC0415
     from cep.runners.embedded.run import Pace, Runner  # noqa: PLC0415
     from cep.step.job import Job  # noqa: PLC0415
-    from tests.bench.embedded_cases import GIVEN, SELDOM, payments  # noqa: PLC0415
-    from tests.bench.embedded_latency import Paced, _fill  # noqa: PLC0415
+    from tests.bench.embedded_latency import GIVEN, SELDOM, Paced, _fill, payments  # noqa: PLC0415  # noqa: PLC0415
 
     turns = options.pairs + WARM
     folder = Path(options.folder)

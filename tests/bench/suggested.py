@@ -38,9 +38,9 @@ from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 from tests.analysis.test_suggest import absent, equal, learned, planted, repeated, spread, unusual
 from tests.bench import baselines
+from tests.bench.baselines import measured_on, tuned
 from tests.bench.labelled import Given, given
 from tests.bench.peer_data import show, upsert
-from tests.bench.tuning import measured_on, tuned
 from tests.testing.library import rules_for, rules_in
 
 _SILENT = Console(quiet=True)

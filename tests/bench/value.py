@@ -41,10 +41,10 @@ import cep
 from cep.analysis.measure import Measured
 from cep.analysis.split import Part, parts_of_time
 from tests.bench import baselines
+from tests.bench.baselines import measured_on, tuned
 from tests.bench.labelled import NAMES, Given, given
 from tests.bench.peer_data import show
 from tests.bench.planted import FIELDS
-from tests.bench.tuning import measured_on, tuned
 from tests.testing.library import rules_for
 
 _DAY_MS = 86_400_000
