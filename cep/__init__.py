@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cep.api.alerts import Alerts
     from cep.api.describe import describe
+    from cep.api.events import RejectedRecordsWarning
     from cep.api.features import features
-    from cep.api.rejected import RejectedRecordsWarning
     from cep.api.rules import Rules, load, parse
     from cep.base.errors import CepError, PatternError, RejectedRecordsError
 
@@ -25,7 +25,7 @@ _HOMES = {
     "CepError": "cep.base.errors",
     "PatternError": "cep.base.errors",
     "RejectedRecordsError": "cep.base.errors",
-    "RejectedRecordsWarning": "cep.api.rejected",
+    "RejectedRecordsWarning": "cep.api.events",
     "Rules": "cep.api.rules",
     "describe": "cep.api.describe",
     "features": "cep.api.features",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import Producer
 
-from cep.base.closing import Closing
+from cep.base.process import Closing
 
 _TIMEOUT_S = 20.0
 

@@ -24,7 +24,7 @@ from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import TopicSource
 from cep.runners.warm import Warming
 from cep.sinks.console import ConsoleSink
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.step.job import Job
 
 

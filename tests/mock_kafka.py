@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import Producer
 
-from cep.base.closing import Closing
+from cep.base.process import Closing
 
 PARTITIONS = 4  # the mock gives a topic this many on first use; it cannot create topics otherwise
 TIMEOUT_S = 10.0

@@ -30,8 +30,8 @@ from confluent_kafka import KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from cep.base.closing import Closing
 from cep.base.kafka import WRITER_FIXED, is_shown
+from cep.base.process import Closing
 from tests.mock_kafka import MockKafka, send_all
 
 VERSION = "4.1.1"

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 
-from cep.base.utc import utc_ms
+from cep.base.text import utc_ms
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -4,13 +4,26 @@
     status == declined   for each common value, of columns with few values
     hour(event_time, "UTC") in [23, 0, 1]   for the hours and weekdays that have many frauds and few other events
 
-Tested by: tests/analysis/test_suggest.py
+The past of keys → conditions on an event about earlier events, each with the events that satisfy it.
+
+    amount >= 3 * avg(pay.amount over previous 30 d)              Far above the key's usual amount.
+    sum(pay.amount over 1 d) >= 1000.00                           Much in a short time, including the event itself.
+    count(pay over previous 1 h where status == declined) >= 3    Repeated events.
+    count(pay over previous 14 d) <= 0                            A key that was silent.
+    distinct(pay.shop over 1 d) >= 5                              Many different values in a short time.
+
+A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
+events of the same time count in the order of events (columnar/order.py).
+
+Tested by: tests/analysis/test_suggest.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +32,11 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
-from cep.columnar.texts import different_texts
+from cep.columnar.texts import different_texts, encoded
 from cep.functions.calendar import of_times
-from cep.lang.show import show_value
+from cep.kernels.chains import count_distinct
+from cep.lang.field_names import Role, role_of
+from cep.lang.show import show_duration, show_value
 
 _QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 _FRAUD_QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
@@ -39,7 +54,7 @@ class Atom:
     events.
 
     `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past
-    (`past_atoms.py`) reaches `past_ms` back: `field` names its side, `left` and `right` are the text around the limit,
+    (`atoms.py`) reaches `past_ms` back: `field` names its side, `left` and `right` are the text around the limit,
     `reads` are the fields that it reads and `name` is the name of its parameter.
     """
 
@@ -190,3 +205,181 @@ def different(atoms: Sequence[Atom]) -> list[Atom]:
         if count >= FEW and (not atom.field or count <= _NEARLY_ALL * len(atom.holds)):
             chosen.setdefault(np.packbits(atom.holds).tobytes(), atom)
     return list(chosen.values())
+
+
+_COUNTED_MS = (3_600_000, 86_400_000, 4 * 86_400_000, 7 * 86_400_000)
+_AVERAGED_MS = (7 * 86_400_000, 30 * 86_400_000)
+_SUMMED_MS = (3_600_000, 86_400_000, 7 * 86_400_000)
+_SUM_QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.98)  # of the events of the type, and of fraud events
+_FRAUD_SUM_QUANTILES = (0.1, 0.25, 0.5, 0.75)
+_TIMES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)  # the average
+_COUNTS = (1, 2, 3, 4, 5, 7, 10)
+_SILENT_MS = (3 * 86_400_000, 7 * 86_400_000, 14 * 86_400_000, 30 * 86_400_000)
+_DISTINCT_MS = (3_600_000, 6 * 3_600_000, 86_400_000)
+_DISTINCT = (2, 3, 4, 5, 7, 10)
+_DISTINCT_VALUES_MIN = 10  # of a field whose different values are counted
+_DISTINCT_FIELDS_MAX = 3
+_KINDS_MAX = 6  # values of a field that are counted one by one
+_Numbers = tuple[NDArray[np.float64], NDArray[np.bool_]]  # values of a field, and which events have one
+
+
+class Rows(NamedTuple):
+    """The rows of events that are mined, by key, time and id; the first row of each row's key; their times."""
+
+    rows: NDArray[np.int64]
+    key_start: NDArray[np.int64]
+    time_ms: NDArray[np.int64]
+
+    def begin(self, past_ms: int) -> NDArray[np.int64]:
+        """Return for each row the first row of its key that is less than `past_ms` older: int64[N]."""
+        span = int(self.time_ms.max(initial=0)) - int(self.time_ms.min(initial=0)) + past_ms + 1
+        place = self.key_start * span + (self.time_ms - int(self.time_ms.min(initial=0)))
+        return np.maximum(np.searchsorted(place, place - past_ms, side="right"), self.key_start)
+
+
+def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
+    """Yield conditions on the past of a key: counts, distinct values, sums, and amounts compared with their average.
+
+    Shapes: is_fraud bool[N]: the limits of sums are also chosen among the sums of frauds.
+    """
+    types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
+    is_of_type = {each.name: events.event_type[key_rows.rows] == code for code, each in types}
+    for _, event_type in types:
+        if is_of_type[event_type.name].sum() >= FEW:
+            for field in event_type.fields:
+                if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
+                    field_numbers = numbers(events, key_rows.rows, is_of_type[event_type.name], field)
+                    yield from _beside_average(key_rows, event_type, field, field_numbers)
+                    if _is_summable(field, field_numbers):
+                        yield from _summed(key_rows, event_type, field, field_numbers, is_fraud)
+    for past_ms in _COUNTED_MS:
+        begin = key_rows.begin(past_ms)
+        for _, counted in types:
+            for where, reads, holds in _countable(events, key_rows, counted, is_of_type[counted.name]):
+                before = np.concatenate([[0], np.cumsum(holds)])
+                count = before[np.arange(len(key_rows.rows))] - before[begin]
+                for _, event_type in types:
+                    yield from _counted(
+                        event_type, is_of_type[event_type.name], (counted, where, reads), past_ms, count
+                    )
+    for past_ms in _SILENT_MS:
+        begin = key_rows.begin(past_ms)
+        for _, counted in types:
+            before = np.concatenate([[0], np.cumsum(is_of_type[counted.name])])
+            is_silent = before[np.arange(len(key_rows.rows))] == before[begin]
+            for _, event_type in types:
+                yield _silent(event_type, is_of_type[event_type.name] & is_silent, counted, past_ms)
+    for _, event_type in types:
+        yield from _distinct(events, key_rows, event_type, is_of_type[event_type.name])
+
+
+def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType, past_ms: int) -> Atom:
+    window = show_duration(past_ms)
+    text = f"count({counted.name} over previous {window})"
+    name = re.sub(r"\W+", "_", f"{counted.name}_in_{window}_max")
+    return Atom(event_type.name, text, "<=", "0", "int", holds, text, "", name, (), past_ms)
+
+
+def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of_type: NDArray[np.bool_]) -> Iterator[Atom]:
+    """Yield conditions on the number of distinct values, for fields with many values."""
+    fields = [
+        (field, codes)
+        for field in event_type.fields
+        if field.type.kind is Kind.STRING and field.name in events.columns and not field.type.protected
+        and (codes := _codes(events, key_rows, is_of_type, field)).max(initial=-1) >= _DISTINCT_VALUES_MIN
+    ]  # fmt: skip
+    for field, codes in fields[:_DISTINCT_FIELDS_MAX]:
+        for past_ms in _DISTINCT_MS:
+            count = np.empty(len(codes), np.int64)
+            count_distinct(codes, key_rows.begin(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
+            window = show_duration(past_ms)
+            text = f"distinct({event_type.name}.{field.name} over {window})"
+            name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
+            for count_min in _DISTINCT:
+                holds = is_of_type & (count >= count_min)
+                yield Atom(
+                    event_type.name, text, ">=", str(count_min), "int", holds, text, "", name, (field.name,), past_ms
+                )
+
+
+def _codes(events: Events, key_rows: Rows, is_of: NDArray[np.bool_], field: Field) -> NDArray[np.int64]:
+    """Return a number for each value of a field; -1 for other events, and without a value."""
+    codes = np.asarray(encoded(events.columns[field.name].take(pa.array(key_rows.rows))).indices.fill_null(-1))
+    return np.where(is_of, codes, -1).astype(np.int64)
+
+
+def _is_summable(field: Field, field_numbers: _Numbers) -> bool:
+    """Return True for amounts: a sum of balances, scores or rates means nothing, and neither has one with a sign."""
+    values, has_value = field_numbers
+    role = role_of(field.name)
+    is_amount = role is Role.MONEY or (role is Role.OTHER and field.type.kind is Kind.DECIMAL)
+    return is_amount and bool(values[has_value].min(initial=0.0) >= 0)
+
+
+def _countable(
+    events: Events, key_rows: Rows, event_type: EventType, is_of: NDArray[np.bool_]
+) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+    """Yield the countable events: all events of the type, and those with a common value."""
+    if is_of.sum() < FEW:
+        return
+    yield "", "", is_of
+    for field in event_type.fields:
+        if field.type.kind in (Kind.ENUM, Kind.BOOL) and field.name in events.columns and not field.type.protected:
+            for written, holds in few_values(events, key_rows.rows, field, _KINDS_MAX):
+                yield f"{field.name} == {written}", field.name, is_of & holds
+
+
+def _counted(
+    event_type: EventType, is_of_type: NDArray[np.bool_], counted_events: tuple[EventType, str, str], past_ms: int,
+    count: NDArray[np.int64],
+) -> Iterator[Atom]:  # fmt: skip
+    """Yield conditions on the number of earlier events: `count(type over previous window where …) >= n`."""
+    counted, where, reads = counted_events
+    window = show_duration(past_ms)
+    text = f"count({counted.name} over previous {window}{f' where {where}' if where else ''})"
+    name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")
+    for least in _COUNTS:
+        holds = is_of_type & (count >= least)
+        yield Atom(
+            event_type.name, text, ">=", str(least), "int", holds, text, "", name, (reads,) if reads else (), past_ms
+        )  # fmt: skip
+
+
+def _beside_average(key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers) -> Iterator[Atom]:
+    """Yield conditions that compare an amount with the average of the key's earlier amounts."""
+    values, has_value = field_numbers
+    sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
+    here = np.arange(len(values))
+    for past_ms in _AVERAGED_MS:
+        begin = key_rows.begin(past_ms)
+        count = counts[here] - counts[begin]
+        average = (sums[here] - sums[begin]) / np.maximum(count, 1)
+        window = show_duration(past_ms)
+        name = re.sub(r"\W+", "_", f"{field.name}_times_{window}")
+        right = f" * avg({event_type.name}.{field.name} over previous {window})"
+        for factor in _TIMES:
+            holds = has_value & (count > 0) & (values >= factor * average)
+            yield Atom(
+                event_type.name, f"{field.name} beside {window}", ">=", str(factor), "float", holds, field.name, right,
+                name, (field.name,), past_ms,
+            )  # fmt: skip
+
+
+def _summed(
+    key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers, is_fraud: NDArray[np.bool_]
+) -> Iterator[Atom]:
+    """Yield conditions on the sum of a key's amounts in a window."""
+    values, has_value = field_numbers
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    here = np.arange(len(values))
+    kind = str(field.type.as_nullable(False))
+    for past_ms in _SUMMED_MS:
+        total = sums[here + 1] - sums[key_rows.begin(past_ms)]
+        window = show_duration(past_ms)
+        text = f"sum({event_type.name}.{field.name} over {window})"
+        name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
+        for sum_min, written in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
+            holds = has_value & (total >= sum_min)
+            yield Atom(
+                event_type.name, text, ">=", written, kind, holds, text, "", name, (field.name,), past_ms
+            )  # fmt: skip

@@ -6,13 +6,24 @@
 
 A fraud is found if an alert binds one of its events. Intervals are Wilson's, for 95 %. Figures are of the alerts that
 are sent, as `cep run` sends them with the same rules, and then of all matches.
-Tested by: tests/analysis/test_backtest.py
+
+Figures → short texts, for the terminal and for pages.
+
+A history with known frauds → three parts of its time: to choose on, to confirm, and to report.
+
+Between two parts there is a gap that belongs to neither, so that nothing begins in one part and ends in the next. An
+alert belongs to the part of its detection, a fraud to the part in which it begins. Each part has the frauds that were
+known at its end: on that day, nobody could have chosen by a later report.
+
+Tested by: tests/analysis/test_backtest.py, tests/cli/test_quality.py, tests/analysis/test_report.py,
+tests/analysis/test_tune.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -23,10 +34,11 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events, History
 from cep.analysis.marks import Marks
+from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.batch import TEXT
-from cep.columnar.route import KeyDomain, route
+from cep.columnar.decode import KeyDomain, route
 from cep.columnar.texts import different_texts, encoded, rows_among
 from cep.rulebook.suppression import Policies, suppress_alerts
 
@@ -464,3 +476,97 @@ def _by_day(judged: Judged) -> tuple[dict[str, Any], ...]:
         )
         row[("right", "wrong", "immature")[kind_number]] = count
     return tuple(days[day_and_rule] for day_and_rule in sorted(days))
+
+
+def with_interval(share: Ratio) -> str:
+    """Return a share with its interval."""
+    return "–" if share.value is None else f"{share.value:.3f} ({share.low:.3f}–{share.high:.3f})"
+
+
+def percent(value: float | None) -> str:
+    """Return a share in percent, with as many digits as a small one needs."""
+    return "–" if value is None else f"{value:.1%}" if value >= 0.1 else f"{value:.3%}"
+
+
+def time_text(seconds: float | None) -> str:
+    """Return a time in the unit that suits: `45 s`, `12.5 min`, `3.2 h`, `8.1 d`."""
+    if seconds is None:
+        return "–"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+NAMES = ("train", "validation", "test")
+_SHARES = (0.6, 0.8)  # of the time, where the parts end
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the history's time, [from_ms, until_ms), with the frauds that were known at its end (`marks`).
+
+    Shapes: `frauds` bool[F] marks the frauds that begin in it. `days` is its length, or the days with events if these
+    are fewer.
+    """
+
+    name: str
+    from_ms: int
+    until_ms: int
+    frauds: NDArray[np.bool_]
+    marks: Marks
+    days: float
+
+    def has(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mark the times that are in the part."""
+        inside: NDArray[np.bool_] = (time_ms >= self.from_ms) & (time_ms < self.until_ms)
+        return inside
+
+    @property
+    def title(self) -> str:
+        """The name with its dates and the number of its frauds."""
+        first, last = (utc_text(time_ms)[:10] for time_ms in (self.from_ms, self.until_ms))
+        return f"{self.name} ({first} to {last}, n = {int(self.frauds.sum())} frauds)"
+
+
+def parts_of_time(
+    events: Events, marks: Marks, gap_ms: int, marks_at: Callable[[int], Marks] | None = None
+) -> tuple[Part, ...]:
+    """Divide the time of the history into train, validation and test, with a gap before the second and the third.
+
+    `marks_at` returns the frauds that were known at a time; without it, each part has all of `marks`.
+    """
+    times = events.time_ms[events.time_ms <= marks.as_of_ms]
+    first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0)) + 1
+    known_at = marks_at or (lambda _: marks)
+    edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]
+    parts = []
+    for index, (name, (low, high)) in enumerate(zip(NAMES, pairwise(edges), strict=True)):
+        begin = low + (gap_ms if index else 0)
+        part_marks = marks if name == NAMES[-1] else known_at(high - 1)
+        parts.append(_part((name, begin, max(begin, high)), times, part_marks))
+    return tuple(parts)
+
+
+def _part(span: tuple[str, int, int], times: NDArray[np.int64], marks: Marks) -> Part:
+    name, low, high = span
+    times = times[(times >= low) & (times < high)]
+    days = min((high - low) / DAY_MS, distinct_days(times))
+    return Part(name, low, high, (marks.first_ms >= low) & (marks.first_ms < high), marks, float(days))
+
+
+def whole_time(events: Events, marks: Marks) -> Part:
+    """Return all of the time as one part, with all frauds."""
+    first = int(events.time_ms.min(initial=marks.as_of_ms))
+    part = _part(("all", first, marks.as_of_ms + 1), events.time_ms, marks)
+    return Part("all", part.from_ms, part.until_ms, np.ones(marks.frauds_count, np.bool_), marks, part.days)
+
+
+def check_frauds(parts: Sequence[Part]) -> None:
+    """Refuse a cut whose parts cannot be compared. Raises: UsageError with the number of frauds of each part."""
+    empty = [part for part in parts if not part.frauds.any()]
+    if empty:
+        raise UsageError(
+            f"no fraud was known in {empty[0].name} when it ended: {', '.join(part.title for part in parts)}; give a "
+            "longer history, a shorter --gap or --maturity, or shorter --episodes"
+        )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cep.analysis.backtest import DAY_MS, Judged, ratio
 from cep.analysis.history import Events
 from cep.analysis.marks import Marks
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 
 BUDGETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 _MONDAY = 3  # 1970-01-01 was a Thursday: three days more make weeks begin on Monday

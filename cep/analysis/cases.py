@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from cep.analysis.measure import Measured
 from cep.base.errors import LimitError
 from cep.base.limits import REPORT_EVENTS_WALKED_MAX, REPORT_FRAUDS_WALKED_MAX
-from cep.base.progress import Show, ignore_progress
 from cep.base.schema import Schema
+from cep.base.terminal import Show, ignore_progress
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
-from cep.columnar.route import KeyDomain, route
+from cep.columnar.decode import KeyDomain, route
 from cep.columnar.texts import rows_among
 from cep.lang.show import show_expr, show_time
 from cep.nfa.deployed import DeployedRule

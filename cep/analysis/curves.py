@@ -13,9 +13,8 @@ from itertools import combinations, product
 
 import numpy as np
 
-from cep.analysis.axes import Axis, number_of, unit_of
 from cep.analysis.backtest import Ratio, ratio
-from cep.analysis.sweep import Bench, Scores, Setting, replayed_scores
+from cep.analysis.sweep import Axis, Bench, Scores, Setting, number_of, replayed_scores, unit_of
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_REPLAYED_MAX, TUNE_RULES_AT_ONCE
 from cep.lang.show import show_duration

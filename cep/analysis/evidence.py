@@ -15,8 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.analysis.backtest import Judged
-from cep.analysis.split import Part
+from cep.analysis.backtest import Judged, Part
 
 Objective = Literal["f1", "recall", "money"]
 _DRAWS = 2_000

@@ -24,7 +24,7 @@ from cep.columnar.decode import Decoded
 from cep.columnar.digests import CONTENT, KEYS
 from cep.columnar.texts import rows_among
 from cep.engine.alerts import ALERT_ID_CHARS
-from cep.kernels.repeats import NEW
+from cep.kernels.groups import NEW
 from cep.rulebook.deploy import Deployment
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed

@@ -23,7 +23,7 @@ from cep.analysis.labels import KEY, Labels
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT
-from cep.columnar.route import KeyDomain
+from cep.columnar.decode import KeyDomain
 from cep.columnar.texts import encoded, rows_among
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_duration

@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.analysis.axes import Axis, number_of, unit_of
 from cep.analysis.backtest import Judged
 from cep.analysis.curves import settings_at_once
 from cep.analysis.history import History
-from cep.analysis.sweep import Bench, Setting
+from cep.analysis.sweep import Axis, Bench, Setting, number_of, unit_of
 from cep.analysis.timelines import shown_key
 from cep.columnar.order import rows_in_order
 from cep.lang.show import show_time

@@ -1,39 +1,420 @@
 """A measured history → a report: one page of HTML, and its numbers as JSON. The same input gives the same bytes.
 
-    measured ─┬─ figures, upset.py ────────────┐
-              ├─ budget.py: budget, weeks      ├─▶ sections.py with tables and charts ─▶ page.py
+    measured ─┬─ figures, figure_charts.py ────────────┐
+              ├─ budget.py: budget, weeks      ├─▶ report.py with tables and charts ─▶ page.py
               ├─ drift.py: values of fields    │
               ├─ cases.py: the funnel          │
-    rules ────┼─ thresholds.py: curves, lines ─┤
+    rules ────┼─ one_rule.py: curves, lines ─┤
               └─ timelines.py: examples ───────┘
 
 The report contains neither its own date nor its duration. A page that is too large is made again with less detail, with
 a note; the JSON has all numbers.
-Tested by: tests/analysis/test_report.py
+
+The figures of a report → its sections, each with its tables and charts.
+
+Tested by: tests/analysis/test_report.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import orjson
 
+from cep import __version__
 from cep.analysis import figure_charts as draw
-from cep.analysis import sections as of
+from cep.analysis.backtest import Figures, percent, time_text, with_interval
 from cep.analysis.budget import by_budget, by_week
-from cep.analysis.cases import walk_frauds
-from cep.analysis.detail import LEVELS, Detail
-from cep.analysis.drift import by_field
+from cep.analysis.cases import Funnel, walk_frauds
+from cep.analysis.curves import PAIRED_ALERTS_TIMES, Pair, in_unit
+from cep.analysis.drift import FieldDrift, by_field
+from cep.analysis.figure_charts import upset
 from cep.analysis.measure import Measured, state_bytes
-from cep.analysis.page import Blocks, page, paragraph
-from cep.analysis.sections import Parts
-from cep.analysis.thresholds import NOTHING, Drawn
-from cep.analysis.timelines import alert_timelines, missed_timelines
+from cep.analysis.one_rule import NOTHING, Drawn
+from cep.analysis.page import (
+    FULL,
+    LEVELS,
+    Blocks,
+    Cell,
+    Detail,
+    charts,
+    details,
+    fitting,
+    heading,
+    page,
+    paragraph,
+    table,
+)
+from cep.analysis.timelines import Timeline, alert_timelines, missed_timelines
 from cep.base.limits import REPORT_BYTES_MAX
-from cep.base.progress import Show, ignore_progress
 from cep.base.schema import Schema
+from cep.base.terminal import Show, ignore_progress
+from cep.report.plan import size_text
+from cep.rulebook.difference import compare
 from cep.sources.pieces import Pieces
+
+_HASH_CHARS = 12
+_STOPPED_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that a report shows, computed once for the page and for the JSON.
+
+    A row of `weeks` and of `drift` covers `span` weeks.
+    """
+
+    measured: Measured
+    against: Measured | None
+    thresholds: Drawn
+    budget: Sequence[Mapping[str, Any]]
+    weeks: Sequence[Mapping[str, Any]]
+    drift: Sequence[FieldDrift]
+    funnels: Sequence[Funnel]
+    alerts: Sequence[Timeline]
+    misses: Sequence[Timeline]
+    review_cost: float
+    detail: Detail = FULL
+    span: int = 1
+
+
+def matched(parts: Parts) -> Blocks:
+    """Return the section about the input: period, events, labels and rules in force."""
+    about = parts.measured.figures.about
+    facts: list[tuple[str, Cell]] = [
+        ("events", f"{about['events']:,}"),
+        ("from", about["from"]),
+        ("to", about["to"]),
+        ("days", about["days"]),
+        ("labels as of", about["as_of"]),
+        ("an event is mature after", time_text(about["maturity_seconds"])),
+        ("frauds", f"{about['frauds']:,}"),
+        ("events of frauds", f"{about['fraud_events']:,}"),
+        *([("a fraud is all", about["episodes"])] if about["episodes"] else []),
+        ("share of fraud among events", percent(about["base_rate"])),
+        ("money of frauds", f"{about['fraud_money']:,.2f}"),
+        ("labels that are of no event", f"{about['labels_without_event']:,}"),
+        ("labels reported after the date", f"{about['labels_reported_later']:,}"),
+        ("records set aside", f"{about['records_set_aside']:,}"),
+        ("cep", __version__),
+    ]
+    kinds = sorted(about["frauds_by_kind"].items(), key=lambda pair: (-pair[1], pair[0]))
+    counts = [(kind or "not said", f"{n:,}") for kind, n in kinds]
+    shown = table(("kind of fraud", "frauds"), counts, detail=parts.detail)
+    others = [] if parts.against is None else [("The other rules", parts.against.figures.about)]
+    return (
+        table(("of the history", ""), facts, detail=parts.detail)
+        + [
+            block
+            for title, rule_figures in [("Rules in force", about), *others]
+            for block in heading(title) + _in_force(rule_figures, parts)
+        ]
+        + (heading("Kinds of fraud") + shown if len(kinds) > 1 else [])
+    )
+
+
+def _in_force(about: Mapping[str, Any], parts: Parts) -> Blocks:
+    rows = [(each["rule"], each["version"], each["status"], each["content_hash"][:_HASH_CHARS])
+            for each in about["rules"]]  # fmt: skip
+    return table(("rule", "version", "status", "content"), rows, detail=parts.detail)
+
+
+def days(parts: Parts, names: Sequence[str]) -> Blocks:
+    """Return the charts of alerts by day."""
+    text = (
+        "An alert is right if it binds an event of a known fraud. It is immature if one of its events is too recent "
+        "for a report; then it counts neither way, whatever is known."
+    )
+    more = len(parts.measured.figures.rules) - len(names)
+    note = paragraph(f"{more} rules with fewer alerts are not drawn.", is_note=True) if more > 0 else []
+    return paragraph(text) + charts(draw.alerts_by_day(parts.measured.figures, parts.detail), parts.detail) + note
+
+
+_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
+    "rule": lambda each: each.rule,
+    "status": lambda each: each.status,
+    "alerts": lambda each: f"{each.alerts:,}",
+    "a day": lambda each: f"{each.alerts_per_day:,.1f}",
+    "keys": lambda each: f"{each.keys:,}",
+    "precision": lambda each: with_interval(each.precision),
+    "of keys right": lambda each: with_interval(each.key_precision),
+    "of cases right": lambda each: with_interval(each.case_precision),
+    "immature": lambda each: f"{each.immature:,}",
+    "recall of frauds": lambda each: with_interval(each.fraud_recall),
+    "of events": lambda each: with_interval(each.event_recall),
+    "of keys": lambda each: None if each.key_recall is None else with_interval(each.key_recall),
+    "lift": lambda each: None if each.lift is None else f"{each.lift:,.1f}",
+    "money found": lambda each: f"{each.money_found:,.2f}",
+    "from the alert on": lambda each: f"{each.money_after_alert:,.2f}",
+    "money missed": lambda each: f"{each.money_missed:,.2f}",
+}
+_OTHER_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
+    "rule": lambda each: each.rule,
+    "repeats": lambda each: percent(each.repeat_rate),
+    "first event to alert": lambda each: time_text(each.seconds_to_alert),
+    "alert to last event": lambda each: time_text(each.seconds_ahead),
+}
+
+
+def rules(parts: Parts) -> Blocks:
+    """Return the table of rules, and their precision and recall as a chart and by kind of fraud."""
+    figures, sizes = parts.measured.figures, state_bytes(parts.measured)
+    shown = {*draw.most_alerted(figures, parts.detail.rows - 1)}
+    every = (*(each for each in figures.rules if each.rule in shown), figures.together)
+    matches = figures.all_matches
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in figures.about["matches_not_sent"].items())
+    all_rows = [
+        [column(each) for column in _COLUMNS.values()]
+        for each in (*(each for each in matches.rules if each.rule in shown), matches.together)
+    ]
+    not_sent = "Every match is sent." if not reasons else f"Alerts that are not sent: {reasons}."
+    second = heading("All matches") + table((*_COLUMNS,), all_rows, detail=parts.detail) if reasons else []
+    counts = figures.about["frauds_by_kind"]
+    kinds = sorted(sorted(counts, key=lambda kind: (-counts[kind], kind))[: parts.detail.columns])
+    by_kind: Blocks = []
+    if len(kinds) > 1:
+        rows = [(each.rule, *(with_interval(each.recall_by_kind[kind]) for kind in kinds)) for each in every]
+        by_kind = heading("Recall of frauds by kind") + table(
+            ("rule", *(kind or "not said" for kind in kinds)), rows, detail=parts.detail
+        )
+    worth: list[list[Cell]] = [[column(each) for column in _COLUMNS.values()] for each in every]
+    other: list[list[Cell]] = [
+        [column(each) for column in _OTHER_COLUMNS.values()]
+        + [size_text(sizes[each.rule]) if each.rule in sizes else None]
+        for each in every
+    ]
+    note = (
+        "Intervals are Wilson's, for 95 %. Times are medians. Repeats are alerts that are not the first of their key. "
+        "State is that of a key with a hundred events in the window."
+    )
+    more = len(figures.rules) - len(shown)
+    note += f" {more} rules with fewer alerts are not shown." if more > 0 else ""
+    return (
+        paragraph(f"Figures are of the alerts as they are sent. {not_sent}")
+        + table((*_COLUMNS,), worth, detail=parts.detail)
+        + table((*_OTHER_COLUMNS, "state of a key"), other, detail=parts.detail)
+        + paragraph(note, is_note=True)
+        + second
+        + charts(draw.rule_intervals(figures, parts.detail), parts.detail)
+        + by_kind
+    )
+
+
+def budget(parts: Parts) -> Blocks:
+    """Return the findings of a team with a daily budget of alerts."""
+    text = "Of each day's alerts those with the highest score come first, and of equal ones the earlier."
+    rows = [
+        (row["alerts_a_day"], f"{row['alerts']:,}", with_interval(row["precision"]), with_interval(row["fraud_recall"]),
+         f"{row['money_found']:,.2f}", f"{row['money_less_reviews']:,.2f}")
+        for row in parts.budget
+    ]  # fmt: skip
+    cost = f"money less {parts.review_cost:,.2f} a review" if parts.review_cost else "money less reviews (at no cost)"
+    heads = ("alerts a day, at most", "alerts", "precision", "recall of frauds", "money found", cost)
+    return paragraph(text) + charts(draw.budget_curve(parts.budget), parts.detail) + table(heads, rows)
+
+
+def thresholds(parts: Parts) -> Blocks:
+    """Return the section about thresholds: the results with other parameter values, or why nothing was replayed."""
+    drawn, curves_max = parts.thresholds, parts.detail.thresholds
+    if not drawn.curves:
+        return paragraph(drawn.note or "The rule has no parameter that is a number above 0.")
+    text = (
+        "What a rule would have found with another value of one parameter, the others as they are. Each value was "
+        "replayed over the whole history. A dashed line is the present value. These figures are in-sample: the value "
+        "that is best here is chosen by the same frauds that judge it, so it will find less later. cep rules tune "
+        "judges a value on time that did not choose it."
+    )
+    heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
+    tables: Blocks = []
+    for curve in drawn.curves[:curves_max]:
+        rows = [
+            (f"{point.value:,.12g}" + (" (present)" if point.value == curve.present else ""), f"{point.alerts:,}",
+             f"{point.alerts_per_day:,.1f}", with_interval(point.precision), with_interval(point.fraud_recall),
+             f"{point.money_found:,.2f}")
+            for point in curve.points
+        ]  # fmt: skip
+        refused_values = ", ".join(f"{value:,.12g}" for value in curve.left_out)
+        note = (
+            paragraph(f"Values with which the rule cannot be in force: {refused_values}.", is_note=True)
+            if refused_values
+            else []
+        )
+        name = f"{curve.rule}: {in_unit(curve.param, curve.unit)}"
+        tables += details(name, note + table(heads, rows, detail=parts.detail))
+    return (
+        paragraph(text) + (paragraph(drawn.note, is_note=True) if drawn.note else [])
+        + charts(draw.threshold_curves(drawn.curves[:curves_max]), parts.detail) + tables
+        + _more(len(drawn.curves) - curves_max, "parameters")
+        + (heading("Two parameters together") + _pairs(drawn.pairs, parts) if drawn.pairs else [])
+    )  # fmt: skip
+
+
+def _more(count: int, things: str) -> Blocks:
+    return paragraph(f"{count} more {things} are in the numbers beside this page.", is_note=True) if count > 0 else []
+
+
+def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
+    """Return the part of the section that varies two parameters together."""
+    text = (
+        "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
+        "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
+        f"{PAIRED_ALERTS_TIMES} times the present alerts are left out."
+    )
+    tables: Blocks = []
+    pairs_max = parts.detail.thresholds
+    for pair in pairs[:pairs_max]:
+        front = [cell for cell in pair.cells if cell.is_on_front]
+        rows = [
+            (*(f"{value:,.12g}" for value in cell.values), f"{cell.alerts:,}", with_interval(cell.precision),
+             with_interval(cell.fraud_recall), f"{cell.money_found:,.2f}")
+            for cell in front
+        ]  # fmt: skip
+        heads = (*map(in_unit, pair.params, pair.units), "alerts", "precision", "recall of frauds", "money found")
+        tables += details(f"{pair.rule}: the front of {' and '.join(pair.params)}",
+                          table(heads, rows, detail=parts.detail))  # fmt: skip
+    return (
+        paragraph(text) + charts(draw.threshold_pairs(pairs[:pairs_max]), parts.detail) + tables
+        + _more(len(pairs) - pairs_max, "pairs")
+    )  # fmt: skip
+
+
+def near(parts: Parts) -> Blocks:
+    """Return the section about alerts just inside each threshold, and alerts that a looser value would add."""
+    lines, lines_max = parts.thresholds.lines, parts.detail.thresholds
+    text = (
+        "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
+        "of the dashed line are alerts of the rule; those on the other side a looser value would add. Two alerts are "
+        "the same if they bind the same events."
+    )
+    tables: Blocks = []
+    for line in lines[:lines_max]:
+        heads = ("from", "to", "the rule's", "alerts", "right", "wrong", "immature")
+        rows = [
+            (f"{each.looser:,.12g}", f"{each.tighter:,.12g}", "yes" if each.is_inside else "no", f"{each.alerts:,}",
+             f"{each.right:,}", f"{each.wrong:,}", f"{each.immature:,}")
+            for each in line.intervals
+        ]  # fmt: skip
+        further = paragraph(f"{line.further:,} alerts are further inside than all of these.", is_note=True)
+        shown = [
+            ("just inside" if each.is_inside else "just outside", each.verdict, each.key, each.time,
+             ", ".join(each.event_ids))
+            for each in line.samples
+        ]  # fmt: skip
+        samples = table(
+            ("side", "verdict", "key", "time (UTC)", "events, the last ones"), shown, (4,), detail=parts.detail
+        )
+        name = in_unit(line.param, line.unit)
+        tables += details(f"{line.rule}: {name}, with samples",
+                          table(heads, rows, detail=parts.detail) + further + samples)  # fmt: skip
+    note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else []
+    return (
+        paragraph(text) + note + charts(draw.near_lines(lines[:lines_max]), parts.detail) + tables
+        + _more(len(lines) - lines_max, "thresholds")
+    )  # fmt: skip
+
+
+def overlap(parts: Parts) -> Blocks:
+    """Return the section about the frauds that each rule adds, and the sets of rules that find the same frauds."""
+    figures = parts.measured.figures
+    text = (
+        "A rule adds the frauds that no other rule finds. Its share counts each fraud that it finds, divided among the "
+        "rules that find it: what it adds, averaged over all orders in which rules could have come (Shapley's value)."
+    )
+    rows = [(each.rule, f"{each.fraud_recall.part:,}", f"{each.adds or 0:,}", f"{each.share:,.1f}", f"{each.wrong:,}")
+            for each in figures.rules]  # fmt: skip
+    heads = ("rule", "frauds found", "it alone", "its share", "wrong alerts")
+    sets = [(" + ".join(row["rules"]) or "no rule", f"{row['frauds']:,}") for row in figures.overlap]
+    return (
+        paragraph(text) + table(heads, rows, detail=parts.detail) + charts(upset(figures), parts.detail)
+        + details("All sets of rules", table(("found by exactly", "frauds"), sets, detail=parts.detail))
+    )  # fmt: skip
+
+
+def funnel(parts: Parts, names: Sequence[str]) -> Blocks:
+    """Return the section about how far frauds came in each pattern, and the conditions that stopped them."""
+    walked = max((each.walked for each in parts.funnels), default=0)
+    text = (
+        f"{walked:,} frauds, evenly over all, were walked through each pattern. A bar has those that came so far or "
+        "further."
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for rule_funnel in parts.funnels:
+        if rule_funnel.reason:
+            rows.append((rule_funnel.rule, f"not walked: {rule_funnel.reason}", None))
+        stopped = sorted(rule_funnel.stopped.items(), key=lambda pair: (-pair[1], pair[0]))[:_STOPPED_SHOWN]
+        rows += [(rule_funnel.rule, condition, count) for condition, count in stopped]
+        if rule_funnel.skipped:
+            rows.append((rule_funnel.rule, "not walked: too many steps", rule_funnel.skipped))
+    return (
+        paragraph(text) + charts(draw.funnels(parts.funnels, names), parts.detail) + heading("What stopped them")
+        + table(("rule", "the condition that did not hold, or the end", "frauds"), rows, (1,), detail=parts.detail)
+    )  # fmt: skip
+
+
+def drift(parts: Parts, names: Sequence[str]) -> Blocks:
+    """Return the section about weeks: rates, precision, money, and the values of the fields that conditions read."""
+    shown, fields_max = parts.drift, parts.detail.fields
+    text = (
+        "Each field that a condition of a rule reads. A number has quantiles; a text has the shares of its most "
+        "frequent values. Ids, times and protected fields are left out."
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (each.field, ", ".join(each.event_types), ", ".join(each.rules), f"{sum(w['events'] for w in each.weeks):,}",
+         f"{sum(w['missing'] for w in each.weeks):,}")
+        for each in shown
+    ]  # fmt: skip
+    heads = ("field", "of events", "read by", "events", "without a value")
+    fields = (
+        paragraph(text) + charts(draw.field_weeks(shown[:fields_max], parts.span), parts.detail)
+        + _more(len(shown) - fields_max, "fields") + table(heads, rows, (1, 2), detail=parts.detail)
+    )  # fmt: skip
+    return (
+        charts(draw.weeks(parts.weeks, names, parts.span), parts.detail)
+        + (heading("Values that conditions read") + fields if shown else [])
+    )  # fmt: skip
+
+
+def against(parts: Parts, other: Measured) -> Blocks:
+    """Return the section that compares these rules with another rule set."""
+    measured = parts.measured
+    old = {each.rule: each for each in (*other.figures.rules, other.figures.together)}
+    new = {each.rule: each for each in (*measured.figures.rules, measured.figures.together)}
+    rows: list[tuple[Cell, ...]] = []
+    for name in dict.fromkeys((*old, *new)):
+        pair = old.get(name), new.get(name)
+        rows.append((
+            name,
+            *(None if each is None else f"{each.alerts:,}" for each in pair),
+            *(None if each is None else with_interval(each.precision) for each in pair),
+            *(None if each is None else with_interval(each.fraud_recall) for each in pair),
+            *(None if each is None else f"{each.money_found:,.2f}" for each in pair),
+        ))  # fmt: skip
+    changes = compare(other.history.replayed.alerts, measured.history.replayed.alerts)
+    text = (
+        f"Of the alerts {changes.kept_count:,} stay, {len(changes.gained):,} are gained and {len(changes.lost):,} are "
+        "lost. The first of two columns is of the other rules."
+    )
+    heads = ("rule", "alerts, other", "alerts", "precision, other", "precision", "recall of frauds, other",
+             "recall of frauds", "money found, other", "money found")  # fmt: skip
+    return paragraph(text) + table(heads, rows, detail=parts.detail)
+
+
+def timelines(lines: Sequence[Timeline], parts: Parts) -> Blocks:
+    """Return a time line for each of some alerts or misses: the events of their key."""
+    blocks: Blocks = []
+    heads = ("time (UTC)", "event", "type", "bound as", "fraud", "fields")
+    for timeline in lines[: parts.detail.examples]:
+        rows = [(line.time, line.event_id, line.event_type, line.variable or None, "yes" if line.is_fraud else None,
+                 line.fields) for line in timeline.lines]  # fmt: skip
+        classes = [" ".join(("fraud",) * line.is_fraud + ("bound",) * bool(line.variable)) for line in timeline.lines]
+        chars = parts.detail.chars
+        notes = [block for note in timeline.notes for block in paragraph(fitting(note, chars), is_note=True)]
+        shown = table(heads, rows, (5,), classes, parts.detail)
+        blocks += details(fitting(timeline.title, chars), notes + shown)
+    none = "Left out: the page would be too large." if lines else "There are none."
+    return blocks or paragraph(none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +497,23 @@ def _page(parts: Parts, level: int) -> str:
     figures = parts.measured.figures
     names = draw.most_alerted(figures, parts.detail.rules)
     sections = [
-        ("matched", "What was matched", _less(level) + of.matched(parts)),
-        ("days", "Alerts by day", of.days(parts, names)),
-        ("rules", "Rules", of.rules(parts)),
-        ("budget", "Alert budget", of.budget(parts)),
-        ("overlap", "What each rule adds", of.overlap(parts)),
-        ("funnel", "How far frauds came", of.funnel(parts, names)),
-        ("drift", "Week by week", of.drift(parts, names)),
-        ("alerts", "Alerts, some of each kind", of.timelines(parts.alerts, parts)),
-        ("misses", "Frauds that no rule finds", of.timelines(parts.misses, parts)),
+        ("matched", "What was matched", _less(level) + matched(parts)),
+        ("days", "Alerts by day", days(parts, names)),
+        ("rules", "Rules", rules(parts)),
+        ("budget", "Alert budget", budget(parts)),
+        ("overlap", "What each rule adds", overlap(parts)),
+        ("funnel", "How far frauds came", funnel(parts, names)),
+        ("drift", "Week by week", drift(parts, names)),
+        ("alerts", "Alerts, some of each kind", timelines(parts.alerts, parts)),
+        ("misses", "Frauds that no rule finds", timelines(parts.misses, parts)),
     ]
     if parts.against is not None:
-        sections.insert(3, ("against", "Beside the other rules", of.against(parts, parts.against)))
+        sections.insert(3, ("against", "Beside the other rules", against(parts, parts.against)))
     if parts.thresholds != NOTHING:
         index = next(number for number, section in enumerate(sections) if section[0] == "overlap")
-        sections.insert(index, ("thresholds", "Thresholds", of.thresholds(parts)))
+        sections.insert(index, ("thresholds", "Thresholds", thresholds(parts)))
         if parts.thresholds.curves:
-            sections.insert(index + 1, ("near", "Just above and just below the line", of.near(parts)))
+            sections.insert(index + 1, ("near", "Just above and just below the line", near(parts)))
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)
 

@@ -5,24 +5,40 @@
 
 So a sequence may go over both sides of an account, like money that comes in and leaves at once. The mined events are
 made here over columns; the patterns of the text make equal ones in every runner.
-Tested by: tests/analysis/test_suggest.py
+
+Events of both sides of an account → one event more for each account whose money is passed on, by patterns.
+
+    transfer a→b, b→c        ─▶ transfer_passed    party=a payer=c     c has the money of a now
+    transfer a→b, b→c, c→d   ─▶ transfer_passed_2  party=a payer=d
+
+Money that comes back in a circle is then a sequence on the key of one account: money of `a` is passed on to `c`, and
+then `a` receives a transfer with the same payer. The engine makes these events by the patterns of the text, so the
+mined events are equal to the events of every runner.
+
+Tested by: tests/analysis/test_suggest.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from cep.analysis.history import Events
+from cep.analysis.history import Events, replay_history
 from cep.analysis.marks import Marks
 from cep.analysis.suggested_text import declarations
 from cep.base.errors import UsageError
 from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
+from cep.base.terminal import Terminal
 from cep.columnar.batch import TEXT
+from cep.lang.field_names import Role, role_of
+from cep.lang.show import show_duration
 from cep.model.rule import UpsertRecord
+from cep.rulebook.deploy import Deployment, deploy
+from cep.sources.pieces import Pieces
 
 JOIN = "+"  # between the fields of a key, as in payer+payee
 _PARTY = "party"
@@ -102,3 +118,132 @@ def live_rules(source: str, names: Sequence[str]) -> list[UpsertRecord]:
         )
         for name in names
     ]  # fmt: skip
+
+
+_PASSED_MS = 3 * 86_400_000  # from receipt to payment
+_LEAST_SHARE = 0.8  # of the received money is paid
+_LEVELS = 2  # circles of three and of four transfers
+_CORES = 2
+
+
+def with_circles(
+    sides: Sides, source: tuple[Events, Marks, Callable[[Schema], Pieces]], fields: Sequence[str], head: str
+) -> Sides:
+    """Return the sides with the events of money that is passed on. `fields` are the payer and the payee.
+
+    `head` is the text that declares the events of the source. Return the sides unchanged for a key of other than two
+    fields, and for events that do not have both in every record. Raises: SourceError.
+    """
+    events, marks, pieces_of = source
+    types: list[EventType] = []
+    blocks, producers = list[str](), list[str]()
+    by_level: dict[tuple[str, int], EventType] = {}
+    for event_type in events.schema.event_types:
+        if len(fields) == 2 and not event_type.derived and _has_all(event_type, fields):
+            for level in range(1, _LEVELS + 1):
+                passed = _passed_type(event_type, sides, level, fields[0])
+                producers.append(f"side_{passed.name}")
+                blocks.append(_transfer_producer(event_type, passed, level, (sides.key, fields[0], fields[1])))
+                types.append(passed)
+                by_level[event_type.name, level] = passed
+    if not types:
+        return sides
+    text = "\n\n".join([sides.text, declarations(Schema(tuple(types))), *blocks])
+    names = (*sides.producers, *producers)
+    schema = Schema((*sides.events.schema.event_types, *types))
+    passed_events = _passed_events(events, deploy(live_rules(f"{head}\n\n{text}", names)), pieces_of)
+    rows, codes, parties = [], [], list[pa.Array]()
+    for (name, level), passed in by_level.items():
+        first, last = passed_events.get(level + 1, (np.empty(0, np.int64),) * 2)
+        of_type = events.event_type[last] == events.schema.code(name)
+        rows.append(last[of_type])
+        codes.append(np.full(len(rows[-1]), schema.code(passed.name), np.int16))
+        parties.append(events.columns[fields[0]].take(pa.array(first[of_type])))
+    row = np.concatenate(rows)
+    columns = {name: column.take(pa.array(row)) for name, column in events.columns.items()}
+    columns |= {fields[0]: columns[fields[1]], fields[1]: pa.nulls(len(row), columns[fields[1]].type)}
+    columns[sides.key] = pa.concat_arrays(parties)
+    joined = Events(
+        schema,
+        pa.concat_arrays([sides.events.event_id, events.event_id.take(pa.array(row)).cast(TEXT)]),
+        np.concatenate([sides.events.event_type, *codes]),
+        np.concatenate([sides.events.time_ms, events.time_ms[row]]),
+        {name: pa.concat_arrays([column, columns[name]]) for name, column in sides.events.columns.items()},
+    )
+    marked = replace(
+        sides.marks,
+        fraud=np.concatenate([sides.marks.fraud, marks.fraud[row]]),
+        is_mature=np.concatenate([sides.marks.is_mature, marks.is_mature[row]]),
+    )
+    return Sides(joined, marked, sides.key, text, names)
+
+
+def _has_all(event_type: EventType, fields: Sequence[str]) -> bool:
+    return all(name in event_type.types and not event_type.types[name].nullable for name in fields)
+
+
+def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) -> EventType:
+    """Return the type of the events that a level makes, with the first amount that each event has."""
+    side = sides.events.schema.event_types[0]
+    money = [
+        field for field in event_type.fields
+        if field.name in sides.events.columns and role_of(field.name) is Role.MONEY
+        and field.type.is_number and not field.type.nullable
+    ]  # fmt: skip
+    suffix = "" if level == 1 else f"_{level}"
+    fields = (*side.fields[:3], Field(payer, event_type.types[payer]), *money[:1])
+    return EventType(f"{event_type.name}_passed{suffix}", fields)
+
+
+def _transfer_producer(event_type: EventType, passed: EventType, level: int, names: tuple[str, str, str]) -> str:
+    """Write the pattern that produces an event when money is passed on, so that a circle of transfers can be found.
+
+    Level 1 reads both sides of a transfer; a higher level reads the events of the level below.
+    """
+    key, payer, payee = names
+    before, origin = (f"{event_type.name}_{payee}", payer) if level == 1 else (f"{event_type.name}_passed", key)
+    amounts = [field.name for field in passed.fields[4:]]
+    conditions = [f"{payee} != r.{origin}", *(f"{name} between {_LEAST_SHARE} * r.{name} and r.{name}"
+                                              for name in amounts)]  # fmt: skip
+    emitted = [f"{key} = r.{origin}", f"{payer} = p.{payee}", *(f"{name} = p.{name}" for name in amounts)]
+    return "\n".join([
+        f"## Makes an event for a {payer} whose money is passed on; {payer} becomes the account that has it now.",
+        f"pattern side_{passed.name}",
+        f"  by {key if level == 1 else payer}",
+        "{",
+        f"  seq      r -> p  within {show_duration(_PASSED_MS)}",
+        f"  where    r: {before}",
+        f"           p: {event_type.name}_{payer}  {' and '.join(conditions)}",
+        "  skip     none",
+        f"  emit     {(',' + chr(10) + ' ' * 11).join(emitted)}",
+        f"  produce  {passed.name}",
+        "}",
+    ])  # fmt: skip
+
+
+def _passed_events(
+    events: Events, deployment: Deployment, pieces_of: Callable[[Schema], Pieces]
+) -> dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Replay the patterns that produce events.
+
+    Return the rows of the first and last transfer by the number of transfers.
+    """
+    history = replay_history(deployment, pieces_of, (), _CORES, Terminal(quiet=True))
+    if history.made is None:
+        return {}
+    match, row = replace(history, events=events).bound(history.made)
+    order = np.lexsort((row, events.time_ms[row], match))
+    match, row = match[order], row[order]
+    _, start, counts = np.unique(match, return_index=True, return_counts=True)
+    return {
+        count: (row[start[counts == count]], row[start[counts == count] + count - 1])
+        for count in np.unique(counts).tolist()
+    }
+
+
+def needed_sides(plain: Sides, sides: Sides, texts: Iterable[str]) -> Sides:
+    """Return `plain` unless one of these patterns reads an event type that only `sides` has."""
+    added = {each.name for each in sides.events.schema.event_types} - {
+        each.name for each in plain.events.schema.event_types
+    }
+    return sides if any(f": {name}" in text for text in texts for name in added) else plain

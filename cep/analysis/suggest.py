@@ -18,14 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.analysis.atoms import atoms_of, different, time_atoms
+from cep.analysis.atoms import Rows, atoms_of, different, past_atoms, time_atoms
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
-from cep.analysis.circles import needed_sides, with_circles
 from cep.analysis.history import Events, replay_history
 from cep.analysis.marks import Marks
 from cep.analysis.mine import Ground, Mined, mine
-from cep.analysis.past_atoms import Rows, past_atoms
-from cep.analysis.sides import JOIN, live_rules, sides_of
+from cep.analysis.sides import JOIN, live_rules, needed_sides, sides_of, with_circles
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX

@@ -18,8 +18,7 @@ from cep.base.schema import Kind, Schema, Type
 from cep.functions.calendar import of_times
 from cep.lang.load import load_text
 from cep.lang.show import show_duration, show_value
-from cep.testing.harness import START_MS, Outcome
-from cep.testing.suite import run_checked
+from cep.testing.harness import START_MS, Outcome, run_checked
 
 _FRAUDS_LOOKED_AT = 200
 _FRAUDS_TRIED = 8  # as tests

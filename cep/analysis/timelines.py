@@ -19,7 +19,7 @@ from cep.analysis.measure import Measured
 from cep.base.schema import Schema
 from cep.base.secrets import hide_tokens
 from cep.columnar.batch import EventBatch
-from cep.columnar.route import KEY_SEPARATOR, KeyDomain
+from cep.columnar.decode import KEY_SEPARATOR, KeyDomain
 from cep.lang.show import show_time, show_value
 from cep.sources.pieces import Pieces
 

@@ -1,6 +1,6 @@
 """A rule, a history, labels and an aim → the setting of its parameters that meets the aim best, or the present one.
 
-1. The time is cut into train, validation and test, each with the frauds known at its end (split.py).
+1. The time is cut into train, validation and test, each with the frauds known at its end (backtest.py).
 2. Settings are scored: all combinations if that is exact or if they are few; otherwise along the axes, from the present
    setting to the best neighbour, until none is better (sweep.py).
 3. The few that are better than the present setting on train, within the budget, are compared on validation. The best is
@@ -23,22 +23,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.analysis.axes import Axis, is_divisible
-from cep.analysis.backtest import Ratio, judge, ratio
+from cep.analysis.backtest import Part, Ratio, check_frauds, judge, ratio
 from cep.analysis.evidence import Interval, Objective, compare, objective_values
-from cep.analysis.split import Part, check_frauds
 from cep.analysis.sweep import (
+    Axis,
     Bench,
     Scores,
     Setting,
     combined_scores,
     every_setting,
+    is_divisible,
     joined_scores,
     replayed_scores,
 )
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_REPLAYED_MAX, TUNE_SETTINGS_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.lang.ir import PatternIR
 
 Way = Literal["combined", "replayed", "along the axes"]

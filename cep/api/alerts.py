@@ -24,20 +24,17 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from cep.api.events import Source
-from cep.api.given import GivenRules
-from cep.api.levels import Past
-from cep.api.picture import Picture
-from cep.api.plots import Plot, by_day, spread
-from cep.api.replay import Outcome
+from cep.api.plots import Picture, Plot, by_day, spread
+from cep.api.replay import GivenRules, Outcome, Past
 from cep.api.why import Why, explain
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
-from cep.columnar.route import KEY_SEPARATOR
+from cep.columnar.decode import KEY_SEPARATOR
 from cep.lang.diagnostics import did_you_mean
-from cep.report.timeline import timeline, timeline_spec
+from cep.report.picture import timeline, timeline_spec
 from cep.runners.output import check_writable, format_of, write_outputs
 from cep.step.rejections import rejections_of
-from cep.step.suppress import suppressed_lines
+from cep.step.step import suppressed_lines
 
 _SHOWN_MAX = 20
 _SHOWN = ("detected_at", "rule_id", "key", "severity", "message")

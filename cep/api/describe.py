@@ -33,19 +33,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.events import open_any
-from cep.api.mixed import is_mixed, texts_for
+from cep.api.frames import is_mixed, texts_for
 from cep.base.errors import UsageError
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import shown_symbol
 from cep.columnar.convert import Written, convert_us
-from cep.columnar.file_form import AS_WRITTEN, FileForm
-from cep.columnar.mapping import JOIN, ROW_NUMBER, path_of_text
+from cep.columnar.mapping import AS_WRITTEN, JOIN, ROW_NUMBER, FileForm, path_of_text
 from cep.columnar.numbers import different_count
 from cep.columnar.texts import different_texts
 from cep.columnar.times import times_us
 from cep.lang.field_names import Role, role_of
 from cep.lang.format.file import format_text
-from cep.lang.parse.cursor import RESERVED
+from cep.lang.parse.lexer import RESERVED
 
 TIME = "event_time"
 _WORDS_MAX = 6  # more different values than that are no enum

@@ -4,7 +4,13 @@
                                 ├─▶ Source ─▶ pieces, records of a key, columns of labels
     path, paths, wildcard ──────┘   as the verbs read them, and checked as they check them
 
-Tested by: tests/api/test_match.py, tests/api/test_forms.py
+Events with all their columns → a table, and the decoded events, in the same order.
+
+Files are read once. The table's times have lost their zones, so decoding reads the texts as the verbs do.
+
+Rejected records of a history → a warning, or an error for a caller who asks for it by `strict`.
+
+Tested by: tests/api/test_match.py, tests/api/test_forms.py, tests/api/test_features.py, tests/api/test_rejected.py.
 """
 
 from __future__ import annotations
@@ -12,9 +18,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -22,25 +30,23 @@ from typing import Any, cast
 import pyarrow as pa
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
-from cep.api.columns import known_column
-from cep.api.frames import Frame, Like, events_table, open_frame
-from cep.api.naming import Forms, Naming
-from cep.base.errors import UsageError
+from cep.api.frames import Forms, Frame, Like, Naming, events_table, known_column, open_frame
+from cep.base.errors import RejectedRecordsError, UsageError
 from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.schema import Schema
-from cep.columnar.file_form import AS_WRITTEN, FileForm
-from cep.columnar.mapping import FieldMapping, array_at, check_fields, path_of_text, view_of
-from cep.columnar.route import KeyDomain
+from cep.columnar.decode import KeyDomain
+from cep.columnar.mapping import AS_WRITTEN, FieldMapping, FileForm, array_at, check_fields, path_of_text, view_of
 from cep.columnar.shown import RowTexts
 from cep.columnar.times import counting_skipped
 from cep.lang.diagnostics import did_you_mean
 from cep.model.setting_types import length_ms
+from cep.runners.output import Replayed
 from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, read_key
 from cep.sources.inputs import Records, given_inputs
-from cep.sources.period import Period, period_of
-from cep.sources.pieces import Piece, Pieces, pieces_of_table, read_pieces
-from cep.sources.whole_table import joined_tables, read_whole
+from cep.sources.pieces import Period, Piece, Pieces, period_of, pieces_of_table, read_pieces
+from cep.sources.tables import DecodedRows, decoded_rows, joined_rows, joined_tables, read_whole
+from cep.step.rejections import Rejections, rejections_of
 
 # From the event types, a key domain and a key to the records of that key.
 _OF_HISTORY = ("since", "until", "dedup", "strict", "to_the_end")
@@ -221,3 +227,56 @@ def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> p
     if column in table.column_names:
         return table
     return table.append_column(column, known_column(frame.columns([column])[column], column))
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Events with all their columns. `decode` gives them as rules read them, with their rows in the table."""
+
+    frame: Frame
+    table: pa.Table
+    decode: Callable[[Schema, Naming], DecodedRows]
+
+
+def open_whole(events: Any, form: FileForm) -> Whole:
+    """See a frame, or read the files at paths. Raises: UsageError, SourceError."""
+    paths = paths_of(events)
+    if paths is None:
+        frame = open_frame(events)
+        table = frame.whole()  # once: a query may give its rows in another order next time
+        return Whole(frame, table, partial(_decode_frame, table))
+    files = [file for path in paths for file in read_whole(path, form)]
+    table = joined_tables([file.table for file in files], ", ".join(map(str, paths)))
+
+    def decode(schema: Schema, naming: Naming) -> DecodedRows:
+        mapping = naming.of_records()
+        check_paths(paths, schema, mapping)
+        return joined_rows(schema, [(file.decode(schema, mapping), file.table.num_rows) for file in files])
+
+    frame = open_frame(table)
+    return Whole(frame, frame.whole(), decode)
+
+
+def _decode_frame(table: pa.Table, schema: Schema, naming: Naming) -> DecodedRows:
+    fields = events_table(open_frame(table), schema, naming)
+    return decoded_rows(schema, fields, naming.values(schema))
+
+
+class RejectedRecordsWarning(UserWarning):
+    """Records of a history were set aside, or have a value that cannot be read. The text has the top reason."""
+
+
+def warn_of_replay(replayed: Replayed, forms: ReplayForms) -> None:
+    """Warn of the rejected records of a replay. Raises: RejectedRecordsError if the caller asks for it."""
+    warn_of(rejections_of(replayed.counters, replayed.dead_letters), forms, 4)
+
+
+def warn_of(rejections: Rejections, forms: HistoryForms | ReplayForms, stacklevel: int = 3) -> None:
+    """Warn of rejected records, in the line of the caller. Raises: RejectedRecordsError if the caller asks for it."""
+    if not rejections.count:
+        return
+    if forms.get("strict"):
+        raise RejectedRecordsError(
+            f"{rejections.summary()}; mend these records or leave them out, or go on without them by strict=False"
+        )
+    warnings.warn(f"{rejections.summary()}; strict=True makes this an error", RejectedRecordsWarning, stacklevel)

@@ -22,23 +22,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.describe import draft
-from cep.api.events import HistoryForms, parted
-from cep.api.naming import Naming
-from cep.api.rejected import warn_of
-from cep.api.whole import open_whole
+from cep.api.events import HistoryForms, open_whole, parted, warn_of
+from cep.api.frames import Naming
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, from_slots
 from cep.columnar.convert import as_decimals
-from cep.columnar.decode import Decoded
+from cep.columnar.decode import Decoded, KeyDomain, route
 from cep.columnar.mapping import view_of
 from cep.columnar.redact import redact
-from cep.columnar.route import KeyDomain, route
 from cep.columnar.times import counting_skipped
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
-from cep.kernels.repeats import NEW, OTHER
+from cep.kernels.groups import NEW, OTHER
 from cep.lang.explain.render import render_text
 from cep.lang.ir import History, PatternIR, Unary
 from cep.lang.load import bundle_source, load_text

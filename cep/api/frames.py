@@ -3,34 +3,281 @@
 narwhals provides one interface to pandas, polars, DuckDB and others; Arrow's columns are passed on without a copy.
 Faults that would reject every record are refused here before anything runs: a missing column, a time in seconds, a time
 without a zone.
-Tested by: tests/api/test_match.py
+
+The library's arguments → which column has each field, and how its values are written.
+
+Must not load narwhals: the verbs read their flags into these, and most of them see no frame.
+
+A column of pandas whose values are of several kinds → a column of texts, which a field reads value by value.
+
+    24.15, "x", {"a": 1}   →   "24.15", "x", and a text that no field can have
+
+Arrow has no type for such a column. A value that is a text, bytes, a truth value, a whole number or a time is the text
+that a field of any type reads as the same value. Another value is no text of a field of texts, where it would be a bad
+value alone.
+
+A column of a frame in any type of Arrow → a type that decoding knows, with the same values.
+
+    views, run ends, half floats            the usual layout of the same values
+    dictionaries of other than texts        their values
+    decimals that are no decimal128         texts of the same digits
+    JSON texts, bool8                       their texts and numbers
+    nested values, unions, intervals, …     refused with the name of the column
+
+Tested by: tests/api/test_match.py, tests/columnar/test_convert.py, tests/api/test_odd_frames.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import narwhals.stable.v2 as nw
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from cep.api.columns import known_column, usual_layout
-from cep.api.mixed import is_mixed, mixed_column, texts_for
-from cep.api.naming import Naming
 from cep.base.errors import CepError, UsageError
-from cep.base.schema import EventType, Schema
-from cep.columnar.mapping import JOIN, ROW_NUMBER, TYPE_FIELD, joined_columns, path_of_text, view_of
+from cep.base.schema import EventType, Kind, Schema
+from cep.columnar.batch import TEXT
+from cep.columnar.convert import Written
+from cep.columnar.mapping import (
+    JOIN,
+    ROW_NUMBER,
+    TYPE_FIELD,
+    FieldMapping,
+    FileForm,
+    check_fields,
+    form_of_flags,
+    joined_columns,
+    mapping_of,
+    path_of_text,
+    view_of,
+)
 from cep.columnar.texts import different_texts
 from cep.columnar.times import form_has_zone, has_zone, times_us
 from cep.lang.diagnostics import did_you_mean
 from cep.sources.csv_form import unique_names
 from cep.sources.tables import joined
+
+
+class Forms(TypedDict, total=False):
+    """The forms of values: the flags and settings of the same names, with underscores."""
+
+    fixed: Mapping[str, str]
+    minor: Sequence[str]
+    values: Mapping[str, str]
+    time_unit: str
+    time_form: str
+    time_base: str
+    delimiter: str
+    quote: str
+    encoding: str
+    decimal: str
+    thousands: str
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The way to read a frame's columns: `columns` from a field to the column that has it, or to the path inside a
+    nested one, the zone of times that name none, and how values are written."""
+
+    columns: Mapping[str, str] | None = None
+    tz: str | None = None
+    forms: Forms = field(default_factory=Forms)
+
+    def __post_init__(self) -> None:
+        for name in self.forms:
+            if name not in Forms.__annotations__:
+                raise UsageError(f"there is no {name}=; {did_you_mean(name, list(Forms.__annotations__), 'forms')}")
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """The fields that have one value in every row."""
+        return self.forms.get("fixed", {})
+
+    @property
+    def has_time(self) -> bool:
+        """True if it says how times are written, so that no other form is meant."""
+        return any(self.forms.get(name) for name in ("time_unit", "time_form", "time_base"))
+
+    @property
+    def file_form(self) -> FileForm:
+        """The signs of files and numbers. Raises: UsageError."""
+        return form_of_flags(**{name: str(self.forms.get(name, "")) for name in FileForm.__dataclass_fields__})
+
+    def values(self, schema: Schema) -> FieldMapping:
+        """Return how the values of columns that have the names of their fields are written. Raises: UsageError."""
+        mapping = self._mapping(tuple(f'{name}="{name}"' for name in self.of_views))
+        check_fields(mapping, schema)
+        return mapping
+
+    @property
+    def of_views(self) -> list[str]:
+        """The fields that are a view's own, with its name in front."""
+        return [name for name in self.columns or {} if view_of(name)[0]]
+
+    def fields_of(self, names: Collection[str]) -> list[tuple[set[str], dict[str, str]]]:
+        """Return for each view its fields among the given ones; and the fixed ones."""
+        views = dict.fromkeys(view_of(name)[0] for name in (*(self.columns or {}), *self.fixed))
+        views.pop("", None)
+        fields = []
+        for view in views or ("",):
+            fixed = {view_of(n)[1]: value for n, value in self.fixed.items() if view_of(n)[0] in ("", view)}
+            fields.append(({*(view_of(n)[1] for n in names if view_of(n)[0] in ("", view)), *fixed}, fixed))
+        return fields
+
+    def of_records(self) -> FieldMapping:
+        """Return where and how fields are in the records of files. Raises: UsageError."""
+        columns = tuple(f"{name}={column}" for name, column in (self.columns or {}).items())
+        return self._mapping(columns, always_zoned=True)
+
+    def _mapping(self, columns: Sequence[str], *, always_zoned: bool = False) -> FieldMapping:
+        forms = self.forms
+        zone = self.tz or "" if always_zoned or self.has_time else ""
+        base = forms.get("time_base", "")
+        time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone, base=base)
+        fixed = tuple(f"{name}={value}" for name, value in self.fixed.items())
+        values = tuple(f"{name}={word}" for name, word in forms.get("values", {}).items())
+        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time, self.file_form, values)
+
+
+_TEXT, _OTHER = "\x00text", "\x00other"  # no column of a user can have such names
+_SHOWN_CHARACTERS = 36
+_EXACT_MAX = 2**53
+_NOT_UTF_8 = b"\xff"  # decoding makes such a text a bad value
+
+
+def mixed_column(values: Sequence[Any]) -> pa.StructArray | None:
+    """Return values of several kinds as texts in two columns; None if no value can be of a field, or Arrow has a type.
+
+    None is null.
+    """
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    try:
+        pa.array(plain)
+    except (pa.ArrowException, OverflowError):
+        texts = [None if value is None else _text(value) for value in plain]
+        if any(text is not None for text in texts):
+            others = [
+                None if value is None or text is not None else _shown(value)
+                for value, text in zip(plain, texts, strict=True)
+            ]
+            return pa.StructArray.from_arrays([pa.array(texts, TEXT), pa.array(others, TEXT)], names=[_TEXT, _OTHER])
+    return None
+
+
+def is_mixed(type_: pa.DataType) -> bool:
+    """Return True for a column that `mixed_column` has made."""
+    return bool(pa.types.is_struct(type_) and type_.get_field_index(_OTHER) >= 0)
+
+
+def texts_for(column: pa.ChunkedArray, kind: Kind | None) -> pa.ChunkedArray:
+    """Return the texts of a mixed column, as a field of this kind reads them."""
+    texts, others = (pc.struct_field(column, [name]) for name in (_TEXT, _OTHER))
+    if kind in (Kind.ID, Kind.STRING):
+        marked = [None if other is None else other.encode() + _NOT_UTF_8 for other in others.to_pylist()]
+        others = pa.chunked_array([pa.array(marked, pa.large_binary()).view(TEXT)])
+        texts = pa.chunked_array([texts.combine_chunks()])
+    return pc.coalesce(texts, others)
+
+
+def _text(value: Any) -> str | None:
+    """Return the text that means the same; None for a fraction and for a value that no field can have."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float | Decimal):
+        return str(int(value)) if -_EXACT_MAX <= value <= _EXACT_MAX and value == int(value) else None
+    if isinstance(value, datetime):
+        zone = "" if value.tzinfo is None else "Z"
+        return f"{value.astimezone(UTC) if zone else value:%Y-%m-%d %H:%M:%S.%f}{zone}"
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode() if _is_utf8(value) else None
+    return value if isinstance(value, str) and _is_utf8(value) else None
+
+
+def _is_utf8(text: str | bytes) -> bool:
+    try:
+        text.encode() if isinstance(text, str) else text.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"{value / timedelta(seconds=1):.6f}s"
+    text = str(value) if isinstance(value, float | Decimal) else repr(value)[:_SHOWN_CHARACTERS]
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+_VIEWS = ((pa.string_view(), TEXT), (pa.binary_view(), pa.large_binary()), (pa.float16(), pa.float32()))
+_STORED = ("arrow.json", "arrow.bool8")  # extension types whose stored values mean the same
+
+
+def usual_layout(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a column in a layout that all of Arrow's functions know."""
+    type_ = column.type
+    if pa.types.is_run_end_encoded(type_):
+        chunks = [_without_run_ends(chunk) for chunk in column.chunks]
+        return usual_layout(pa.chunked_array(chunks, type_.value_type))
+    for view, usual in _VIEWS:
+        if type_ == view:
+            return column.cast(usual)
+    return column
+
+
+def known_column(column: pa.ChunkedArray, name: str, *, keeps_views: bool = False) -> pa.ChunkedArray:
+    """Return a column that a field is read from in a type that decoding knows; texts may stay views.
+
+    Raises: UsageError for a type that no field can be read from.
+    """
+    if keeps_views and pa.types.is_string_view(column.type):
+        return column
+    column = usual_layout(column)
+    type_ = column.type
+    if isinstance(type_, pa.BaseExtensionType):
+        if type_.extension_name not in _STORED:
+            raise _refused(name, type_)
+        chunks = [chunk.storage for chunk in column.chunks]
+        return known_column(pa.chunked_array(chunks, type_.storage_type), name)
+    if pa.types.is_dictionary(type_) and not pa.types.is_string(type_.value_type):
+        chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+        return known_column(pa.chunked_array(chunks, type_.value_type), name)
+    if pa.types.is_decimal(type_) and (not pa.types.is_decimal128(type_) or type_.scale < 0):
+        return column.cast(TEXT)
+    if pa.types.is_nested(type_) or pa.types.is_interval(type_):
+        raise _refused(name, type_)
+    return column
+
+
+def _without_run_ends(chunk: pa.Array) -> pa.Array:
+    try:
+        return pc.run_end_decode(chunk)
+    except pa.ArrowNotImplementedError:  # of the types of values that Arrow cannot repeat itself
+        places = pa.RunEndEncodedArray.from_arrays(chunk.run_ends, pa.array(range(len(chunk.values))))
+        return chunk.values.take(pc.run_end_decode(places.slice(chunk.offset, len(chunk))))
+
+
+def _refused(name: str, type_: pa.DataType) -> UsageError:
+    inside = (
+        ", or name the value inside it, as in columns={…: " + f'"{name}.…"' + "}" if pa.types.is_struct(type_) else ""
+    )
+    return UsageError(
+        f"the column `{name}` is {type_}, and a field is a number, a text, a time, a duration or a boolean; convert "
+        f"the column{inside}, or leave it out"
+    )
+
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
 _SECONDS = (500_000_000, 10_000_000_000)

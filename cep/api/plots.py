@@ -1,7 +1,10 @@
 """Alerts → charts: the number per day, and the distribution of the emitted values.
 
 A chart has counts and no alert. A notebook draws its Vega-Lite, or its SVG if the extra `charts` is installed.
-Tested by: tests/api/test_alerts.py
+
+An SVG text, and possibly a chart in Vega-Lite → the output of a notebook.
+
+Tested by: tests/api/test_alerts.py.
 """
 
 from __future__ import annotations
@@ -14,11 +17,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.analysis.charts import Chart, axis, colors, svg
-from cep.api.picture import VEGA_LITE
 from cep.base.errors import UsageError
 from cep.columnar.batch import TEXT
 from cep.columnar.numbers import different_count
 from cep.columnar.texts import encoded
+
+VEGA_LITE = "application/vnd.vegalite.v5+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture as SVG, its text for places without pictures, and its Vega-Lite if it is a chart."""
+
+    svg: str
+    text: str = ""
+    spec: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return self.text or self.svg
+
+    __repr__ = __str__
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        chart = {} if self.spec is None else {VEGA_LITE: self.spec}
+        return {**chart, "image/svg+xml": self.svg, "text/plain": str(self)}
+
 
 _BARS_MAX = 20
 

@@ -15,15 +15,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.analysis.backtest import Backtest, Figures
+from cep.analysis.backtest import Backtest, Figures, with_interval
 from cep.analysis.measure import Measured
+from cep.analysis.one_rule import Drawn
 from cep.analysis.prune import Pruned, prune
 from cep.analysis.report import report
-from cep.analysis.show import with_interval
-from cep.analysis.thresholds import Drawn
 from cep.api.frames import Like
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.base.files import replace_file
 from cep.base.schema import Schema
 from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW

@@ -1,32 +1,189 @@
 """Rules in force and a finite history → the alerts, the suppressed alerts, and the rejected records.
 
 The verbs and the library call the same functions here, so that they give the same bytes.
-Tested by: tests/api/test_match.py, tests/cli/test_replay.py
+
+Rule files, control records, or pattern files → the versions in force, as in a live job, and the refusals.
+
+The job begins with the rules of the folder, and then the control records follow. Without a folder it begins with the
+control records. Each pattern of a pattern file becomes a rule, with the parameters of the pattern itself.
+
+Rules that feed each other, and a history → the derived events, and the origin of each.
+
+    raw events ─▶ level 1 ─▶ derived events ─▶ level 2 ─▶ …        every match that produces keeps its bound events
+
+A history contains no derived events. So a question about a rule that reads them matches the whole history, not one key.
+
+Tested by: tests/api/test_match.py, tests/cli/test_replay.py, tests/cli/test_why.py, tests/api/test_alerts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cep.api.given import GivenRules
+from cep.api.events import ReadKey
+from cep.base.errors import UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, DEDUP_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
-from cep.rulebook.deploy import Deployment
-from cep.rulebook.levels import levels_needed
-from cep.rulebook.rulebook import Rulebook
+from cep.columnar.batch import concat_batches
+from cep.columnar.decode import Decoded, KeyDomain, concat_decoded, route
+from cep.engine.alerts import ALERT_ID_CHARS
+from cep.lang.explain.render import render_text
+from cep.lang.load import bundle_source, load_files
+from cep.lang.walk import histories
+from cep.lists.store import ListStore
+from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.lists import GivenList, given_lists
+from cep.rulebook.compatible import KeyDomains, checked_text
+from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
+from cep.rulebook.files import list_record, read_control
+from cep.rulebook.rulebook import Rulebook, levels_needed
 from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
+from cep.rulebook.trust import Trust
 from cep.runners.compiling import announced_compiling
 from cep.runners.embedded import replay as embedded
-from cep.runners.output import Replayed
-from cep.runners.to_the_end import replay_to_the_end
+from cep.runners.job import read_folder
+from cep.runners.output import Replayed, replay_to_the_end
+from cep.sources.files import KeyRecords
 from cep.sources.pieces import Pieces
 from cep.step.dead_letters import under_rules
+from cep.step.duplicates import without_repeats
+from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
-from cep.step.rules import refusal_dead_letters
+from cep.step.match import MatchOutput, match_events
+from cep.step.rules import programs_by_level, refusal_dead_letters
+
+_USUAL = Path("rules")
+_OWNER_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRules:
+    """The rules of a folder and the changes that came after, as they would be deployed in a job of `levels_count`."""
+
+    shown: str
+    records: tuple[ControlRecord, ...]
+    problems: tuple[str, ...]
+    deployment: Deployment
+    levels_count: int
+    lists: ListStore
+
+    @staticmethod
+    def read(
+        folder: Path | None,
+        control: Path | None,
+        levels_count: int = 1,
+        keys: KeyDomains | None = None,
+        trust: Trust | None = None,
+    ) -> GivenRules:
+        """Without rules and control records, the folder `rules` is read.
+
+        The job has `levels_count` levels, or as many as it begins with, and routes also by `keys`, None: by any. With
+        `trust` a change must be signed.
+
+        Raises: UsageError for a missing or unreadable folder.
+        """
+        if folder is None and control is None:
+            if not _USUAL.is_dir():
+                raise UsageError(f"give --rules, --control, or both; there is no folder {_USUAL} here")
+            folder = _USUAL
+        first: list[ControlRecord] = []
+        later: list[ControlRecord] = []
+        problems: list[str] = []
+        lists = ListStore()
+        if folder is not None:
+            if not folder.is_dir():
+                raise UsageError(f"--rules {folder} is not a folder")
+            first, problems = read_folder(folder, lists, trust)
+        if control is not None:
+            later, more = read_control(control)
+            problems += more
+        if folder is None:
+            first, later = later, []
+        deployment = deploy(first, lists, trust)
+        levels_count = max(levels_count, levels_needed(deployment.rulebook.deployed()))
+        if later:
+            deployment = deploy_to_job(deployment, later, keys, levels_count)
+        shown = " with ".join(str(path) for path in (folder, control) if path is not None)
+        return GivenRules(shown, (*first, *later), tuple(problems), deployment, levels_count, lists)
+
+    @staticmethod
+    def of_patterns(source: str, shown: str, lists: Sequence[GivenList] = ()) -> GivenRules:
+        """Make a rule of each pattern of a sound text without imports, live from the beginning of time."""
+        store = ListStore()
+        checked = checked_text(source)
+        records = [
+            UpsertRecord(
+                id=name, version=1, pattern=name, status="live", severity="medium", owner=shown[:_OWNER_CHARS],
+                message=name, source=source,
+            )
+            for name in checked.patterns
+        ]  # fmt: skip
+        list_records = [list_record(each, store) for each in lists]
+        deployment = deploy([*list_records, *records], store)
+        levels_count = levels_needed(deployment.rulebook.deployed())
+        return GivenRules(shown, (*list_records, *records), (), deployment, levels_count, store)
+
+    @staticmethod
+    def of_file(path: Path) -> GivenRules:
+        """Make a rule of each pattern of a file. Raises: UsageError with all mistakes, each with its line."""
+        checked = load_files([path])
+        lists = given_lists(checked)
+        mistakes = [each for each in (*checked.diagnostics, *lists.diagnostics) if each.is_error]
+        if mistakes:
+            raise UsageError(f"{path} has mistakes:\n{render_text(mistakes, checked.sources)}")
+        if not checked.patterns:
+            schema = checked.schema
+            return GivenRules(str(path), (), (), Deployment(schema, Rulebook(schema, None), ()), 1, ListStore())
+        return GivenRules.of_patterns(bundle_source(path), str(path), tuple(lists.lists.values()))
+
+    def newest(self, rule_id: str) -> UpsertRecord:
+        """Return the record of the highest version. Raises: UsageError for an unknown rule."""
+        records = [each for each in self.records if isinstance(each, UpsertRecord) and each.id == rule_id]
+        if not records:
+            raise UsageError(self.reason_against(rule_id))
+        return max(records, key=lambda each: each.version)
+
+    def versions(self, rule_id: str) -> list[DeployedRule]:
+        """Those in force at some time, the oldest first."""
+        return [rule for rule in self.deployment.rulebook.deployed() if rule.rule_id == rule_id]
+
+    def set_aside(self, rule_id: str) -> list[str]:
+        """List the versions of a rule that were refused, with the reasons."""
+        return [
+            f"{rule_id} version {rule.version} is set aside: {rule.reason}"
+            + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
+            for rule in self.deployment.set_aside
+            if rule.rule_id == rule_id
+        ]
+
+    def reason_against(self, rule_id: str) -> str:
+        """Return why no version of a rule is in force. Raises: UsageError for an unknown rule."""
+        set_aside = self.set_aside(rule_id)
+        if set_aside:
+            return "\n".join(set_aside)
+        for problem in self.problems:
+            if Path(problem.split(": ")[0]).stem == rule_id:
+                return f"{rule_id} cannot be read: {problem}"
+        changes = [r for r in self.records if isinstance(r, UpsertRecord | RetireRecord)]
+        for record in reversed(changes):
+            if record.id == rule_id:
+                status = "retired" if isinstance(record, RetireRecord) else record.status
+                return f"{rule_id} version {record.version} is {status}: it is not matched"
+        near = get_close_matches(rule_id, [r.id for r in changes], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{self.shown} has no rule {rule_id}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +253,99 @@ def replay(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Term
     deployment = rules.deployment
     replayed = matches(rules, pieces_of, terms)
     return finish(deployment.rulebook, replayed, refusal_dead_letters(deployment.refused))
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The records of a history: the records of one key, and all of them in pieces. `dedup_ms`: for how long event ids
+    are remembered."""
+
+    of_key: ReadKey
+    pieces: Callable[[Schema], Pieces]
+    dedup_ms: int = DEDUP_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A source event of a derived one. `level` counts the patterns in between, `variables` are their variables."""
+
+    level: int
+    variables: tuple[str, ...]
+    event_id: str
+    event_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The events that patterns have produced from a history; by match, `made` has the events that it has bound."""
+
+    events: Decoded
+    made: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def with_key(self, records: KeyRecords, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+        """Return the records of a key with its derived events."""
+        batch, _ = route(self.events, domain, schema.columns())
+        for_key = batch.take(np.asarray(pc.equal(batch.key, key)))
+        return KeyRecords(concat_batches([records.batch, for_key]), records.poison)
+
+    def origins(self, event_id: str, variables: tuple[str, ...]) -> list[Origin]:
+        """Return the source events of an event that was bound as the last of these variables."""
+        origins: list[Origin] = []
+        for event in self.made.get(_match_of(event_id), ()):
+            inner = (*variables, event["variable"])
+            if _match_of(event["event_id"]) in self.made:
+                origins += self.origins(event["event_id"], inner)
+            else:
+                origins.append(Origin(len(inner), inner, event["event_id"], event["event_time"]))
+        return origins
+
+
+def reads_produced(rule: DeployedRule, schema: Schema) -> list[str]:
+    """Return the event types that the rule reads and that patterns produce."""
+    read = {*rule.pattern.event_types, *(past.event_type for past in histories(rule.pattern))}
+    return [e.name for e in schema.event_types if e.derived and e.name in read]
+
+
+def producers_of(rules: GivenRules, names: Sequence[str]) -> list[str]:
+    """Return the rules that produce these event types."""
+    deployed = rules.deployment.rulebook.deployed()
+    return sorted({rule.rule_id for rule in deployed if rule.pattern.produces in names})
+
+
+def produce(rules: GivenRules, pieces: Pieces) -> Produced:
+    """Match a history, level by level, and keep the derived events. Raises: SourceError."""
+    deployment = rules.deployment
+    schema = deployment.schema
+    read_events, job, watermark_ms = _read(rules, pieces)
+    produced: list[Decoded] = []
+    tables: list[pa.Table] = []
+    for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
+        events = concat_decoded(schema, [read_events, *produced])
+        for domain, program in programs.items():
+            output = MatchOutput(since_ms=int(read_events.time_ms.min()) if len(read_events) else TIME_MS_MAX, made=[])
+            batch, _ = route(events, domain, schema.columns())
+            match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
+            produced += [within_history(job, each) for each in output.produced]
+            tables += output.made or []
+    matches = {row["alert_id"]: row["events"] for table in tables for row in table.to_pylist()}
+    return Produced(concat_decoded(schema, produced), matches)
+
+
+def end_of(rules: GivenRules, pieces: Pieces) -> int:
+    """Return the watermark at the end of a history, which takes reading it. Raises: SourceError."""
+    return _read(rules, pieces)[2]
+
+
+def _read(rules: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
+    """Return the events of a history, the job that replays it, and the watermark at its end."""
+    now_ms = int(time.time() * 1_000)
+    dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
+    job = job_of(rules.deployment, Terms(until_ms=pieces.until_ms, dedup_ms=dedup_ms))
+    decoded = [piece.decode().between(TIME_MS_MIN, job.latest_ms(now_ms) + 1) for piece in pieces.pieces]
+    events = concat_decoded(job.schema, decoded)
+    return events, job, watermark_at_end(job, int(events.time_ms.max(initial=TIME_MS_MIN)), now_ms)
+
+
+def _match_of(event_id: str) -> str:
+    """Return the id of the match that an event was made from; of another event something that no match has."""
+    return event_id[-ALERT_ID_CHARS:] if event_id[-ALERT_ID_CHARS - 1 : -ALERT_ID_CHARS] == "~" else ""

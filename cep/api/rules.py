@@ -1,6 +1,8 @@
 """A folder of rules, a pattern file or a text → rules that match any frame.
 
-Tested by: tests/api/test_match.py
+Keyword arguments of a backtest in Python → how events are read, and the terms.
+
+Tested by: tests/api/test_match.py, tests/api/test_features.py.
 """
 
 from __future__ import annotations
@@ -14,46 +16,85 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from cep.analysis.axes import axes_of, skipped_params
+from cep.analysis.backtest import DAY_MS, parts_of_time
 from cep.analysis.evidence import Objective
-from cep.analysis.labels import Labels, labels_of_table, read_labels
-from cep.analysis.measure import Measured, measure
+from cep.analysis.labels import Labels, label_words, labels_of_table, read_labels
+from cep.analysis.measure import Measured, episodes_of, measure
 from cep.analysis.measure import Terms as MeasureTerms
-from cep.analysis.one_rule import OneRule, one_rule_of
-from cep.analysis.split import parts_of_time
+from cep.analysis.one_rule import OneRule, Replays, drawn, one_rule_of
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
-from cep.analysis.sweep import Bench
-from cep.analysis.thresholds import Replays, drawn
+from cep.analysis.sweep import Bench, axes_of, skipped_params
 from cep.analysis.tune import Aim, Tuned, tune
 from cep.api.alerts import Alerts
-from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted
-from cep.api.frames import open_frame
-from cep.api.given import GivenRules
-from cep.api.levels import Past
-from cep.api.measuring import Measuring, measuring
-from cep.api.naming import Forms, Naming
-from cep.api.picture import Picture
+from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted, warn_of, warn_of_replay
+from cep.api.frames import Forms, Naming, open_frame
+from cep.api.plots import Picture
 from cep.api.quality import Difference, Quality, difference_of
-from cep.api.rejected import warn_of, warn_of_replay
-from cep.api.replay import Terms, matches, replay
+from cep.api.replay import GivenRules, Past, Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import PatternError, UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
-from cep.base.processors import processors_count
+from cep.base.process import processors_count
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
+from cep.base.text import utc_ms
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.explain.render import render_text, to_json
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF, length_ms
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.given_lists import given_lists
+from cep.nfa.lists import given_lists
 from cep.report.picture import picture
-from cep.report.plan import plan
-from cep.report.plan_text import plan_text
+from cep.report.plan import plan, plan_text
 from cep.rulebook.files import folder_at
+
+
+class Measuring(ReplayForms, total=False):
+    """The terms of a backtest, and the form of its events: the flags of `cep backtest`, with underscores.
+
+    `amount` names the field of money. Labels count as reported at the time `as_of`. An event counts from the age
+    `maturity` on, like `30 d`. Labelled events of a key are one fraud if they are at most so far apart as `episodes`
+    says, like `1d` or `card_id:12h`. `label_words` says of words of the labels whether they mean `fraud` or `honest`,
+    and `*` of all others. With `allow_label` rules may read the column of the labels. `columns`, `tz`, `cores`,
+    `since`, `until`, `dedup` and `to_the_end` are as in `match`.
+    """
+
+    amount: str | None
+    as_of: str | None
+    maturity: str | None
+    label_words: Mapping[str, str]
+    allow_label: bool
+    episodes: str | None
+    columns: Mapping[str, str] | None
+    tz: str | None
+    cores: int | None
+
+
+_OWN = ("amount", "as_of", "maturity", "label_words", "allow_label", "episodes", "columns", "tz", "cores")
+
+
+def measuring(arguments: Measuring) -> tuple[Naming, MeasureTerms]:
+    """Return the form of events, and the terms. Raises: UsageError for an invalid time or age."""
+    as_of, maturity = arguments.get("as_of"), arguments.get("maturity")
+    forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _OWN}  # type: ignore[assignment]
+    written, period = parted(forms)
+    try:
+        as_of_ms = None if as_of is None else utc_ms(as_of)
+    except ValueError as error:
+        raise UsageError(f"as_of: {error}") from error
+    maturity_ms = None if maturity is None else length_ms("maturity", maturity)
+    words = label_words(
+        [f"{word}={verdict}" for word, verdict in arguments.get("label_words", {}).items()], "label_words"
+    )
+    written_episodes = arguments.get("episodes")
+    key, gap_ms = (None, DAY_MS) if written_episodes is None else episodes_of("episodes", written_episodes)
+    terms = MeasureTerms(
+        arguments.get("amount"), as_of_ms, maturity_ms, arguments.get("cores") or processors_count(), period, words,
+        allow_label=arguments.get("allow_label", False), episode_gap_ms=gap_ms, episode_key=key,
+    )  # fmt: skip
+    return Naming(arguments.get("columns"), arguments.get("tz"), written), terms
 
 
 class Rule:

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cep.api.frames import check_columns, no_zone, path_of, present_types, sources_of
-from cep.api.given import GivenRules
-from cep.api.naming import Forms, Naming
-from cep.api.replay import Terms, job_of
+from cep.api.frames import Forms, Naming, check_columns, no_zone, path_of, present_types, sources_of
+from cep.api.replay import GivenRules, Terms, job_of
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys

@@ -16,21 +16,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.api.given import GivenRules
-from cep.api.levels import Past, Produced, end_of, produce, producers_of, reads_produced
-from cep.api.replay import Terms, job_of
+from cep.api.replay import GivenRules, Past, Produced, Terms, end_of, job_of, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.terminal import Terminal
-from cep.columnar.route import KEY_SEPARATOR, KeyDomain, key_of
+from cep.columnar.decode import KEY_SEPARATOR, KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords
 from cep.step.duplicates import without_repeats
 from cep.step.rejections import NO_REJECTIONS, Rejections, rejections_of_poison
-from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
-from cep.testing.suppressed import suppression_reasons
+from cep.testing.inquiry import Answer, MatchPath, World, suppression_reasons, why, why_not
 from cep.testing.trace import fires_on_deadlines
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,10 @@ and tokens reveal nothing about the key.
 
 The key of an event is the key with the latest TIME that its event time has reached. Of keys without a time the first
 counts. Keys come only from the environment: job descriptions, checkpoints and pickles of Spark never contain one.
-Tested by: tests/base/test_secrets.py
+
+Addresses of servers → refused where they hold a secret, because addresses come into messages and logs.
+
+Tested by: tests/base/test_secrets.py.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file
 from cep.base.limits import SECRET_CHARS_MIN, SECRETS_FILE_BYTES_MAX, SECRETS_MAX, TIME_MS_MIN
-from cep.base.reading import read_file
 
 SECRETS_FILE, SECRETS = "CEP_SECRETS_FILE", "CEP_SECRETS"
 PAN, SENSITIVE = "pan", "sensitive"  # declared kinds of a field
@@ -126,3 +129,43 @@ def _key(words: list[str], where: str) -> SecretKey:
         return SecretKey(words[0], words[1].encode())
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return SecretKey(words[0], words[1].encode(), int(moment.timestamp() * 1000))
+
+
+# The part between `//` and the last `@` before the path: a user, a password or a token.
+_USER = re.compile(r"://[^/?#]*@")
+_BEHIND = re.compile(r"[?#]")
+_REGISTRY = re.compile(r"(https?|mock)://[^/?#@\\\s]+(/[^?#@\\\s]*)?")
+
+
+def without_user(address: str) -> str | None:
+    """Return the address without its user, password or token; None if it has none."""
+    return _BEHIND.split(_USER.sub("://…@", address))[0] if _USER.search(address) else None
+
+
+def check_place(place: str, instead: str) -> None:
+    """Check that an address contains no secret. `instead` names the right place for secrets.
+
+    The address is the path or URL of a table or of checkpoints. Raises: UsageError for a URL with a user, a password or
+    a query, without showing them.
+    """
+    if "://" not in place:
+        return
+    shown = without_user(place)
+    if shown is not None:
+        raise UsageError(f"{shown} has a user or a password in it; {instead}")
+    address, *behind = _BEHIND.split(place, maxsplit=1)
+    if behind:
+        raise UsageError(f"{address} has a query or a fragment behind it, which may hold a token; {instead}")
+
+
+def check_registry(addresses: str) -> None:
+    """Check the addresses of a schema registry, with commas between them.
+
+    Raises: UsageError that shows none of them, for they may hold a user, a password or a token.
+    """
+    for address in addresses.split(","):
+        if not _REGISTRY.fullmatch(address.strip()):
+            raise UsageError(
+                "`url` of [events.registry] is https://HOST:PORT/PATH without a user, a password or a query, which "
+                'would come into logs; give "basic.auth.user.info" = "env:NAME" or "bearer.auth.token" instead'
+            )

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file
 from cep.base.limits import KEY_FILE_BYTES_MAX
-from cep.base.reading import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

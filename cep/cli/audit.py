@@ -18,19 +18,19 @@ from rich.table import Table
 
 from cep.base.audit import Head, Line, is_letter, texts_of, verify
 from cep.base.errors import StateCorruptError, StateFormatError, UnreadableError, UsageError
-from cep.base.reading import read_document, read_lines
+from cep.base.files import read_document, read_lines
 from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.rulebook.audit import FIRST
 from cep.rulebook.kafka import Topic
 from cep.runners.control_topic import read_audit, read_status
 from cep.runners.embedded.commit_entries import audit_of_payload
-from cep.runners.embedded.targets import is_embedded, target_of
+from cep.runners.embedded.opening import is_embedded, target_of
 from cep.runners.rule_output import STATUS_FILE
 from cep.state.checkpoints import checkpoint_numbers, payload_bytes
-from cep.state.manifest_key import fact_signature
+from cep.state.manifest import fact_signature
 from cep.state.target import Target
-from cep.step.audit_head import read_head
+from cep.step.rules import read_head
 
 HELP = """\
 Show or verify the audit trail of a job whose rules can change or that has signers. The trail is among the dead letters

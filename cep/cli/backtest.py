@@ -12,9 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cep.analysis.backtest import Backtest, Figures, Ratio
+from cep.analysis.backtest import Backtest, Figures, Ratio, time_text, with_interval
 from cep.analysis.measure import measure_files
-from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, print_whole
 from cep.cli.given_events import given_events, judged

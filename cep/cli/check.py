@@ -11,15 +11,15 @@ import re
 from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file
 from cep.base.limits import RULE_FILE_BYTES_MAX
-from cep.base.reading import read_file
 from cep.cli.help_pages import RULE_FILES, read_on, with_page
 from cep.cli.paths import printed
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_files
 from cep.lang.syntax import PatternSyntax
 from cep.lists.store import ListStore
-from cep.nfa.diagnose import compilable
+from cep.nfa.compile import compilable
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_lists, read_rules, root_of_rules
 

@@ -18,10 +18,9 @@ from cep.base.terminal import Terminal
 from cep.demo.compare import SEED, Outcome
 from cep.demo.day import PAYMENTS_FILE, SIZES, Day, run_day
 from cep.demo.feed import CONTROL, PAYMENTS
-from cep.demo.in_process import InProcess
+from cep.demo.in_process import InProcess, MemoryTopics
 from cep.demo.labels import LABELS_FILE
 from cep.demo.library import copy_library
-from cep.demo.topics import MemoryTopics
 from cep.runners.embedded.commit import Sources
 
 HELP = """\

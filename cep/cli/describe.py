@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cep.api.describe import describe
 from cep.cli.paths import printed
-from cep.columnar.file_form import form_of_flags
+from cep.columnar.mapping import form_of_flags
 
 HELP = """\
 Draft the event declaration that fits records: types, enums, nullable fields, and the flags for names that a field

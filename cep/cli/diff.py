@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.analysis.backtest import Figures
-from cep.analysis.label_words import label_words
+from cep.analysis.labels import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
 from cep.base.terminal import Terminal, print_whole
 from cep.cli.backtest import show_ratio

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 
 import cep
-from cep.base.durable import replace_file
 from cep.base.errors import UsageError
+from cep.base.files import replace_file
 from cep.lang.diagnostics import did_you_mean
 
 PACKAGE = Path(cep.__file__).parent

@@ -24,8 +24,8 @@ from rich.markdown import CodeBlock, Markdown
 from rich.text import Text
 
 from cep import __version__
-from cep.base.durable import replace_file
 from cep.base.errors import UsageError
+from cep.base.files import replace_file
 from cep.base.terminal import Terminal
 from cep.cli.doc_pages import assemble, page_named, page_paths, page_title, pages_in_order
 from cep.cli.paths import printed

@@ -18,18 +18,18 @@ from typing import Any
 
 from cep.base.audit import is_audit, texts_of, without_texts
 from cep.base.errors import SinkError, UnreadableError, UsageError
+from cep.base.files import read_lines
 from cep.base.limits import RECORD_BYTES_MAX
-from cep.base.reading import read_lines
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument, add_setting_arguments, settings_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
-from cep.columnar.route import KeyDomain, key_of
+from cep.columnar.decode import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.rulebook.erasure import check_request, read_request, write_request
-from cep.rulebook.statement import names_key, snoozed_key
+from cep.rulebook.trust import names_key, snoozed_key
 from cep.runners.embedded import savepoint as embedded
-from cep.runners.embedded.targets import default_target, is_embedded, target_of
+from cep.runners.embedded.opening import default_target, is_embedded, target_of
 from cep.runners.handover.erase import (
     Erased,
     erase_savepoint,

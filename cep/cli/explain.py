@@ -11,8 +11,7 @@ from cep.base.errors import UsageError
 from cep.cli.help_pages import page_of_code
 from cep.cli.paths import printed
 from cep.lang.diagnostics import did_you_mean
-from cep.lang.explain.catalogue import CATALOGUE, explain
-from cep.lang.explain.examples import examples
+from cep.lang.explain.catalogue import CATALOGUE, examples, explain
 
 HELP = """\
 Explain the code of a mistake or a finding: the reason, a correction, and an example.

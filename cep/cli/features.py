@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 from cep.api.events import HistoryForms
 from cep.api.features import rejecting_features
-from cep.api.naming import Naming
-from cep.base.durable import replace_file
+from cep.api.frames import Naming
 from cep.base.errors import SinkError, UsageError
+from cep.base.files import replace_file
 from cep.base.terminal import Terminal
-from cep.base.visible import visible
+from cep.base.text import visible
 from cep.cli.given_events import add_events_arguments, add_period_arguments, given_forms, tell_rejections
 from cep.cli.paths import printed
 from cep.sinks.csv_cells import write_csv

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.reading import root_of
+from cep.base.files import root_of
 from cep.cli.paths import pattern_files, printed, replace_text
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text

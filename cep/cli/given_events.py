@@ -14,20 +14,19 @@ from typing import cast
 
 from rich.console import Console
 
-from cep.api.naming import Forms
+from cep.api.frames import Forms
 from cep.base.errors import UsageError
 from cep.base.limits import REJECTED_PERCENT_MAX
 from cep.base.schema import Schema
-from cep.base.visible import visible
+from cep.base.text import visible
 from cep.cli.configured import add_settings
 from cep.columnar.mapping import check_fields, mapping_of_settings
-from cep.model.mapping_settings import MappingSettings
 from cep.model.setting_types import length_ms
-from cep.model.settings import read_settings
+from cep.model.settings import MappingSettings, read_settings
 from cep.runners.output import Replayed
 from cep.sources.check import check_records
 from cep.sources.inputs import Records, given_inputs
-from cep.sources.period import Period, period_of
+from cep.sources.pieces import Period, period_of
 from cep.step.rejections import REJECTED_MAX, Rejections, rejections_of
 
 _EVENTS = (

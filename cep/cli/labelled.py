@@ -14,12 +14,12 @@ import orjson
 from rich.console import Console
 
 from cep.analysis.backtest import DAY_MS
-from cep.analysis.label_words import label_words
+from cep.analysis.labels import label_words
 from cep.analysis.measure import Terms, episodes_of
-from cep.api.given import GivenRules
-from cep.base.durable import replace_file, repository_root
+from cep.api.replay import GivenRules
 from cep.base.errors import SinkError, UsageError
-from cep.base.utc import utc_ms
+from cep.base.files import replace_file, repository_root
+from cep.base.text import utc_ms
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, add_period_arguments, add_to_the_end_argument, given_period
 from cep.lists.store import ListStore

@@ -1,6 +1,6 @@
 """`cep job letters list` and `send`: alerts that receivers have refused, shown, and sent again.
 
-A letter of a refused alert (sinks/refused.py) has the alert as it was sent and the name of its sink. Letters stand in
+A letter of a refused alert (sinks/base.py) has the alert as it was sent and the name of its sink. Letters stand in
 files or in a topic. Alerts that were sent again leave the files; a topic keeps its letters, and receivers tell repeats
 by `alert_id`.
 
@@ -28,9 +28,8 @@ import pyarrow as pa
 from rich.console import Console
 
 from cep.base.audit import is_audit
-from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.reading import read_lines
+from cep.base.files import read_lines, replace_file
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments, settings_of
@@ -43,8 +42,8 @@ from cep.model.settings import Settings
 from cep.rulebook.difference import compare
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
+from cep.sinks.base import CODE
 from cep.sinks.kinds import KAFKA, webhook_again
-from cep.sinks.refused import CODE
 from cep.sources.inputs import Records
 from cep.sources.kafka import earliest_offsets, latest_offsets, read_range
 from cep.sources.live.kinds import kafka_client

@@ -12,12 +12,12 @@ from pathlib import Path
 from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed, replace_text
 from cep.lang.diagnostics import Diagnostic
-from cep.lang.edit.fix import fixed
+from cep.lang.edit.assist import fixed
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_files
-from cep.nfa.diagnose import compilable
-from cep.report import budget
+from cep.nfa.compile import compilable
+from cep.report.plan import find_large_states
 
 HELP = """\
 Find code in pattern files that is allowed but probably not meant: conditions that are never true, unused names,
@@ -64,7 +64,7 @@ _ROUNDS_MAX = 10
 
 
 def _findings(checked: Checked, files: list[Path]) -> list[Diagnostic]:
-    return lint(checked, [file_name(path) for path in files], budget.find(checked))
+    return lint(checked, [file_name(path) for path in files], find_large_states(checked))
 
 
 def _fix(checked: Checked, files: list[Path]) -> bool:

@@ -25,8 +25,8 @@ from pygls.workspace import TextDocument
 
 from cep import __version__
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import root_of
 from cep.base.limits import FOLDER_ENTRIES_MAX, IMPORTS_MAX
-from cep.base.reading import root_of
 from cep.cli.lsp_wire import BoundedInput, EditorProtocol, PlainLog
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.edit.assist import keyword_meaning, meaning, words_at
@@ -34,12 +34,10 @@ from cep.lang.edit.symbols import Named, Place, place_at, places
 from cep.lang.format.file import format_text
 from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_overlaid, read_source
-from cep.lang.parse.cursor import RESERVED
+from cep.lang.parse.lexer import RESERVED
 from cep.lang.syntax import PatternSyntax, PatternTestSyntax
-from cep.nfa.diagnose import compilable
-from cep.testing.harness import Outcome
-from cep.testing.report import verdict_lines
-from cep.testing.suite import run_checked
+from cep.nfa.compile import compilable
+from cep.testing.harness import Outcome, run_checked, verdict_lines
 
 HELP = """\
 Speak the Language Server Protocol over standard input and output: diagnostics while typing, hover, completion, go to

@@ -20,9 +20,9 @@ from typing import NoReturn
 from cep import __version__
 from cep.base.errors import CepError
 from cep.base.exits import Exit, exit_of
-from cep.base.extras import missing_extra
-from cep.base.private import private_files
-from cep.base.visible import visible
+from cep.base.files import private_files
+from cep.base.process import missing_extra
+from cep.base.text import visible
 from cep.cli.help_pages import page_of_error, with_page
 from cep.cli.verbs import MOVED, TOP, Group, Verb, find, unknown
 

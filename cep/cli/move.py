@@ -12,13 +12,12 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.base.utc import utc_ms
+from cep.base.text import utc_ms
 from cep.cli.paths import printed
 from cep.model.setting_types import range_of
 from cep.runners.embedded import savepoint as embedded
-from cep.runners.embedded.targets import is_embedded
-from cep.runners.handover.payload import Payload
-from cep.runners.handover.set_back import consequences, read_payload, set_back
+from cep.runners.embedded.opening import is_embedded
+from cep.runners.handover.payload import Payload, consequences, read_payload, set_back
 from cep.runners.handover.to_spark import load_for_spark
 from cep.state.target import Target
 
@@ -119,9 +118,11 @@ def run_savepoint(options: argparse.Namespace) -> int:
     if len(options.checkpoint) > 1:
         raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")
     # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.savepoint import save  # noqa: PLC0415
+    from cep.runners.spark.savepoint import (  # noqa: PLC0415
+        save,
+        save_for_both,
+    )
     from cep.runners.spark.session import create_session  # noqa: PLC0415
-    from cep.runners.spark.to_savepoint import save_for_both  # noqa: PLC0415
 
     if options.portable:
         spark = create_session("cep job savepoint")
@@ -177,9 +178,11 @@ def run_restore(options: argparse.Namespace) -> int:
 def run_rescale(options: argparse.Namespace) -> int:
     """Divide a job's state among another number of tasks. Raises: UsageError, StateError."""
     # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.rescale import rescale  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
-    from cep.runners.spark.state import job_of  # noqa: PLC0415
+    from cep.runners.spark.state import (  # noqa: PLC0415
+        job_of,
+        rescale,
+    )
 
     if is_embedded(options.checkpoint):
         raise UsageError(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.cli.paths import printed
-from cep.lang.parse.cursor import RESERVED
+from cep.lang.parse.lexer import RESERVED
 
 HELP = """\
 Write the skeleton of a pattern, with comments and tests, into a new file NAME.cep. Where the folder has a

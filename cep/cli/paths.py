@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UsageError
-from cep.base.visible import visible
+from cep.base.files import replace_file, repository_root
+from cep.base.text import visible
 
 
 def pattern_files(paths: list[str]) -> list[Path]:

@@ -15,8 +15,7 @@ from cep.lang.diagnostics import did_you_mean
 from cep.lang.explain.render import render_text
 from cep.lang.load import load_files
 from cep.report.picture import picture
-from cep.report.plan import plan
-from cep.report.plan_text import plan_text
+from cep.report.plan import plan, plan_text
 
 HELP = """\
 Show how the engine sees patterns: the automaton with its states and transitions, and the cost of a busy key. Conditions

@@ -38,9 +38,9 @@ from cep.lang.explain.render import render_text
 from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_files
 from cep.model.rule import ControlRecord, ListRecord, RetireRecord, UpsertRecord
-from cep.nfa.diagnose import compilable
-from cep.nfa.given_lists import GivenList, asked_lists
-from cep.report import budget
+from cep.nfa.compile import compilable
+from cep.nfa.lists import GivenList, asked_lists
+from cep.report.plan import find_large_states
 from cep.rulebook.deploy import deploy
 from cep.rulebook.difference import difference
 from cep.rulebook.files import declared_lists, in_git, read_rule_file, read_rules
@@ -59,10 +59,9 @@ from cep.rulebook.publish import (
     plan_lists,
     running_lists,
 )
-from cep.rulebook.statement import Signable
-from cep.runners.job_lines import runs_text
-from cep.testing.harness import Outcome
-from cep.testing.suite import run_checked
+from cep.rulebook.trust import Signable
+from cep.runners.assembly import runs_text
+from cep.testing.harness import Outcome, run_checked
 
 HELP = """\
 Bring the rules of a folder into a running job. These checks come first:
@@ -256,7 +255,7 @@ def _check_patterns(files: Sequence[Path], console: Console) -> int:
     """Check, lint and test the patterns of changed rules. Print the problems and return their number."""
     checked: Checked = compilable(load_files(files))
     findings = [d for d in checked.diagnostics if d.is_error]
-    findings += lint(checked, [file_name(path) for path in files], budget.find(checked))
+    findings += lint(checked, [file_name(path) for path in files], find_large_states(checked))
     if findings:
         printed(render_text(findings, checked.sources, color=not console.no_color), is_styled=True)
         return len(findings)

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.api.given import GivenRules
-from cep.api.replay import Terms, finish, job_of
+from cep.api.replay import GivenRules, Terms, finish, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import (
     EVENT_TIME_MS_MAX,
@@ -26,7 +25,7 @@ from cep.base.limits import (
 )
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.base.terminal import Terminal
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.configured import add_secrets_argument, add_trust_arguments
 from cep.cli.given_events import (
     add_dedup_argument,
@@ -51,11 +50,11 @@ from cep.runners.java import check_java
 from cep.runners.meanings import is_loss
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.sources.inputs import Records
-from cep.sources.period import period_of
+from cep.sources.pieces import period_of
 from cep.step.job import Job
 from cep.step.marks import remember_marks
 from cep.step.rules import refusal_dead_letters
-from cep.step.suppress import suppressed_lines
+from cep.step.step import suppressed_lines
 
 HELP = """\
 Match a finite history, in this process or on Spark (--engine), and write its alerts. The same rules on the same

@@ -11,14 +11,12 @@ from pathlib import Path
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure_files
-from cep.analysis.one_rule import one_rule
+from cep.analysis.one_rule import Replays, drawn, one_rule
 from cep.analysis.report import Report, report
-from cep.analysis.thresholds import Replays, drawn
 from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
-from cep.base.progress import shown_progress
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, shown_progress
 from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.runners.output import check_writable

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file
 from cep.base.limits import FIGURES_FILE_BYTES_MAX
-from cep.base.reading import read_file
 from cep.lang.load import Checked, load_files
 from cep.model.rule import RollbackRecord, UpsertRecord
-from cep.rulebook.changes import SIGNED_FOLDER, read_change
-from cep.rulebook.files import read_rule_file
+from cep.rulebook.files import SIGNED_FOLDER, read_change, read_rule_file
 from cep.rulebook.lock import read_lock
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.trust import Trust, reason_against
-from cep.testing.suite import run_checked
+from cep.testing.harness import run_checked
 
 _SHORT = 12
 Row = tuple[object, ...]

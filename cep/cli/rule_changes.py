@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments
 from cep.cli.keys import private_key
 from cep.cli.signed_changes import send_change
@@ -35,12 +35,10 @@ from cep.cli.topics import (
     written_against,
 )
 from cep.model.rule import ControlRecord, HeartbeatRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
-from cep.rulebook.changes import signed_version
-from cep.rulebook.files import in_git
+from cep.rulebook.files import in_git, signed_version
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.publish import on_topic, values_in
-from cep.rulebook.statement import Signable, sign_heartbeat
-from cep.rulebook.trust import reason_against_heartbeat
+from cep.rulebook.trust import Signable, reason_against_heartbeat, sign_heartbeat
 
 HELP_PAUSE = """\
 Stop a rule until `cep rules resume`. A paused rule does not match, and its open runs are dropped. Versions that are

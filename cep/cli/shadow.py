@@ -16,10 +16,10 @@ import pyarrow as pa
 from rich.table import Table
 
 from cep.base.errors import SourceError, StateCorruptError, UnreadableError, UsageError
+from cep.base.files import read_document, read_lines
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
-from cep.base.reading import read_document, read_lines
 from cep.base.terminal import Terminal
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
@@ -22,14 +22,21 @@ from cep.lang.format.file import format_text
 from cep.lang.parse.lexer import without_comments
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.model.settings import Settings
-from cep.rulebook.changes import change_path, read_change, version_before, write_change
 from cep.rulebook.deploy import with_lists
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import change_path, read_change, read_rules, version_before, write_change
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.signers import given_trust
-from cep.rulebook.statement import Signable, approve, digest_of, sign, sign_heartbeat
-from cep.rulebook.trust import Trust, reason_against, reason_against_heartbeat
+from cep.rulebook.trust import (
+    Signable,
+    Trust,
+    approve,
+    digest_of,
+    reason_against,
+    reason_against_heartbeat,
+    sign,
+    sign_heartbeat,
+)
 
 HELP = """\
 Sign a version of a rule as its author. The change is written to rules/signed/, where another person approves it. A

@@ -15,9 +15,8 @@ from cep.cli.keys import private_key
 from cep.cli.sign import store_signed
 from cep.cli.topics import Answer, Topics, await_answer, send
 from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord
-from cep.rulebook.changes import change_path, last_of, read_change, signed_version
-from cep.rulebook.statement import Signable, sign
-from cep.rulebook.trust import Trust, reason_against
+from cep.rulebook.files import change_path, last_of, read_change, signed_version
+from cep.rulebook.trust import Signable, Trust, reason_against, sign
 
 Change = UpsertRecord | RetireRecord
 

@@ -18,12 +18,10 @@ from cep.base.errors import UsageError
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.base.terminal import Terminal
 from cep.cli.paths import printed
-from cep.report.busy_keys import BusyKey, busiest_keys
-from cep.report.keyed_state import RunFacts, RunTotals, count_runs, runs_of_key
-from cep.report.past import KeyPast, PastShare, past_of_key, past_shares
-from cep.report.past_parts import PastPart
+from cep.report.keyed_state import BusyKey, RunFacts, RunTotals, busiest_keys, count_runs, runs_of_key
+from cep.report.past import KeyPast, PastPart, PastShare, past_of_key, past_shares
+from cep.runners.embedded.opening import is_embedded
 from cep.runners.embedded.savepoint import newest_pages
-from cep.runners.embedded.targets import is_embedded
 
 _RULES_SHOWN = 5
 

@@ -20,10 +20,9 @@ from cep.analysis.measure import measure
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
-from cep.base.progress import shown_progress
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal, print_whole
-from cep.base.utc import utc_text
+from cep.base.terminal import Terminal, print_whole, shown_progress
+from cep.base.text import utc_text
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import (

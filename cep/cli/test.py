@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.base.files import replace_file
 from cep.base.limits import WATCH_POLLS_MAX
 from cep.base.terminal import Terminal
 from cep.cli.help_pages import read_on
@@ -26,10 +26,7 @@ from cep.engine.advance import CARRIERS
 from cep.lang.explain.render import render_text, summary
 from cep.runners.ahead import compiled_ahead
 from cep.testing.coverage import Coverage, Share
-from cep.testing.harness import Outcome, Verdict
-from cep.testing.junit import junit_xml
-from cep.testing.report import difference_lines, story_lines
-from cep.testing.suite import Suite, run_suite
+from cep.testing.harness import Outcome, Suite, Verdict, difference_lines, junit_xml, run_suite, story_lines
 
 HELP = """\
 Run the tests in pattern files, on the production engine. A failed test shows the expected matches, the actual matches,

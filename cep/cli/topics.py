@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key
@@ -36,8 +36,7 @@ from cep.rulebook.publish import (
     running_of_status,
 )
 from cep.rulebook.signers import given_trust
-from cep.rulebook.statement import Signable, with_nonce
-from cep.rulebook.trust import Trust
+from cep.rulebook.trust import Signable, Trust, with_nonce
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 
 _TOKEN_BYTES = 6  # of a record's own key

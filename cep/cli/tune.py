@@ -14,11 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cep.analysis.axes import axes_of, skipped_params
+from cep.analysis.backtest import parts_of_time, with_interval
 from cep.analysis.evidence import Interval
 from cep.analysis.one_rule import one_rule
-from cep.analysis.show import with_interval
-from cep.analysis.split import parts_of_time
+from cep.analysis.sweep import axes_of, skipped_params
 from cep.analysis.tune import Aim, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file

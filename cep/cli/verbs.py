@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from cep.base.collection import paused
 from cep.base.exits import MEANINGS, Exit
+from cep.base.process import paused
 
 
 @dataclass(frozen=True, slots=True)

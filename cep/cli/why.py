@@ -16,17 +16,16 @@ import orjson
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from cep.api.given import GivenRules
-from cep.api.levels import Past
+from cep.api.replay import GivenRules, Past
 from cep.api.why import Why, explain, explain_not
 from cep.base.errors import SourceError, UnreadableError, UsageError
-from cep.base.reading import open_file, read_lines
+from cep.base.files import open_file, read_lines
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_secrets_argument, add_trust_arguments
 from cep.cli.given_events import add_events_arguments, add_period_arguments, given_events, given_period, tell_rejections
-from cep.columnar.route import KeyDomain
+from cep.columnar.decode import KeyDomain
 from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key
 

@@ -3,15 +3,26 @@
 Each kind has one function below. Bytes are texts in UTF-8. A float is a decimal if it rounds to a whole number of units
 in binary arithmetic, up to 2**53 units. `Written` overrides the forms of times and decimals: a unit, a form, a zone,
 minor units.
-Tested by: tests/columnar/test_convert.py
+
+The bytes of whole numbers, or their base64 → the numbers: decimals of Debezium (`decimal.handling.mode=precise`).
+
+    "BBo="  →  bytes 04 1A  →  1050        two's complement, the highest byte first
+
+Numbers as people write them in texts, `1.234,50` or `$1,234.50` → the plain form, `1234.50`.
+
+A number has one decimal sign, and between groups of three digits a sign for thousands or none. A sign of a currency
+before or after it is left out. A text of another form is null.
+
+Tested by: tests/columnar/test_convert.py, tests/columnar/test_number_texts.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +31,149 @@ from numpy.typing import NDArray
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
-from cep.columnar.batch import TEXT, arrow_type, slot_values
-from cep.columnar.byte_numbers import is_bytes, whole_numbers
-from cep.columnar.elapsed import moments_since
-from cep.columnar.number_texts import NumberForm, plain_numbers
+from cep.columnar.batch import TEXT, arrow_type, slot_values, text_buffers
 from cep.columnar.shown import shown_value
-from cep.columnar.times import times_us
+from cep.columnar.times import moments_since, times_us
+from cep.kernels.layout import Int64
+
+# The value of each character of base64; -1 for others, `=` among them.
+_SIX_BITS = np.full(256, -1, np.int64)
+_SIX_BITS[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")] = np.arange(64)
+_CHARACTERS_MAX = 11  # of the 8 bytes of a whole number
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return True for a column of bytes of any layout."""
+    is_plain = pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
+    return bool(is_plain or pa.types.is_binary_view(type_))
+
+
+def whole_numbers(source: pa.Array) -> pa.Array:
+    """Read whole numbers that are sent as big-endian bytes, or as base64 text of such bytes.
+
+    Returns: int64, null for other values and for numbers of more bits. Cost: a pass over the columns of characters; no
+    loop over rows.
+    """
+    if is_bytes(source.type):
+        return _of_bytes(source.cast(pa.large_binary()))
+    offsets, data = text_buffers(source.cast(TEXT))
+    lengths = np.diff(offsets)
+    data = np.append(data, np.uint8(0))
+    last = np.maximum(offsets[1:] - 1, 0)
+    pads = (data[last] == ord("=")).astype(np.int64) + (data[np.maximum(last - 1, 0)] == ord("=")) * (lengths > 1)
+    counts = lengths - pads
+    fits = (lengths % 4 == 0) & (counts >= 2) & (counts <= _CHARACTERS_MAX) & (pads <= 2)
+    bits, spare = np.zeros(len(lengths), np.uint64), 6 * counts % 8
+    for position in range(_CHARACTERS_MAX):
+        value = _SIX_BITS[data[np.minimum(offsets[:-1] + position, len(data) - 1)]]
+        is_used = position < counts
+        fits &= ~is_used | (value >= 0)
+        step = np.where(position == counts - 1, 6 - spare, 6)
+        shifted = (bits << step.astype(np.uint64)) | (np.maximum(value, 0) >> (6 - step)).astype(np.uint64)
+        bits = np.where(is_used & fits, shifted, bits)
+    unused = (64 - 8 * (6 * counts // 8)).clip(0, 63)
+    numbers: Int64 = (bits << unused.astype(np.uint64)).view(np.int64) >> unused
+    is_valid = fits & np.asarray(pc.is_valid(source))
+    return pa.array(np.where(is_valid, numbers, 0), mask=~is_valid)
+
+
+def _of_bytes(source: pa.Array) -> pa.Array:
+    offsets, data = text_buffers(source.view(TEXT))
+    lengths = np.diff(offsets)
+    data = np.append(data, np.uint8(0)).astype(np.int64)
+    first = data[np.minimum(offsets[:-1], len(data) - 1)]
+    numbers = np.where(first >= 128, np.int64(-1), np.int64(0))
+    for at in range(8):
+        byte = data[np.minimum(offsets[:-1] + at, len(data) - 1)]
+        numbers = np.where(at < lengths, (numbers << 8) | byte, numbers)
+    fits = (lengths >= 1) & (lengths <= 8) & np.asarray(pc.is_valid(source))
+    return pa.array(np.where(fits, numbers, 0), mask=~fits)
+
+
+_CURRENCY = "[$€£¥₹₽₺₩]"
+_BLANKS = "[ \u00a0\u202f]*"
+_AROUND = f"^{_BLANKS}([-+]?){_BLANKS}{_CURRENCY}?{_BLANKS}([-+]?)(.*?){_BLANKS}{_CURRENCY}?{_BLANKS}$"
+_DIGIT = re.compile(r"\d")
+_THOUSANDS = {",": (".", " ", "\u00a0", "\u202f", "'", "’"), ".": (",", "'", "’", " ", "\u00a0", "\u202f")}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberForm:
+    """How a file writes numbers: the decimal sign, and the sign between groups of three digits, "" for none."""
+
+    decimal: str
+    thousands: str = ""
+
+    @property
+    def body(self) -> str:
+        """The expression that numbers of this form match, without their currency."""
+        decimal, thousands = re.escape(self.decimal), re.escape(self.thousands)
+        groups = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|" if thousands else ""
+        return rf"[-+]?(?:(?:{groups}\d+)(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?"
+
+
+_PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+")
+FORMS = tuple(NumberForm(decimal, sign) for decimal in ",." for sign in ("", *_THOUSANDS[decimal]))
+
+
+class AmbiguousError(ValueError):
+    """Numbers that mean one value or another; the text of the error says which."""
+
+
+def plain_numbers(source: pa.Array, form: NumberForm) -> pa.Array:
+    """Return texts of this form in the plain form; null for a text of another form."""
+    bare = pc.replace_substring_regex(source, _AROUND, r"\1\2\3")
+    fits = pc.match_substring_regex(bare, f"^(?:{form.body})$")
+    if form.thousands:
+        bare = pc.replace_substring(bare, form.thousands, "")
+    if form.decimal != ".":
+        bare = pc.replace_substring(bare, form.decimal, ".")
+    return pc.if_else(fits, bare, pa.scalar(None, source.type))
+
+
+def form_of(
+    texts: Sequence[str], *, decimal: str = "", thousands: str = "", is_european: bool = False
+) -> NumberForm | None:
+    """Guess the decimal sign of numbers that are texts. None: the plain form, such as 1200.50.
+
+    `decimal` and `thousands` are signs that are certain. `is_european`: other signs of the file suggest a decimal
+    comma, so that `1.200` alone may mean 1200. Raises: AmbiguousError if the texts mean one value with a decimal comma
+    and another one with a decimal point, or if numbers of different forms are among them.
+    """
+    numbers = [text.strip() for text in texts if _DIGIT.search(text)]
+    if not (decimal or thousands) and all(map(_PLAIN.fullmatch, numbers)):
+        groups = [text for text in numbers if "." in text]
+        if not is_european or not groups or not all(map(_GROUPS.fullmatch, groups)):
+            return None
+    forms = [form for form in FORMS if form.decimal == (decimal or form.decimal)]
+    forms = [form for form in forms if form.thousands == thousands] if thousands else forms
+    counts = {form: sum(_matcher(form)(text) is not None for text in numbers) for form in forms}
+    most = max(counts.values(), default=0)
+    if not most:
+        return NumberForm(decimal or ".", thousands) if decimal or thousands else None
+    best = [form for form, count in counts.items() if count == most]
+    if len({form.decimal for form in best}) > 1:
+        with_sign = [text for text in numbers if re.search(r"\d[.,]\d", text)]
+        if with_sign:
+            raise AmbiguousError(
+                f"{with_sign[0]} is one number with a decimal comma and another one with a decimal point"
+            )
+        best = [form for form in best if form.decimal == "."]
+    others = [text for text in numbers if not (decimal or thousands) and not _matcher(best[0])(text)]
+    others = [text for text in others if any(_matcher(form)(text) for form in FORMS)]
+    if others and not any(all(_matcher(form)(text) for text in others) for form in best):
+        fitting = next(text for text in numbers if _matcher(best[0])(text))
+        raise AmbiguousError(f"{others[0]} and {fitting} have different signs")
+    # Among forms that differ only in the sign of thousands, the usual one accepts most later values.
+    return next((form for form in best if form.thousands), best[0])
+
+
+@cache
+def _matcher(form: NumberForm) -> Callable[[str], Any]:
+    around = _AROUND.replace("(.*?)", f"(?:{form.body})")
+    return re.compile(around).match
+
 
 US_PER_MS = 1_000
 _US_MIN, _US_MAX = EVENT_TIME_MS_MIN * US_PER_MS, EVENT_TIME_MS_MAX * US_PER_MS + US_PER_MS - 1

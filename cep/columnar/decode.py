@@ -8,14 +8,22 @@ of another field becomes null: the event stays for rules that do not read the fi
 letter as well. So a column may have nulls although its field is declared without `?`.
 
 No Python object is made for a good record.
-Tested by: tests/columnar/test_decode.py
+
+Decoded events → one EventBatch a key domain, split by key group.
+
+A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and that
+are not null in it. The key is text: the fields' values, joined by U+001F where there are several. In parts that hold
+one, U+001F is written U+001E 1, and U+001E is written U+001E 0.
+
+Tested by: tests/columnar/test_decode.py, tests/columnar/test_route.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -24,8 +32,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
-from cep.base.schema import ColumnUse, Schema
-from cep.columnar.batch import NO_VALUE, TEXT, are_short, data_columns, joined_orders, slot_values, text_offsets
+from cep.base.schema import ColumnUse, Kind, Schema, Type
+from cep.columnar.batch import (
+    NO_VALUE,
+    TEXT,
+    EventBatch,
+    are_short,
+    data_columns,
+    joined_orders,
+    slot_values,
+    text_buffers,
+    text_offsets,
+)
 from cep.columnar.convert import US_PER_MS, convert, convert_us
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.minor_units import in_currencies
@@ -35,6 +53,8 @@ from cep.columnar.strays import NO_STRAYS, Strays, without_broken_texts
 from cep.columnar.texts import numbered, rows_among
 from cep.columnar.times import counting_skipped
 from cep.columnar.tokens import with_tokens
+from cep.kernels.arrange import hash_slots, hash_texts
+from cep.kernels.layout import Int64
 
 TOO_LONG = "too_long"
 UNREADABLE_FILE = "unreadable_file"  # a whole file, or the rest of it
@@ -507,4 +527,107 @@ def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
         tuple(record for p in parts for record in p.poison),
         joined_orders([(p.order, len(p)) for p in parts]),
         sum(p.skipped_times for p in parts),
+    )
+
+
+KEY_SEPARATOR = "\x1f"
+_ESCAPE = "\x1e"
+KeyDomain = tuple[str, ...]
+
+
+def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
+    """Return the events with a key in this domain, and the number of events without one."""
+    parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
+    key = parts[0] if len(parts) == 1 else _composite(parts)
+    batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns, decoded.order)
+    if key.null_count == 0:
+        return batch, 0
+    keyed = np.asarray(pc.is_valid(key))
+    return batch.take(keyed), int(len(keyed) - keyed.sum())
+
+
+def _composite(parts: Sequence[pa.Array]) -> pa.Array:
+    """Join the parts; null where one is. A part that holds the separator is escaped: no two keys look alike."""
+    safe = [_escaped(part) for part in parts]
+    return pc.binary_join_element_wise(*safe, pa.scalar(KEY_SEPARATOR, TEXT))
+
+
+def _escaped(part: pa.Array) -> pa.Array:
+    if not pc.any(pc.match_substring_regex(part, f"[{_ESCAPE}{KEY_SEPARATOR}]")).as_py():
+        return part
+    part = pc.replace_substring(part, _ESCAPE, _ESCAPE + "0")
+    return pc.replace_substring(part, KEY_SEPARATOR, _ESCAPE + "1")
+
+
+def key_of(parts: Sequence[str]) -> str:
+    """Return the key that `route` makes of these values."""
+    if len(parts) == 1:
+        return parts[0]
+    return KEY_SEPARATOR.join(p.replace(_ESCAPE, _ESCAPE + "0").replace(KEY_SEPARATOR, _ESCAPE + "1") for p in parts)
+
+
+def key_parts(key: str, domain: KeyDomain) -> list[str]:
+    """Return the values of a key as `route` joined them."""
+    if len(domain) == 1:
+        return [key]
+    return [p.replace(_ESCAPE + "1", KEY_SEPARATOR).replace(_ESCAPE + "0", _ESCAPE) for p in key.split(KEY_SEPARATOR)]
+
+
+def _key_text(values: pa.Array, type_: Type) -> pa.Array:
+    if type_.kind is Kind.ENUM:
+        return pa.array(type_.symbols, TEXT).take(values)
+    return values if values.type == TEXT else values.cast(TEXT)
+
+
+def key_hashes(key: pa.Array) -> np.ndarray:
+    """Hash each key, the same in every process: uint64[N]."""
+    offsets, data = text_buffers(key)
+    hashes = np.empty(len(key), np.uint64)
+    hash_texts(offsets, data, 0, hashes)
+    return hashes
+
+
+def key_groups(key: pa.Array, groups_count: int) -> np.ndarray:
+    """Return the key group of each key: int32[N] in [0, groups_count)."""
+    return key_slots(key, groups_count, 1, 0).astype(np.int32)
+
+
+def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
+    """Return the page of each key inside its key group: int32[N] in [0, pages_count)."""
+    return (key_slots(key, groups_count, pages_count, 0) % pages_count).astype(np.int32)
+
+
+def key_slots(key: pa.Array, groups_count: int, pages_count: int, first_group: int) -> Int64:
+    """Return the number of each key's page, counted from key group `first_group`: int64[N].
+
+    Keys of later key groups are beyond the last page, keys of earlier ones below 0.
+    """
+    offsets, data = text_buffers(key)
+    slots: Int64 = np.empty(len(key), np.int64)
+    hash_slots(offsets, data, groups_count, first_group, pages_count, slots)
+    return slots
+
+
+def split_by_group(batch: EventBatch, groups_count: int) -> Iterator[tuple[int, EventBatch]]:
+    """(key group, its events) for each group that has any, in group order; the order of events is kept."""
+    groups = key_groups(batch.key, groups_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
+    order = np.argsort(groups, kind="stable")
+    sorted_batch = batch.take(order)
+    sorted_groups = groups[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = sorted_groups[1:] != sorted_groups[:-1]
+    bounds = [*np.flatnonzero(is_first).tolist(), len(order)]
+    for start, end in pairwise(bounds):
+        yield int(sorted_groups[start]), slice_batch(sorted_batch, start, end)
+
+
+def slice_batch(batch: EventBatch, start: int, end: int) -> EventBatch:
+    """Events [start, end), without a copy."""
+    return EventBatch(
+        batch.key.slice(start, end - start),
+        batch.event_id.slice(start, end - start),
+        batch.event_type[start:end],
+        batch.time_ms[start:end],
+        {name: column.slice(start, end - start) for name, column in batch.columns.items()},
+        None if batch.order is None else batch.order[start:end],
     )

@@ -26,7 +26,7 @@ from cep.base.schema import Schema
 from cep.columnar.batch import ORDER_US, TEXT, WHOLES, EventBatch, numbers, read_only, slot_values, text_buffers
 from cep.columnar.decode import Decoded
 from cep.kernels.arrange import hash_texts
-from cep.kernels.digests import add_numbers, add_texts
+from cep.kernels.groups import add_numbers, add_texts
 from cep.kernels.layout import UInt8, UInt64
 
 KEYS, CONTENT = "\x00keys", "\x00content"  # no field can have such a name

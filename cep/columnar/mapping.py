@@ -9,11 +9,15 @@
 A column is a path into nested values, and `*` is where all other fields are. The name of an event's type is mapped like
 a field, as `event_type`. A view in front of a field, as in `sent/account_id`, makes each record an event of that view:
 a transfer is one of both accounts. Flags, settings and the API say the same.
-Tested by: tests/columnar/test_mapping.py
+
+The form of a file of texts: which signs divide and quote fields, which numbers have, and its encoding.
+
+Tested by: tests/columnar/test_mapping.py, tests/sources/test_csv_form.py.
 """
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import json
 import re
@@ -27,18 +31,54 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.errors import UsageError
-from cep.base.schema import Kind, Schema
-from cep.base.utc import utc_ms
-from cep.base.values import field_values
+from cep.base.schema import Kind, Schema, field_values
+from cep.base.text import utc_ms
 from cep.columnar.batch import TEXT
-from cep.columnar.convert import Written
-from cep.columnar.elapsed import UNITS_US
-from cep.columnar.file_form import AS_WRITTEN, FileForm, form_of_flags
-from cep.columnar.number_texts import NumberForm
-from cep.columnar.times import TIME_UNITS, check_form
+from cep.columnar.convert import NumberForm, Written
+from cep.columnar.times import TIME_UNITS, UNITS_US, check_form
+
+_SIGNS = {"tab": "\t", "space": " ", "\\t": "\t", "none": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """The signs and the encoding of a CSV file; "" means that the content of the file decides.
+
+    `decimal` and `thousands` are the signs in numbers, including numbers that are texts in JSON.
+    """
+
+    delimiter: str = ""
+    quote: str = ""
+    encoding: str = ""
+    decimal: str = ""
+    thousands: str = ""
+
+
+AS_WRITTEN = FileForm()
+
+
+def form_of_flags(delimiter: str, quote: str, encoding: str, decimal: str, thousands: str) -> FileForm:
+    """Check the signs and the encoding of CSV files, as flags and settings give them. Raises: UsageError."""
+    signs = {"delimiter": delimiter, "quote": quote, "decimal": decimal, "thousands": thousands}
+    signs = {name: _SIGNS.get(sign, sign) for name, sign in signs.items()}
+    for name, sign in signs.items():
+        if len(sign) > 1 or sign.isdigit() or sign in ("\n", "\r"):
+            raise UsageError(f"--{name} is one sign such as `;`, or tab, not {sign!r}")
+    if signs["decimal"] not in ("", ".", ","):
+        raise UsageError(f"--decimal is `.` or `,`, not {signs['decimal']!r}")
+    if signs["decimal"] and signs["decimal"] == signs["thousands"]:
+        raise UsageError(f"--decimal and --thousands are both {signs['decimal']!r}; numbers have two different signs")
+    try:
+        name = codecs.lookup(encoding).name if encoding else ""
+    except LookupError as error:
+        raise UsageError(f"--encoding {encoding} is not known; write utf-8, utf-16, cp1252 or latin-1") from error
+    if signs["thousands"] and not signs["decimal"]:
+        signs["decimal"] = "," if signs["thousands"] == "." else "."
+    return FileForm(signs["delimiter"], signs["quote"], name, signs["decimal"], signs["thousands"])
+
 
 if TYPE_CHECKING:
-    from cep.model.mapping_settings import MappingSettings
+    from cep.model.settings import MappingSettings
 
 TYPE_FIELD = "event_type"
 BYTES = "base64"  # in place of the field of a currency: minor units as bytes

@@ -1,6 +1,6 @@
 """JSON records → columns of their own names; records that are not JSON objects are set aside.
 
-    ──plain_json.py, else Arrow's JSON reader──▶ columns
+    ──parse_json.py, else Arrow's JSON reader──▶ columns
 
 A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or the
 first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse each,
@@ -8,15 +8,22 @@ and nothing else is lost. No Python object is made for a good record.
 
 A JSON object that spoils a block has a value that no column holds. strays.py takes the value out, and the rest of the
 record is parsed together with other such records.
-Tested by: tests/columnar/test_decode.py, tests/columnar/test_plain_json.py
+
+Plain JSON records as columns, at the cost of a call: the result of Arrow's JSON reader, or None.
+
+Arrow's reader passes its input to another thread: for a few records that costs more than reading them, and on a busy
+machine it waits for a core. kernels/text/json_records.py defines plain records.
+
+Tested by: tests/columnar/test_decode.py, tests/columnar/test_plain_json.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import orjson
@@ -30,9 +37,96 @@ from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, are_short, text_buffers, text_offsets
 from cep.columnar.convert import WIDE_DECIMAL
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
-from cep.columnar.plain_json import PlainShape, plain_rows, plain_shape, read_plain
 from cep.columnar.strays import NO_STRAYS, TIME_NUMBER, Mended, Strays, mended, strays_by_field
-from cep.kernels.text.lines import join_lines
+from cep.kernels.records import JsonColumns
+from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TRUTH, UNITS_DIGITS_MAX, WHOLE, join_lines, read_records
+from cep.kernels.text.json_records import TEXT as TEXT_CODE
+from cep.kernels.text.texts import copy_texts
+
+
+@dataclass(frozen=True)
+class PlainShape:
+    """The columns to read: `names` in one UTF-8 buffer, int64 `name_ends`, `kinds` as in the kernel."""
+
+    columns: tuple[tuple[str, pa.DataType], ...]
+    names: NDArray[np.uint8]
+    name_ends: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    scales: NDArray[np.int64]
+
+
+def plain_shape(schema: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
+    """Describe the columns for the fast JSON kernel: names, kinds and scales.
+
+    Columns in `may_be_numbers` become int64 if the first record has a whole number.
+    """
+    names = [name.encode() for name in schema.names]
+    kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in schema]
+    scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in schema]
+    # The kernel reads decimals as 64-bit numbers of units, which Arrow has a type for.
+    types = [pa.decimal64(UNITS_DIGITS_MAX, scale) if kind == DECIMAL else column.type
+             for column, kind, scale in zip(schema, kinds, scales, strict=True)]  # fmt: skip
+    columns = tuple(zip(schema.names, types, strict=True))
+    name_ends = np.cumsum([len(name) for name in names])
+    return PlainShape(columns, np.frombuffer(b"".join(names), np.uint8), name_ends, np.array(kinds), np.array(scales))
+
+
+def _kind(type_: pa.DataType) -> int:
+    if pa.types.is_decimal(type_):
+        return DECIMAL
+    return {pa.int64(): WHOLE, pa.float64(): FLOAT, pa.bool_(): TRUTH}.get(type_, TEXT_CODE)
+
+
+def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
+    """Read columns from records with the fast JSON kernel, None if a record is too unusual for it.
+
+    Shapes: `records` are large_binary without nulls. A column is null in records without a value, and left out if no
+    record has one. A record that is not plain, or not a JSON object, or a text that is not UTF-8, ends the attempt.
+    """
+    count = len(records)
+    _, data = content = text_buffers(records)
+    kinds = shape.kinds.copy()
+    wanted_columns = JsonColumns(shape.names, shape.name_ends, kinds, shape.scales)
+    plain_count, (values, text_ends, has_value), counts = read_records(*content, wanted_columns)
+    if plain_count < count:
+        return None
+    arrays: dict[str, pa.Array] = {}
+    read = zip(shape.columns, kinds.tolist(), counts.tolist(), strict=True)
+    for column, ((name, value_type), kind, values_count) in enumerate(read):
+        if not values_count:
+            continue
+        type_, is_ascii = pa.int64() if kind == WHOLE else value_type, True
+        buffers = [pa.py_buffer(_bits(has_value[column])) if values_count < count else None]
+        if kind == TEXT_CODE:
+            bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
+            offsets = bounds if type_ == pa.large_string() else bounds.astype(np.int32)
+            buffers += [pa.py_buffer(offsets), pa.py_buffer(texts)]
+        else:
+            buffers.append(pa.py_buffer(_bits(values[column]) if kind == TRUTH else values[column]))
+        array = pa.Array.from_buffers(type_, count, buffers, count - values_count)
+        if not is_ascii and not _is_utf_8(array):
+            return None
+        arrays[name] = array
+    return arrays
+
+
+def plain_rows(shape: PlainShape, records: pa.Array) -> int:
+    """Return the number of records before the first that is not plain; texts may be invalid UTF-8."""
+    wanted_columns = JsonColumns(shape.names, shape.name_ends, shape.kinds.copy(), shape.scales)
+    return int(read_records(*text_buffers(records), wanted_columns)[0])
+
+
+def _is_utf_8(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _bits(flags: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.packbits(flags.astype(np.uint8, copy=False), bitorder="little")
+
 
 _BLOCK_BYTES = 1 << 16  # at least; the reader takes a while to begin with larger ones
 _TOO_LONG = f"the record has more than {RECORD_BYTES_MAX} bytes"

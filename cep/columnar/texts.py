@@ -1,20 +1,34 @@
 """Text columns (large_string) numbered, found and taken by row, each in a call of a kernel.
 
-The tables have keyed hashes (table_key.py). Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
+The tables have keyed hashes (texts.py). Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
 a sender chooses use this module.
-Tested by: tests/columnar/test_texts.py, tests/columnar/test_texts.py
+
+The key of the hashes of this process's tables, drawn when the process begins (kernels/siphash.py).
+
+No output of the process depends on it: tables number their content by first occurrence.
+
+Tested by: tests/columnar/test_texts.py.
 """
 
 from __future__ import annotations
+
+import secrets
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cep.columnar.batch import NO_TEXTS, text_buffers
-from cep.columnar.table_key import table_key
+from cep.columnar.batch import NO_TEXTS, read_only, text_buffers
+from cep.kernels.layout import UInt64
 from cep.kernels.text.texts import number_texts, take_texts
+
+_key = read_only(np.frombuffer(secrets.token_bytes(16), np.uint64).copy())
+
+
+def table_key() -> UInt64:
+    """Return the key: uint64[2], read-only."""
+    return _key
 
 
 def taken(rows: NDArray[np.int64], first: pa.Array, second: pa.Array = NO_TEXTS) -> pa.Array:

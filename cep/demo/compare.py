@@ -14,7 +14,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from cep.base.durable import replace_file
+from cep.base.files import replace_file
 from cep.demo.stream import Stream
 from cep.sinks.json_form import json_lines
 

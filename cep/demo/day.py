@@ -25,9 +25,8 @@ from rich.console import Console
 
 from cep.base.errors import CepError
 from cep.base.limits import DEDUP_MS_DEFAULT
-from cep.base.utc import utc_text
-from cep.columnar.decode import decode_json
-from cep.columnar.route import route, split_by_group
+from cep.base.text import utc_text
+from cep.columnar.decode import decode_json, route, split_by_group
 from cep.demo.compare import SEED, Outcome, compare, expected_ids, write_expected
 from cep.demo.feed import EFFECTIVE_MS, SLICE_MS, Feed, Report, Topics, Watch
 from cep.demo.labels import write_labels
@@ -41,7 +40,7 @@ from cep.runners.compiling import announced_compiling
 from cep.runners.output import Replayed
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 
 SIZES = {"default": StreamSize(), "small": StreamSize(cards_count=300, payments_per_card=12)}
 PAYMENTS_FILE = "payments.parquet"

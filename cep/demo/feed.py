@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from cep.base.errors import CepError
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.demo.stream import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Stream, json_lines
 from cep.model.rule import HeartbeatRecord, UpsertRecord
 

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import Terms, measure_files
-from cep.analysis.one_rule import one_rule
+from cep.analysis.one_rule import Replays, drawn, one_rule
 from cep.analysis.report import Report, report
-from cep.analysis.thresholds import Replays, drawn
 from cep.demo.library import library_folder
 from cep.demo.stream import Stream
 from cep.rulebook.deploy import deploy

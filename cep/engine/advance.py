@@ -5,39 +5,45 @@
 3. Read the matches from the tree of bound events.
 4. Keep the nodes, events and keys that live runs can still reach.
 
-Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+Split the events of `advance` if they complete very many matches, to limit memory.
+
+    events ──▶ advance_within ─┬─ few matches ──▶ Advanced
+                               └─ too many ─────▶ the first half of the events, then the other half; recursively
+
+Halves are by (key, time, event id): earlier events of a key are matched first. The first half ends with a watermark
+that no event of the call is behind. Discarded work costs at most its bound, once for each slice.
+
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py, tests/engine/test_keyed_state.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import BINDINGS_AT_ONCE_MAX, MATCHES_AT_ONCE_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, no_order, read_only
-from cep.columnar.table_key import table_key
-from cep.columnar.texts import taken
+from cep.columnar.texts import table_key, taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.migrate import migrate_state
-from cep.engine.outputs import Outputs, cut
-from cep.engine.overflows import count_overflows
+from cep.engine.outputs import Outputs, count_overflows, cut
 from cep.engine.starts import NO_STARTS, EvictedRuns, Starts, all_starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.match.compact import compact
 from cep.kernels.match.matches import match_bindings, match_hashes, match_lengths
+from cep.kernels.match.merge import compact
 from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
 from cep.nfa.columns import INCOMPLETE
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.gather import segments
+from cep.nfa.image import segments
 from cep.nfa.program import Program, RuleProgram
 
 # in the order of layout.COUNT_STARTED …
@@ -441,3 +447,28 @@ def _no_matches(program: Program, keys: pa.Array) -> Matches:
         np.zeros(1, np.int64), _NO_CODES, NO_TEXTS, _NO_TIMES, keys,
         NO_TEXTS, _NO_TIMES, _NO_TIMES,
     )  # fmt: skip
+
+
+def advance_in_slices(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
+) -> Iterator[Advanced]:
+    """Yield the results of `advance`, in one part or in several; the last part has the keyed state after all events.
+
+    `is_end`: no event follows the batch, so the last part has no keyed state.
+    """
+    most = Bounds(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
+    waiting = [(batch, watermark_ms, is_end)]
+    while waiting:
+        events, until_ms, is_last = waiting.pop()
+        if len(events) < 2:
+            advanced = advance(program, keyed_state, events, until_ms, is_end=is_last)
+        else:
+            part = advance_within(program, keyed_state, events, until_ms, most, is_end=is_last)
+            if not isinstance(part, Advanced):
+                half = len(part) // 2
+                waiting.append((events.take(part[half:]), until_ms, is_last))
+                waiting.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))
+                continue
+            advanced = part
+        keyed_state = advanced.keyed_state
+        yield advanced

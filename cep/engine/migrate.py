@@ -3,14 +3,24 @@
 Rules are matched by their identity. A migration has four steps:
 
 1. Renumber rules, NFA states and columns. This changes data only.
-2. Catch up the rules that no longer share a prefix (catch_up.py). Only this step runs the matcher.
+2. Catch up the rules that no longer share a prefix (migrate.py). Only this step runs the matcher.
 3. Note the progress of a rule with runs of its own in a prefix that it shares now.
 4. Sort the runs by rule and key again.
 
 Step 2 cannot wait for `advance`: the deferred events of a rule belong to a shared prefix that the new program does not
 have, so the migrated state has no place for them. Pages are joined and stored between migration and `advance`.
 
-Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py
+A rule that leaves a shared prefix → the runs that it would have had alone.
+
+Rules with a common prefix store its events once (nfa/prefixes.py), and each rule defers their effects on its own runs.
+A rule that no longer shares the prefix catches up here: the matcher processes the deferred events in order.
+
+Runs stored by 0.2.0, with averages and standard deviations in registers → runs of this build.
+
+Sums of decimals are exact in both. A standard deviation continues from the rounded sums of 0.2.0, so it is as exact as
+in that build until the run ends.
+
+Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py, tests/upgrade/test_upgrade.py.
 """
 
 from __future__ import annotations
@@ -21,15 +31,198 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import arrow_type
-from cep.engine.catch_up import PutOff, catch_up
-from cep.engine.earlier_runs import with_current_registers
-from cep.engine.keyed_state import KeyedState, Layout
+from cep.columnar.batch import arrow_type, read_only, slots
+from cep.engine.keyed_state import KeyedState, Layout, retained_weights
+from cep.engine.outputs import Outputs
+from cep.engine.starts import NO_STARTS
 from cep.kernels import layout as y
-from cep.kernels.layout import Int32, Int64
-from cep.kernels.pages.parts import point_anew
+from cep.kernels.layout import Int32, Int64, UInt8, UInt64
+from cep.kernels.match.rules import advance_plain_rules
+from cep.kernels.pages.packed import point_anew
+from cep.kernels.records import AllRuns, Events
+from cep.kernels.records import Program as Tables
+from cep.nfa.earlier_registers import Registers, as_float, changed_registers
+from cep.nfa.prefixes import prefix_length, shares
 from cep.nfa.program import Program
-from cep.nfa.shared import prefix_length, shares
+from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """The events of a shared prefix with `length` conditions.
+
+    Shapes: runs int64[S, W] by key and row, keys int32[S].
+    """
+
+    length: int
+    runs: Int64
+    keys: Int32
+
+
+def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
+    """Advance a rule's runs over the deferred events: the shared events after the last one that it has processed.
+
+    The state belongs to the program, with its retained events sorted by key; its runs are returned unsorted.
+    """
+    of_rule = keyed_state.run_rule == rule
+    last_taken = np.full(len(keyed_state.keys), -1, np.int64)
+    last_rows = keyed_state.nodes[keyed_state.runs[of_rule, y.RUN_NODE], y.NODE_ROW]
+    np.maximum.at(last_taken, keyed_state.run_key[of_rule], last_rows)
+    events = put_off.runs[put_off.runs[:, y.RUN_START_ROW] > last_taken[put_off.keys]]
+    event_rows = events[:, y.RUN_START_ROW]
+    open_runs = np.flatnonzero(of_rule & ~keyed_state.notes)
+    open_runs = open_runs[np.argsort(keyed_state.run_key[open_runs], kind="stable")]
+    columns, nulls = _retained_columns(keyed_state, program)
+    bitmaps = _bitmaps(keyed_state, program, rule, put_off.length, events)
+    outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
+    runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
+    open_runs_alone = AllRuns(runs, run_key, np.array([0, len(runs)]))
+    alone = _alone(program, rule, put_off.length)
+    table = Events(columns, nulls, bitmaps, 0, retained_weights(program, keyed_state.events))
+    none_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
+    while True:
+        full = advance_plain_rules(
+            alone, table, open_runs_alone, none_shared, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs
+        )
+        if full == y.FULL_NOT:
+            break
+        outputs.enlarge(full)
+    output = outputs.runs
+    count = int(output.cursor[y.CURSOR_OUT])
+    return replace(
+        keyed_state,
+        runs=np.concatenate([keyed_state.runs[~of_rule], output.runs[:count]]),
+        run_rule=np.concatenate([keyed_state.run_rule[~of_rule], np.full(count, rule, np.int32)]),
+        run_key=np.concatenate([keyed_state.run_key[~of_rule], output.keys[:count]]),
+        nodes=outputs.work.nodes[: int(output.cursor[y.CURSOR_NODES])].copy(),
+    )
+
+
+def _alone(program: Program, rule: int, length: int) -> Tables:
+    """Return a program of the rule alone, which reacts to the conditions of its prefix."""
+    return program.tables._replace(
+        rules=program.rules[rule].row[np.newaxis],
+        relevance_first=np.array([0, length], np.int32),
+        relevance=program.prefix_of(rule)[:length],
+        start_runs=program.start_runs[rule][np.newaxis],
+    )
+
+
+def _bitmaps(keyed_state: KeyedState, program: Program, rule: int, length: int, events: Int64) -> UInt64:
+    """Return the bits of the conditions of the rule's prefix for the events: uint64[predicates, words]."""
+    bitmaps = np.zeros((max(program.predicates.count, 1), len(keyed_state.events) // 64 + 1), np.uint64)
+    event_rows = events[:, y.RUN_START_ROW]
+    for bit, predicate in enumerate(program.prefix_of(rule)[:length].tolist()):
+        rows = event_rows if length == 1 else event_rows[events[:, y.RUN_ORDINAL] >> bit & 1 != 0]
+        np.bitwise_or.at(bitmaps[predicate], rows >> 6, np.uint64(1) << (rows & 63).astype(np.uint64))
+    return bitmaps
+
+
+def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64, UInt8]:
+    """Make the event table of the retained events, with the retained columns."""
+    events = keyed_state.events
+    columns = np.zeros((len(program.columns), len(events)), np.int64)
+    nulls = np.zeros(columns.shape, np.uint8)
+    columns[y.COLUMN_TIME], columns[y.COLUMN_KEY] = events.time_ms, events.key
+    for number, column in enumerate(program.columns):
+        if column.retained and not column.type.is_text:
+            columns[number], nulls[number] = slots(events.columns[column.name])
+    return columns, nulls
+
+
+_HALF_BITS = 32
+_LEVEL = 2.0**-48  # possible error of rounded sums: below it, all values are equal
+_PROGRAMS_CACHED = 16
+_CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
+
+
+def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
+    """Translate the registers of runs that version 0.2.0 stored to the registers of this build."""
+    changes = _changes(keyed_state.layout, program)
+    counts = [len(registers.current) for registers in changes.values()]
+    stored = keyed_state.runs
+    runs = np.zeros((len(stored), max(stored.shape[1], y.RUN_HEADER + max(counts, default=0))), np.int64)
+    runs[:, : stored.shape[1]] = stored
+    for slot, registers in changes.items():
+        of_rule = np.flatnonzero(keyed_state.run_rule == slot)
+        earlier = {key: stored[of_rule, y.RUN_HEADER + index] for index, key in enumerate(registers.earlier)}
+        runs[of_rule, y.RUN_HEADER :] = 0
+        for index, key in enumerate(registers.current):
+            runs[of_rule, y.RUN_HEADER + index] = _translated(key, earlier)
+    return replace(keyed_state, runs=runs, layout=replace(keyed_state.layout, is_earlier=False))
+
+
+def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Program) -> np.ndarray:
+    """Return a table that marks the registers of 0.2.0 that hold rows, given the table of this build.
+
+    Shapes: uint8[rules, registers], the rules as the layout numbers them.
+    """
+    marked = row_registers.copy()
+    for slot, registers in _changes(layout, program).items():
+        kinds = [kind in ROW_KINDS for kind, _, _ in registers.earlier]
+        marked[slot] = 0
+        marked[slot, : len(kinds)] = kinds
+    return marked
+
+
+def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
+    """Return the registers of both builds by the number of the rule in the layout, computed once for all pages."""
+    programs = layout.fingerprint, program.fingerprint
+    if programs in _CHANGES:
+        return _CHANGES[programs]
+    slots = program.rules.slots
+    changes = {}
+    for slot, (identity, _, _) in enumerate(layout.rules):
+        rule = program.rules[slots[identity]] if identity in slots else None
+        registers = None if rule is None else changed_registers(rule.deployed.pattern, program.schema)
+        if registers is not None:
+            changes[slot] = registers
+    _CHANGES[programs] = changes
+    while len(_CHANGES) > _PROGRAMS_CACHED:
+        _CHANGES.popitem(last=False)
+    return changes
+
+
+def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
+    """Compute one register of this build from the stored ones: int64[runs]."""
+    kind, variable, argument = key
+    if key in earlier:
+        return earlier[key]
+    assert argument is not None, "only averages and spreads have changed"
+    if kind in ("high", "low"):
+        whole = earlier["sum", variable, argument]
+        return whole >> _HALF_BITS if kind == "high" else whole & ((1 << _HALF_BITS) - 1)
+    if kind == "rest":
+        return np.zeros_like(earlier["sum", variable, argument])
+    counts = earlier["present", variable, argument].astype(np.longdouble)
+    total, sum_of_squares = (
+        np.ascontiguousarray(earlier[part, variable, as_float(argument)]).view(np.float64).astype(np.longdouble)
+        for part in ("sum", "squares")
+    )
+    unit = 10**argument.type.scale
+    with np.errstate(all="ignore"):  # floats may be infinite
+        mean = total * unit / np.maximum(counts, 1)
+        if argument.type.is_float:
+            center, slots = mean, _slots(mean)
+        else:
+            center = np.rint(mean)
+            slots = center.astype(np.int64)
+        if kind == "base":
+            return slots
+        center = center.astype(np.float64).astype(np.longdouble)
+        distance = total * unit - counts * center
+        if kind == "offset":
+            return _slots(distance)
+        least = distance * distance / np.maximum(counts, 1)
+        squares: np.ndarray = sum_of_squares * unit * unit
+        number = squares - center * (2 * total * unit - counts * center)
+        return _slots(np.where(number - least > squares * _LEVEL, number, least))
+
+
+def _slots(numbers: np.ndarray) -> Int64:
+    """Return the slots of floats."""
+    slots: Int64 = numbers.astype(np.float64).view(np.int64)
+    return slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,27 @@
 """The arrays that the matcher fills, enlarged when they are full.
 
-Tested by: tests/engine/test_advance.py
+Numbers that exceeded 64 bits in one call → counts by rule.
+
+A condition or a history may belong to many rules. Each of them is counted, so the sum over rules may exceed the total.
+The counts are only computed if a number has exceeded 64 bits.
+
+Tested by: tests/engine/test_advance.py, tests/engine/test_overflows.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
-from cep.columnar.table_key import table_key
+from cep.columnar.texts import table_key
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.kernels.records import RuleScratch, RunOutput, Work
+from cep.lang.walk import histories
+from cep.nfa.columns import identity_of
 from cep.nfa.program import Program
 
 _WORK_ROWS = 256
@@ -94,3 +105,77 @@ def cut(array: np.ndarray, count: int) -> np.ndarray:
     """Return the first rows of an array without other views, and free the rest of its memory."""
     array.resize((count, *array.shape[1:]), refcheck=False)
     return array
+
+
+_ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"
+
+
+@dataclass(frozen=True, slots=True)
+class Overflows:
+    """Counts of the numbers that exceeded 64 bits before the matcher ran.
+
+    Shapes: instructions int64[I] of the vector code, entries int64[E] of the predicates by index. `past` is by the
+    identity of a history.
+    """
+
+    instructions: Int64
+    entries: Int64
+    past: Mapping[str, int]
+
+    @property
+    def are_any(self) -> bool:
+        """True if a number exceeded 64 bits."""
+        return bool(np.count_nonzero(self.instructions) or np.count_nonzero(self.entries) or self.past)
+
+    @property
+    def total(self) -> int:
+        return int(self.instructions.sum() + self.entries.sum()) + sum(self.past.values())
+
+
+def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
+    """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher."""
+    if not (overflows.are_any or np.count_nonzero(of_runs)):  # almost always
+        return
+    counters[_ALL] += overflows.total + int(of_runs.sum())
+    of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
+    if overflows.instructions.any():
+        dense, of_derived = program.vector.below(overflows.instructions)
+        of_predicates[program.predicates.dense] += np.array(dense, np.int64)
+    np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
+    for number, rule in enumerate(program.rules):
+        count = int(of_runs[number])
+        count += int(of_predicates[sorted(set(_predicates(program, number)))].sum())
+        count += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
+        if overflows.past:
+            predicates = {identity_of(past) for past in histories(rule.deployed.pattern)}
+            count += sum(overflows.past.get(identity, 0) for identity in predicates)
+        if count:
+            counters[f"{_BY_RULE}[{rule.deployed.rule_id}@{rule.deployed.version}]"] += count
+
+
+def _predicates(program: Program, number: int) -> Iterator[int]:
+    """Yield the predicates of a rule's waits and guards."""
+    image = program.image
+    for nfa_state in _states(program, number):
+        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+            guards = range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH)
+            for place in (wait + y.W_PREDICATE, *(guard + y.G_PREDICATE for guard in guards)):
+                if image[place] >= 0:
+                    yield int(image[place])
+
+
+def _derived(program: Program, number: int) -> Iterator[int]:
+    """Yield the derived columns that a rule's actions read."""
+    image = program.image
+    for nfa_state in _states(program, number):
+        actions = range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH)
+        for action in actions:
+            is_count = image[action + y.A_KIND] in (y.ACT_COUNT, y.ACT_LAST, y.ACT_FIRST, y.ACT_PREVIOUS)
+            if not is_count and image[action + y.A_COLUMN] >= program.derived_first:
+                yield int(image[action + y.A_COLUMN])
+
+
+def _states(program: Program, number: int) -> range:
+    row, first = program.rules[number].row, int(program.image[y.HEADER_STATES])
+    start, end = (first + int(row[word]) * y.STATE_WIDTH for word in (y.R_START_STATE, y.R_END_STATE))
+    return range(start, end, y.STATE_WIDTH)

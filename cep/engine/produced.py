@@ -24,8 +24,7 @@ from cep.columnar.batch import TEXT, arrow_type, data_columns, no_order
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.order import order_behind
 from cep.engine.advance import Matches
-from cep.engine.alerts import ALERT_ID_CHARS, measure_values, of_rule, rule_alerts
-from cep.engine.origins import made_of
+from cep.engine.alerts import ALERT_ID_CHARS, made_of, measure_values, of_rule, rule_alerts
 from cep.kernels.text.alert_texts import bound_rows
 from cep.nfa.program import Program, RuleProgram
 

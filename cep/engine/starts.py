@@ -1,4 +1,4 @@
-"""The prefixes that rules share (nfa/shared.py): found in the events of a call, stored between calls.
+"""The prefixes that rules share (nfa/prefixes.py): found in the events of a call, stored between calls.
 
 The rules process the stored events when an event arrives that may take their runs further.
 
@@ -24,11 +24,11 @@ from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
 from cep.kernels.layout import Bool, Int32, Int64
-from cep.kernels.match.prefix import NOT_TAKEN, STEP_STATE, follow_prefix
+from cep.kernels.match.rules import NOT_TAKEN, STEP_STATE, follow_prefix
 from cep.kernels.records import LiveRuns, PrefixEvents, PrefixRuns, SharedStarts
-from cep.nfa.gather import segments
+from cep.nfa.image import segments
+from cep.nfa.prefixes import SharedStart
 from cep.nfa.program import Program
-from cep.nfa.shared import SharedStart
 
 EvictedRuns = tuple[int, int, int]  # the number of a rule, that of a key, and how many runs the key has lost
 

@@ -13,11 +13,9 @@ import pyarrow as pa
 
 from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, null_flags, slot_values, slots
 from cep.columnar.order import arranged_rows
-from cep.columnar.table_key import table_key
-from cep.columnar.texts import encoded, numbered
-from cep.engine.keyed_state import KeyedState
-from cep.engine.overflows import Overflows
-from cep.engine.weights import NO_WEIGHTS, table_weights
+from cep.columnar.texts import encoded, numbered, table_key
+from cep.engine.keyed_state import NO_WEIGHTS, KeyedState, table_weights
+from cep.engine.outputs import Overflows
 from cep.functions.columns import fill_computed
 from cep.histories.store import Histories
 from cep.histories.values import CallKeys, HistoryValues, NewEvents, history_values

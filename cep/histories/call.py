@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cep.histories.known_sub_keys import KnownSubKeys, SubKeyRows, has_many, known_values, of_panes
-from cep.histories.numbers.folds import folded, members_of
+from cep.histories.numbers.folds import Members, folded, members_of
 from cep.histories.numbers.panes import (
     NO_PANES,
     PaneRows,
@@ -24,10 +23,9 @@ from cep.histories.numbers.panes import (
     opens_pane,
     woven,
 )
-from cep.histories.numbers.whole_window import Members
 from cep.histories.reach import Reached
 from cep.histories.store import Segment
-from cep.histories.sub_keys import in_segments, sub_numbers
+from cep.histories.sub_keys import KnownSubKeys, SubKeyRows, has_many, in_segments, known_values, of_panes, sub_numbers
 from cep.histories.table import HistoryTable
 from cep.histories.windows import Windows
 from cep.kernels.layout import Int64, UInt8

@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, read_only, slot_values
-from cep.columnar.table_key import table_key
-from cep.functions.text_numbers import HashedTexts, ValueBytes, hashed_texts, value_bytes
-from cep.histories.rows import Block, HistoryRows
+from cep.columnar.texts import table_key
+from cep.functions.columns import HashedTexts, ValueBytes, hashed_texts, value_bytes
+from cep.histories.store import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import fill_classes, fill_codes, find_latest
 from cep.kernels.layout import Int32, Int64

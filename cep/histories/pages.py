@@ -11,12 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cep.histories.rows import Block, HistoryRows, concat_rows
 from cep.histories.store import (
+    Block,
     Histories,
+    HistoryRows,
     PageFacts,
     Segment,
     SubTallies,
+    concat_rows,
     concat_sub_tallies,
     no_histories,
     segment_of,

@@ -28,12 +28,11 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.texts import numbered
 from cep.functions.calendar import opens_ms
-from cep.functions.text_numbers import TextNumbers
+from cep.functions.columns import TextNumbers
 from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block, hashed_keys
 from cep.histories.numbers.bands import bands_of, sure
-from cep.histories.numbers.sub_tally import Tallied
-from cep.histories.rows import Block, HistoryRows, Int8, concat_rows
-from cep.histories.store import Histories, PageFacts, Segment, segment_of
+from cep.histories.numbers.tally import Tallied
+from cep.histories.store import Block, Histories, HistoryRows, Int8, PageFacts, Segment, concat_rows, segment_of
 from cep.histories.table import NewEvents
 from cep.kernels.histories import reach as kernels
 from cep.kernels.histories import records

@@ -15,9 +15,8 @@ from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX
 from cep.functions.calendar import opens_ms
 from cep.histories.call import Call
 from cep.histories.kinds.choose import kind_of
-from cep.histories.numbers.sub_tally import Tallied
-from cep.histories.rows import HistoryRows, block_of
-from cep.histories.store import Histories, Segment, SubTallies, segment_of, span_codes
+from cep.histories.numbers.tally import Tallied
+from cep.histories.store import Histories, HistoryRows, Segment, SubTallies, block_of, segment_of, span_codes
 from cep.histories.table import HistoryTable
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryPlan
@@ -91,7 +90,7 @@ def _carried_max(keys_count: int, per_key: float) -> float:
 
 
 def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
-    """Clear the flags in `decides` of events whose sub-key is forgotten, because the key has too many (remembered.py).
+    """Clear the flags in `decides` of events whose sub-key is forgotten, because the key has too many (sub_keys.py).
 
     With `is_first` the newest sub-keys are forgotten, otherwise the oldest.
     """

@@ -14,18 +14,16 @@ import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, read_only, slots
-from cep.columnar.table_key import table_key
-from cep.columnar.texts import encoded
-from cep.functions.columns import fill_computed
-from cep.functions.text_numbers import TextNumbers
-from cep.histories.rows import HistoryRows, Int8
+from cep.columnar.texts import encoded, table_key
+from cep.functions.columns import TextNumbers, fill_computed
+from cep.histories.store import HistoryRows, Int8
 from cep.kernels import layout as y
 from cep.kernels.arrange import group_rows
 from cep.kernels.expressions.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.groups import group_pairs
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.records import Events
-from cep.lists.timeline import Lists
+from cep.lists.store import Lists
 from cep.nfa.columns import Column
 from cep.nfa.histories import HistoryPlan
 

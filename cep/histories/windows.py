@@ -11,10 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from cep.functions.calendar import opens_ms
+from cep.histories.numbers.folds import Members
 from cep.histories.numbers.panes import opens_pane
-from cep.histories.numbers.sub_tally import Tallied
-from cep.histories.numbers.tally import Moves
-from cep.histories.numbers.whole_window import Members
+from cep.histories.numbers.tally import Moves, Tallied
 from cep.histories.reach import Reached
 from cep.histories.store import PageFacts
 from cep.histories.table import HistoryTable

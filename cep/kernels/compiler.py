@@ -24,7 +24,7 @@ from typing import Any
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
-from cep.base.collection import paused
+from cep.base.process import paused
 from cep.kernels.own_numba import FunctionCache, codegen, numba_compiler
 
 _WAIT_S, _LOOK_S = 120.0, 0.02  # for a kernel that another process compiles, and between two checks

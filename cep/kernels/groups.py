@@ -5,16 +5,29 @@
 
 A sender may choose both columns, so the hashes have a key (siphash.py).
 
-Tested by: tests/kernels/test_groups.py
+A value → its position in a sorted array.
+
+Pairs (hash of an id, digest of the content) in the order of arrival → which of them came before.
+
+A table of slots with open addressing, at most half full: slots int32[S], S a power of two, of which each has the number
+of a kept pair, or is NO_PAIR.
+
+Columns of events → one digest an event: 64 bits, the sum of a hash of each value with the salt of its column.
+
+A value that is null adds nothing, so a column that is null everywhere need not be looked at.
+
+Tested by: tests/kernels/test_groups.py, tests/engine/test_starts.py, tests/histories/test_rank.py,
+tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py, tests/columnar/test_digests.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from cep.kernels.arrange import HASH_PRIME, finished
 from cep.kernels.jit import bare
-from cep.kernels.layout import Int32, Int64, UInt64, int64
-from cep.kernels.siphash import keyed_hash_of_pair
+from cep.kernels.layout import Int32, Int64, UInt8, UInt64, int64
+from cep.kernels.siphash import keyed_hash, keyed_hash_of_pair
 
 
 @bare
@@ -63,3 +76,95 @@ def find_pairs(
                 out[i] = places[place]
                 break
             place = (place + 1) & (places.shape[0] - 1)
+
+
+@bare
+def first_at(ordered: Int64 | Int32, lo: int, hi: int, value: int) -> int:
+    """Return the first position in [lo, hi) with at least this value; hi if there is none. Cost: O(log(hi - lo))."""
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if ordered[middle] < value:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+_U = np.uint64
+NO_PAIR = -1
+NEW, SAME, OTHER = 0, 1, 2  # the verdicts: a new id; the id and content of a kept pair; its id with another content
+
+
+@bare
+def fill_slots(kept: UInt64, count: int, slots: Int32) -> None:
+    """Enter the first `count` kept pairs uint64[2, C], whose ids are all different, into empty slots."""
+    last = _U(slots.shape[0] - 1)
+    for k in range(count):
+        at = kept[0, k] & last
+        while slots[at] != NO_PAIR:
+            at = (at + _U(1)) & last
+        slots[at] = k
+
+
+@bare
+def judge_pairs(pairs: UInt64, kept: UInt64, count: int, slots: Int32, verdicts: UInt8) -> int:
+    """Judge each pair of an id and a content by the earlier pairs, and add pairs with a new id.
+
+    Return their new number.
+
+    Shapes: pairs uint64[2, N]; kept uint64[2, C] has `count` pairs and room for N more; verdicts uint8[N] is filled.
+    Cost: O(N).
+    """
+    last = _U(slots.shape[0] - 1)
+    for i in range(pairs.shape[1]):
+        at = pairs[0, i] & last
+        while slots[at] != NO_PAIR and kept[0, slots[at]] != pairs[0, i]:
+            at = (at + _U(1)) & last
+        if slots[at] == NO_PAIR:
+            slots[at] = count
+            kept[0, count] = pairs[0, i]
+            kept[1, count] = pairs[1, i]
+            count += 1
+            verdicts[i] = NEW
+        else:
+            verdicts[i] = SAME if kept[1, slots[at]] == pairs[1, i] else OTHER
+    return count
+
+
+@bare
+def judge_against_sorted(pairs: UInt64, kept: UInt64, places: Int64, verdicts: UInt8) -> None:
+    """Judge pairs by kept pairs uint64[2, C] alone, which are sorted by their ids; none of them is new to each other.
+
+    Shapes: pairs uint64[2, N]; places int64[N] where each id belongs among the kept ones; verdicts uint8[N] is filled.
+    """
+    for i in range(pairs.shape[1]):
+        k = places[i]
+        if k == kept.shape[1] or kept[0, k] != pairs[0, i]:
+            verdicts[i] = NEW
+        else:
+            verdicts[i] = SAME if kept[1, k] == pairs[1, i] else OTHER
+
+
+@bare
+def add_numbers(values: Int64, validity: UInt8, first: int, salt: UInt64, out: UInt64) -> None:
+    """Add the hash of each number of int64[N] to out uint64[N].
+
+    Shapes: validity is a bitmap whose bit first + i says that number i has a value; empty if all have one; salt
+    uint64[3]. With a secret salt there are two rounds, because differences of two numbers may survive one.
+    """
+    is_secret = salt[2] != 0
+    for i in range(out.shape[0]):
+        bit = first + i
+        if validity.shape[0] == 0 or validity[bit >> 3] >> (bit & 7) & 1:
+            h = finished(_U(values[i]) * HASH_PRIME ^ salt[0])
+            out[i] += finished(h ^ salt[2]) if is_secret else h
+
+
+@bare
+def add_texts(offsets: Int64, data: UInt8, validity: UInt8, first: int, salt: UInt64, out: UInt64) -> None:
+    """Add the hash of each text data[offsets[i]:offsets[i + 1]] to out uint64[N]. Shapes: salt uint64[3]; validity as
+    of `add_numbers`."""
+    for i in range(out.shape[0]):
+        bit = first + i
+        if validity.shape[0] == 0 or validity[bit >> 3] >> (bit & 7) & 1:
+            out[i] += keyed_hash(data, offsets[i], offsets[i + 1], salt)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from cep.base.private import is_ours
+from cep.base.files import is_ours
 from cep.kernels.compiler import Compiler, PartCompiler, SharedCache
 from cep.kernels.own_numba import numba
 

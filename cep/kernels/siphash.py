@@ -2,7 +2,7 @@
 
 Senders choose the keys, ids and values of events. With a predictable hash, a sender could place thousands of them in
 one slot of a table, so that each look-up costs as much as the table is long. So tables in memory use these hashes.
-Their key, two words, differs in every process (columnar/table_key.py). Key groups and files of lists outlive a process;
+Their key, two words, differs in every process (columnar/texts.py). Key groups and files of lists outlive a process;
 they use the hash of arrange.py.
 
     tables       SipHash-1-3, 64 bits      8 … 16 bytes take about 10 ns, as with FNV-1a

@@ -8,7 +8,7 @@ Each family is computed in one or two other places, and a new function needs a r
 | TIME | cep/functions/calendar.py, over a column of times |
 | FLOAT | cep/nfa/code.py, as instructions; cep/testing/values.py, in plain Python |
 | AGGREGATE, PAST over past events | cep/histories/kinds/, chosen in choose.py there |
-| others | the same two, after a separate check in cep/lang/check/calls.py, or composed of others there |
+| others | the same two, after a separate check in cep/lang/check/expressions.py, or composed of others there |
 
 `tests/oracle/expressions.py` computes each function once more. `cep/docs/reference/language/expressions.md` describes
 it.

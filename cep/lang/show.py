@@ -22,10 +22,10 @@ from cep.lang.ir import (
     If,
     In,
     Param,
+    Slot,
     Unary,
     VarField,
 )
-from cep.lang.ir_tests import Slot
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 _PRECEDENCE = {

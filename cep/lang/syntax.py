@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from cep.base.values import valueclass
+from cep.base.schema import valueclass
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link, SkipKind
 

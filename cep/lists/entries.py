@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from cep.base.errors import SourceError, UnreadableError
+from cep.base.files import read_file
 from cep.base.limits import DECIMAL_SCALE_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LIST_FILE_BYTES_MAX
-from cep.base.reading import read_file
 from cep.kernels.layout import Int64, UInt8
 from cep.kernels.text.members import NETWORK_BYTES, read_networks
 
@@ -83,7 +83,7 @@ def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[Wr
 
 
 def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
-    """Read the entries of a file, large_string. A path that a pattern names is confined to a root (base/reading.py).
+    """Read the entries of a file, large_string. A path that a pattern names is confined to a root (base/files.py).
 
     Raises: SourceError if it cannot be read or is too large.
     """

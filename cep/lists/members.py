@@ -19,8 +19,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, StateFormatError, StoreError
+from cep.base.files import replace_file
 from cep.kernels.arrange import hash_texts
 from cep.kernels.layout import Int64, UInt8, UInt64
 from cep.kernels.records import MemberSet

@@ -6,7 +6,13 @@ rulebook does.
 
 Unknown names and wrong types are problems, never ignored. Times are ISO 8601 with an offset and are stored in one
 spelling (UTC, milliseconds), so that equal meanings have equal bytes.
-Tested by: tests/model/test_rule.py
+
+The signatures of a control record, as JSON ↔ checked values. rulebook/trust.py defines the signed statement.
+
+    {"rule_set": "payments", "previous_version": 1, "previous": HASH,
+     "author": {"key": "ed25519:…", "signature": HEX}, "approver": {…}}
+
+Tested by: tests/model/test_rule.py, tests/rulebook/test_trust.py.
 """
 
 from __future__ import annotations
@@ -45,10 +51,33 @@ from cep.base.limits import (
     RULE_TEXT_CHARS_MAX,
     SOURCE_BYTES_MAX,
 )
+from cep.base.text import utc_ms, utc_text
 from cep.base.toml import parse_toml
-from cep.base.utc import utc_ms, utc_text
-from cep.model.problem import Problem, problems_of
-from cep.model.signed import Signed
+from cep.model.setting_types import Problem, problems_of
+
+_VERSION_MAX = 2**31 - 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Signature(_Strict):
+    """A public key, and its signature."""
+
+    key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+
+
+class Signed(_Strict):
+    """Who stands for a record, in which rule set, and which version it changes: 0 and no hash for the first."""
+
+    rule_set: Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
+    previous_version: Annotated[int, Field(ge=0, le=_VERSION_MAX)] = 0
+    previous: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    author: Signature
+    approver: Signature | None = None
+
 
 _INT64_MAX = 2**63 - 1
 _NAME = r"^[a-z][a-z0-9_]*$"
@@ -129,10 +158,6 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
 class RuleFields(_Strict):
     """The common fields of a rule file and an upsert record.
 
@@ -194,7 +219,7 @@ class UpsertRecord(RuleFields):
     """Deploy a version of a rule. `source` is the pattern's text without imports.
 
     Here and in other records: `changes` is the version that it was written against, and a job with another version
-    refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures (model/signed.py). Without
+    refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures (model/rule.py). Without
     signatures, a random `nonce` prevents guessing of erased content; it has no other effect.
     `lists` names the entries of each declared list that the pattern reads, so that the signatures cover them.
     """

@@ -1,6 +1,10 @@
 """Texts and values as settings files and flags have them → times in ms, paths, places in a topic, addresses, secrets.
 
-Tested by: tests/model/test_settings.py
+A section of the settings, how a setting is declared, and the section of keys.
+
+Pydantic's errors → problems that a rule author can read.
+
+Tested by: tests/model/test_settings.py, tests/model/test_rule.py.
 """
 
 from __future__ import annotations
@@ -9,16 +13,18 @@ import ipaddress
 import json
 import os
 import re
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
-from cep.base.addresses import check_registry
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file
 from cep.base.limits import SECRET_FILE_BYTES_MAX
-from cep.base.reading import read_file
-from cep.base.utc import utc_ms
+from cep.base.secrets import check_registry
+from cep.base.text import utc_ms
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
@@ -155,3 +161,73 @@ Place = Annotated[str, BeforeValidator(_place)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]
 Texts = tuple[str, ...]
+
+
+def setting(default: Any, description: str, flag: str | None = None, metavar: str = "", example: str = "") -> Any:
+    """Declare a field for the command line and the commented file. `example` is shown if there is no default."""
+    extra: dict[str, Any] = {"flag": flag, "metavar": metavar, "example": example}
+    return Field(default, description=description, json_schema_extra=extra)
+
+
+class Section(BaseModel):
+    """Settings that stand together in the file."""
+
+    # Not strict as a whole: TOML has arrays where we want tuples. Numbers are strict by their field.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SecretsSettings(Section):
+    """The keys that protected values (`pan`, `sensitive`) are replaced with."""
+
+    file: PathText | None = setting(
+        None,
+        "File of keys, a line each: an id, a secret of 32 characters or more, and optionally the event time from which "
+        "it counts. Without it CEP_SECRETS_FILE names the file, or CEP_SECRETS has its text.",
+        "--secrets",
+        "FILE",
+        '"/run/secrets/cep-keys"',
+    )
+
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake. `path` says where: `$.params.small`, or `$` for the whole."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def problems_of(error: ValidationError, valid_names: tuple[str, ...], tags: tuple[str, ...] = ()) -> list[Problem]:
+    """Turn a validation error into problems, in the order of the fields.
+
+    `valid_names` are offered when an unknown name is close to one. `tags` are the tags of a discriminated union, which
+    pydantic puts in front of every path and which no author has written.
+    """
+    return [_problem(detail, valid_names, tags) for detail in error.errors(include_url=False)]
+
+
+def _problem(detail: ErrorDetails, valid_names: tuple[str, ...], tags: tuple[str, ...]) -> Problem:
+    """Convert an error of pydantic to a problem: the path in the file, and a sentence."""
+    location = detail["loc"]
+    if location and location[0] in tags:
+        location = location[1:]
+    path = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    match detail["type"]:
+        case "extra_forbidden":
+            name = str(location[-1])
+            near = get_close_matches(name, valid_names, n=1)
+            return Problem(path, f"no such name here{f'; did you mean `{near[0]}`?' if near else ''}")
+        case "missing":
+            return Problem(path, "is missing")
+        case "value_error":
+            return Problem(path, str(detail["ctx"]["error"]))
+        case _:
+            message = detail["msg"]
+            return Problem(path, message[:1].lower() + message[1:])

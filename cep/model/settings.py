@@ -5,7 +5,12 @@
 Every runner reads the same model. A setting is declared once, here: its name, type, default, meaning, and its flag on
 the command line. Unknown names and wrong types are problems, never ignored. A path in a file is relative to the file's
 folder. A value `env:NAME` of [kafka.client] is read from the environment, so that no secret needs to be in a file.
-Tested by: tests/model/test_settings.py
+
+The settings of `cep run` alone: threads, stores, checkpoints, changelog and standby.
+
+The settings that say where the fields of events are in the records of a job, and how they are written.
+
+Tested by: tests/model/test_settings.py, tests/cli/test_replay.py.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -27,6 +33,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file
 from cep.base.limits import (
     AHEAD_MS_DEFAULT,
     DEDUP_MS_DEFAULT,
@@ -37,14 +44,7 @@ from cep.base.limits import (
     REJECTED_PERCENT_MAX,
     SETTINGS_FILE_BYTES_MAX,
 )
-from cep.base.reading import read_file
 from cep.base.toml import parse_toml
-from cep.model.embedded_settings import EmbeddedSettings
-from cep.model.mapping_settings import MappingSettings
-from cep.model.problem import problems_of
-from cep.model.section import SecretsSettings
-from cep.model.section import Section as _Section
-from cep.model.section import setting as _setting
 from cep.model.setting_types import (
     Address,
     DurationMs,
@@ -52,12 +52,145 @@ from cep.model.setting_types import (
     PathText,
     Place,
     Positive,
+    SecretsSettings,
+    Section,
     Texts,
     from_environment,
     is_loopback,
+    problems_of,
     registry_client,
     secret_from_environment,
+    setting,
 )
+from cep.model.setting_types import Section as _Section
+from cep.model.setting_types import setting as _setting
+
+
+class EmbeddedSettings(Section):
+    """The settings that only the runner in one process reads."""
+
+    workers: Positive = _setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
+    groups: str | None = _setting(
+        None,
+        "Key groups of this process, first-last; all of them if not given. Each process needs a checkpoint of its own.",
+        "--groups",
+        "RANGE",
+        '"0-15"',
+    )
+    store: Literal["rocksdb", "memory"] = _setting(
+        "rocksdb",
+        "Store of keyed state: rocksdb, safe after each commit, or memory, safe after each checkpoint.",
+        "--store",
+        "WHERE",
+    )
+    cache_mb: Positive = _setting(
+        256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb", "N"
+    )
+    target: str | None = _setting(
+        None,
+        "Where checkpoints go: a folder, or a URL of fsspec (s3://…); in the checkpoint folder if not given.",
+        "--checkpoint-target",
+        "URL",
+        '"s3://bucket/job"',
+    )
+    kept: Positive = _setting(3, "Checkpoints that are kept.")
+    changelog: str | None = _setting(
+        None,
+        "Compacted topic that gets the changes of each commit, with its alerts; a job without its folder reads it.",
+        "--changelog",
+        "TOPIC",
+        '"payments-state"',
+    )
+    standby: bool = _setting(
+        False,
+        "Several processes are started with the same command: one works, the others follow its changelog, and "
+        "one of them takes over when it dies.",
+        "--standby",
+    )
+    interval: DurationMs | None = _setting(
+        None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval", "TIME", '"0 s"'
+    )
+    checkpoints: DurationMs = _setting(
+        10_000, "Time between two checkpoints: copies on another disk.", "--checkpoint-interval", "TIME", '"10 s"'
+    )
+    delivery: Literal["exactly-once", "at-least-once"] = _setting(
+        "exactly-once",
+        "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",
+        "--delivery",
+        "HOW",
+    )
+
+
+def _pairs(value: object) -> object:
+    """Write a table of the file as texts: `{ card = "cc" }` is `["card=cc"]`."""
+    return tuple(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else value
+
+
+Pairs = Annotated[tuple[str, ...], BeforeValidator(_pairs)]
+
+
+class MappingSettings(Section):
+    """The place and the form of the fields of events in records."""
+
+    columns: Pairs = setting(
+        (),
+        "Where a field is in a record, if not by its own name: another name, or a path into nested values; "
+        "`event_type` is the name of the type, and `*` where all other fields are.",
+        "--columns",
+        "FIELD=PATH",
+        '{ card_id = "payload.after.card" }',
+    )
+    fixed: Pairs = setting(
+        (), "A field that has one value in every record.", "--fixed", "FIELD=VALUE", '{ channel = "web" }'
+    )
+    minor: tuple[str, ...] = setting(
+        (),
+        "Decimals that come as whole minor units, such as cents; FIELD:CURRENCY names the field with the code of the "
+        "currency (ISO 4217: JPY is without cents), FIELD:base64 reads the bytes of Debezium.",
+        "--minor",
+        "FIELD",
+        '["amount:currency"]',
+    )
+    values: Pairs = setting(
+        (),
+        "The word of a field for a value in records, such as a symbol of an enum.",
+        "--values",
+        "FIELD.VALUE=WORD",
+        '{ "direction.credit" = "incoming" }',
+    )
+    time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = setting(
+        "", "Unit of times that are numbers: s, ms, us, ns; default ms; after --time-base also min, h, d.",
+        "--time-unit", "UNIT", '"s"'
+    )  # fmt: skip
+    time_base: str = setting(
+        "", "The moment from which times count units (default seconds), if they do not count from 1970.",
+        "--time-base", "TIME", '"2013-09-01T00:00:00Z"'
+    )  # fmt: skip
+    time_form: str = setting(
+        "", "Form of times that are texts, as for strptime (default ISO 8601).", "--time-form", "FORM",
+        '"%d.%m.%Y %H:%M:%S"',
+    )  # fmt: skip
+    time_zone: str = setting(
+        "", "Zone of times without a zone, such as UTC or Europe/Berlin.", "--time-zone", "ZONE", '"Europe/Berlin"'
+    )
+    delimiter: str = setting(
+        "", "The sign between the fields of CSV, such as ; or tab; detected in each file if not given.",
+        "--delimiter", "SIGN", '";"'
+    )  # fmt: skip
+    quote: str = setting("", "The sign around texts of CSV; detected if not given.", "--quote", "SIGN", '"\'"')
+    encoding: str = setting(
+        "", "Encoding of CSV: utf-8, utf-16, cp1252, …; detected if not given.", "--encoding", "NAME",
+        '"cp1252"'
+    )  # fmt: skip
+    decimal: str = setting(
+        "", "The decimal sign of numbers that are texts: . or , ; in CSV detected if not given.",
+        "--decimal", "SIGN", '","'
+    )  # fmt: skip
+    thousands: str = setting(
+        "", "The sign for thousands in numbers that are texts; in CSV detected if not given.",
+        "--thousands", "SIGN", '"."'
+    )  # fmt: skip
+
 
 _WIDTH = 100
 _PATH_OR_NONE: Any = PathText | None

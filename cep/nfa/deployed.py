@@ -43,8 +43,8 @@ class DeployedRule:
     first event. Else it has the time since when the key domain has had a rule, and then a time for each of
     `lang.walk.histories` (rulebook/completeness.py). `unfolded_ms` has a time for each of the same: since when a busy
     key's folded events count too. Empty: always. `level` is where it is matched among rules that feed each other
-    (rulebook/levels.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each fed
-    by the one before. `gaps` are the times before which derived events that it reads may be missing
+    (rulebook/rulebook.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each
+    fed by the one before. `gaps` are the times before which derived events that it reads may be missing
     (rulebook/completeness.py). `earlier_hash` is the hash of its content in builds before 0.3; None if it is the same.
     `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
     `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.

@@ -40,7 +40,7 @@ class HistoryColumn:
     (numbers/tally.py), "" without a tally. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES` if a tally has more than
     counts and integer sums. `panes` is the same for histories with the same panes (numbers/panes.py), 0 without panes.
     `known_sub_keys` is the same for histories that count the same events by the same sub-key
-    (histories/known_sub_keys.py), 0 without a sub-key.
+    (histories/sub_keys.py), 0 without a sub-key.
 
     `average` is the identity of the average to which the value, or its rest, belongs, "" for other functions.
 

@@ -33,9 +33,8 @@ from cep.nfa.code import (
 from cep.nfa.columns import ColumnMap, identity_of
 from cep.nfa.histories import CUT, is_foldable
 from cep.nfa.predicates import Atom, WrittenPredicate
-from cep.nfa.prefixes import Prefix
+from cep.nfa.prefixes import Prefix, Symbols
 from cep.nfa.rule_tables import RuleTables
-from cep.nfa.symbols import Symbols
 from cep.nfa.tables import DERIVED, StateRow, WaitRow
 
 

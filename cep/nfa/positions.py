@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cep.base.limits import NFA_STATES_MAX
-from cep.base.values import valueclass
+from cep.base.schema import valueclass
 from cep.lang.ir import (
     AlternativeNode,
     AnyOrderNode,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cep.base.values import valueclass
+from cep.base.schema import valueclass
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.lang.ir import Binary, Const, CurrentField, Expr, In, Unary

@@ -18,14 +18,14 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.records import Program as Tables
 from cep.lang.ir import HistoryWindow
-from cep.lists.timeline import Lists
+from cep.lists.store import Lists
 from cep.nfa.code import VectorProgram
 from cep.nfa.columns import Column
 from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.piece import Piece
 from cep.nfa.predicates import PredicatePlan
-from cep.nfa.shared import Place, SharedStart
+from cep.nfa.prefixes import Place, SharedStart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +180,7 @@ class Program:
         return self.prefixes[self.prefix_first[rule] : self.prefix_first[rule + 1]]
 
     def first_wait(self, rule: int) -> int:
-        """Return the offset in the image of the only wait of a rule's start state (shared.py)."""
+        """Return the offset in the image of the only wait of a rule's start state (prefixes.py)."""
         start = int(self.image[y.HEADER_STATES]) + self.rules[rule].first_state * y.STATE_WIDTH
         return int(self.image[start + y.S_WAITS])
 

@@ -1,6 +1,6 @@
 """The refusal of a pattern that cannot be compiled: an exception with a diagnostic code and the place.
 
-It is raised while a pattern becomes an automaton and tables. diagnose.py turns it into a diagnostic, and
+It is raised while a pattern becomes an automaton and tables. compile.py turns it into a diagnostic, and
 `compile.problems` into a reason.
 
 Tested by: tests/nfa/test_compile.py

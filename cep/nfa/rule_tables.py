@@ -154,7 +154,7 @@ class RuleTables:
         self.code_end = len(self.scalar.instructions)
         self._plain = self._is_plain()
         if self._plain:
-            self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be deferred (shared.py)
+            self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be deferred (prefixes.py)
             self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:

@@ -14,8 +14,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from cep.base.schema import Kind, Type
-from cep.base.values import valueclass
+from cep.base.schema import Kind, Type, valueclass
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
 
 TRUE = Const(True, Type(Kind.BOOL))

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cep.base.audit import ERASED_LINES, Trail, extended
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.tokens import hide_card_numbers
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.statement import Signable, digest_of, line_of
-from cep.rulebook.trust import Trust
+from cep.rulebook.trust import Signable, Trust, digest_of, line_of
 
 # The subjects of lines: a control record, one that the job begins with, and one that cannot be read.
 CHANGE, FIRST, UNREADABLE = "change", "first", "unreadable"

@@ -28,18 +28,18 @@ from cep.base.errors import StateError
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import EventType, Schema, Type, is_wider
 from cep.base.secrets import token_key
-from cep.columnar.route import key_parts
+from cep.columnar.decode import key_parts
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import AlternativeNode, Const, Node, PatternIR, Quantifier, SequenceNode, Variable, VarNode
 from cep.lang.load import Bundle, Checked, load_text
 from cep.lang.walk import histories, nodes
 from cep.lists.entries import TEXT, Keys
-from cep.lists.timeline import Lists
+from cep.lists.store import Lists
 from cep.model.rule import ListRecord, SnoozeRecord, UpsertRecord
 from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.list_tokens import raw_count, raw_keys, token_lists
+from cep.nfa.lists import raw_count, raw_keys, token_lists
 from cep.nfa.program import Program
 from cep.rulebook.outcome import Outcome
 

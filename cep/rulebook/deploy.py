@@ -2,7 +2,7 @@
 
 A job takes its schema and its keys from its initial rules. Two rules may describe one event type differently: their
 fields are joined, and a rule that contradicts an earlier one is set aside. Later records are judged by the job's event
-types, keys and levels at that time (levels.py).
+types, keys and levels at that time (rulebook.py).
 
     rule 1:  payment { tx_id id  event_time time  card string  amount int }
     rule 2:  payment { tx_id id  event_time time  card pan     country string }
@@ -28,14 +28,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cep.base.collection import paused
 from cep.base.errors import UsageError
+from cep.base.process import paused
 from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import Checked
-from cep.lists.content import Content
 from cep.lists.entries import keys_of
-from cep.lists.store import ListStore, given_name
+from cep.lists.store import Content, ListStore, given_name
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
@@ -44,13 +43,11 @@ from cep.model.rule import (
     UpsertRecord,
     VersionedRecord,
 )
-from cep.nfa.given_lists import GivenList, asked_lists
-from cep.rulebook.changes import change_path, read_change
+from cep.nfa.lists import GivenList, asked_lists
 from cep.rulebook.compatible import KeyDomains, checked_text
-from cep.rulebook.files import declared_lists
-from cep.rulebook.levels import levels_needed
+from cep.rulebook.files import change_path, declared_lists, read_change
 from cep.rulebook.outcome import Outcome
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.rulebook import Rulebook, levels_needed
 from cep.rulebook.trust import Trust, reason_against
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cep.model.rule import ListRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.meaning import pattern_hash
-from cep.rulebook.statement import Signable
+from cep.rulebook.trust import Signable
 
 _NOT_COMPARED = {
     "id",

@@ -12,7 +12,7 @@ The ledger answers every question about the order of records, for signed and uns
 
 The answers follow from the records and their order alone, so a running job, a replay, and a job that is rebuilt from
 the same records agree. A record that names nothing counts by its version, like records of other programs. A signed
-record names the version before under its signatures (statement.py); an unsigned one has `changes`.
+record names the version before under its signatures (trust.py); an unsigned one has `changes`.
 Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_trust.py, tests/upgrade/test_earlier.py
 """
 
@@ -47,7 +47,7 @@ from cep.model.rule import (
 )
 from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.statement import Signable, digest_of, erased_line, line_of, names_key, snoozed_key
+from cep.rulebook.trust import Signable, digest_of, erased_line, line_of, names_key, snoozed_key
 
 _SHORT = 12  # characters of a hash that a person reads
 _SHOWN = ("version", "hash", "after", "by", "reason", "earlier")

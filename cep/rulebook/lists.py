@@ -21,11 +21,9 @@ from typing import Any
 
 from cep.base.errors import StateError
 from cep.base.limits import CHANGES_BEFORE_EVENTS_MAX, LIST_ENTRIES_MAX, LIST_VERSIONS_MAX, LISTS_MAX, TIME_MS_MAX
-from cep.lists.content import Content
 from cep.lists.entries import Keys, keys_of
 from cep.lists.members import KeySet, build, joined
-from cep.lists.store import NOTHING, ListStore, name_of
-from cep.lists.timeline import NO_LISTS, Lists, ListVersion
+from cep.lists.store import NO_LISTS, NOTHING, Content, Lists, ListStore, ListVersion, name_of
 from cep.model.rule import ListRecord
 from cep.rulebook.outcome import ListReport, Outcome
 from cep.rulebook.versions import start_of

@@ -20,10 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file, replace_file, repository_root
 from cep.base.limits import LOCK_FILE_BYTES_MAX
-from cep.base.reading import read_file
 from cep.base.toml import parse_toml, with_value
 from cep.model.rule import UpsertRecord
 from cep.rulebook.meaning import content_hash, earlier_hash

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from cep.base.limits import EVENT_TIME_MS_MAX, TIME_MS_MIN
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.show import show_expr
 from cep.lang.walk import histories
@@ -168,7 +168,7 @@ class RulebookReport:
     `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
     order. `last_versions` are the versions of all known rules, including retired ones; `paused` are those paused now or
     later. `taken` has the last versions of every chain, with their hashes (ledger.py). `places` are the free levels
-    (levels.py). `lists_missing` are (name, type of entries) of lists that rules use and that do not exist.
+    (rulebook.py). `lists_missing` are (name, type of entries) of lists that rules use and that do not exist.
     """
 
     epoch: int

@@ -31,15 +31,15 @@ from cep.model.rule import (
     UpsertRecord,
 )
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.given_lists import GivenList
+from cep.nfa.lists import GivenList
 from cep.rulebook.compatible import Refused, compile_rule, raw_entries, raw_key
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.ledger import Ledger, Taken, chain_of, hash_of
-from cep.rulebook.levels import Places, place_among
 from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import ListReport, PastReport
-from cep.rulebook.statement import Signable
+from cep.rulebook.rulebook import Places, place_among
+from cep.rulebook.trust import Signable
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 
 
 def foreseen_levels(rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema) -> dict[str, str]:
-    """Predict which rules the job will refuse because it has no level for them (levels.py), with the reasons."""
+    """Predict which rules the job will refuse because it has no level for them (rulebook.py), with the reasons."""
     if status is None or status.get("places") is None:
         return {}
     places, levels_count = Places.from_json(status["places"]), status["levels_count"]

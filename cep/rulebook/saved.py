@@ -31,18 +31,17 @@ from typing import Any
 import orjson
 
 from cep.base.audit import Trail
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError, StateFormatError
+from cep.base.files import replace_file
 from cep.base.schema import Schema
 from cep.lists.store import ListStore, is_given
 from cep.model.rule import UpsertRecord, parse_control
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.ledger import Ledger
-from cep.rulebook.levels import Places
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.statement import snooze_line
+from cep.rulebook.rulebook import Places, Rulebook
+from cep.rulebook.trust import snooze_line
 from cep.rulebook.versions import Change, RuleVersions, Snoozes, deployed_rule, entry_of
 
 FORMAT, FORMAT_EARLIER = 3, 2

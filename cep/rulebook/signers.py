@@ -39,8 +39,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.files import read_file, replace_file, repository_root
 from cep.base.limits import (
     KEY_FILE_BYTES_MAX,
     RULE_PRIORITY_MAX,
@@ -49,14 +49,12 @@ from cep.base.limits import (
     SIGNERS_FILE_BYTES_MAX,
     SIGNERS_MAX,
 )
-from cep.base.reading import read_file
 from cep.base.signing import SigningKey, is_public_key, is_signed
+from cep.base.text import HIDDEN, visible
 from cep.base.toml import parse_toml
-from cep.base.visible import HIDDEN, visible
-from cep.model.problem import problems_of
-from cep.rulebook.changes import read_change
-from cep.rulebook.statement import body_hash
-from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust
+from cep.model.setting_types import problems_of
+from cep.rulebook.files import read_change
+from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust, body_hash
 
 _HEAD = b"cep signers 1\n"
 _WITHOUT_MARKS = {"LATIN", "GREEK", "CYRILLIC"}  # scripts that have each accented letter as one character

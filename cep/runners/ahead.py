@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cep.base.processors import processors_count
+from cep.base.process import processors_count
 from cep.columnar.batch import empty_batch
 from cep.engine.advance import CARRIERS, carrier, compile_carrier
 from cep.kernels.own_numba import event

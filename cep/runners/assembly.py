@@ -5,36 +5,234 @@
     3. the runner opens sources, sinks and state, and matches                         embedded/job.py, spark_job.py
 
 `cep run` and `cep live` start their jobs here.
-Tested by: tests/cli/test_run.py, tests/cli/test_main.py
+
+The lines of a job in its log: problems of rules, its start, changes of rules, rejected records, and its end.
+
+Tested by: tests/cli/test_run.py, tests/cli/test_main.py, tests/cli/test_rejected.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from cep.base.errors import CepError
-from cep.base.limits import WATCH_MS
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.base.errors import CepError, SetAsideError
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, PROGRESS_LINES_MS, WATCH_MS
+from cep.base.terminal import Terminal
+from cep.base.text import utc_text
+from cep.lang.explain.render import render_text
 from cep.lists.store import ListStore
-from cep.model.settings import Settings
+from cep.model.settings import JobSettings, Settings
 from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.ledger import news
 from cep.runners.http import Answers, served
 from cep.runners.job import Beginning, describe_job, read_beginning
-from cep.runners.job_lines import PATHS, Address, JobRejections, check_in_force, tell_end, tell_problems
 from cep.runners.live_checkpoint import read_undelivered
-from cep.runners.observe import Log, Observed
+from cep.runners.observe import RECORDS, Log, Observed
 from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.stopping import Stopping
 from cep.runners.traces import Traces, traces_of
 from cep.runners.watch import Watch, Watched
 from cep.sinks.base import DeadLetterSink
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.sinks.kinds import alert_topics
 from cep.sources.live.kinds import kafka_client
-from cep.step.job import Job
+from cep.step.job import Job, add_counts
+from cep.step.rejections import REJECTED_MAX, Examples, Rejections
+
+Address = tuple[str, int]
+PATHS = "/metrics, /live, /ready and /health"
+# A few bad records say nothing about a source, so the job looks at so many at least.
+_RECORDS_MIN = 100
+
+
+def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:
+    """Print the problems of rule files, and which rules are not in force."""
+    for problem in problems:
+        log.tell("rule_file_refused", problem, reason=problem)
+    for rule in deployment.set_aside:
+        sentence = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
+        if rule.diagnostics:
+            sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
+        log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
+
+
+def check_in_force(problems: Sequence[str], deployment: Deployment, settings: JobSettings) -> None:
+    """Check that the job runs all live rules. `tell_problems` has printed the reasons.
+
+    Raises: SetAsideError, unless the settings allow an incomplete start.
+    """
+    live = [f"{rule.rule_id} version {rule.version}" for rule in deployment.set_aside if rule.status == "live"]
+    if settings.start_incomplete or not (live or problems):
+        return
+    missing = [f"live rules are set aside: {', '.join(live)}"] if live else []
+    missing += [f"{len(problems)} problem(s) in rule files"] if problems else []
+    raise SetAsideError(
+        f"the job does not start: {'; '.join(missing)}. Mend them (`cep rules list` shows each), or start without "
+        "them with --start-incomplete"
+    )
+
+
+def tell_changes(before: Mapping[str, Any], after: Mapping[str, Any], log: Log) -> None:
+    """Print the changes that a job took between two reports of its chains: the change, its sender and the reason."""
+    for name, change in news(before, after):
+        log.tell(
+            "change_taken", f"{name}: {change.text}", chain=name, version=change.version, hash=change.hash,
+            by=change.by, reason=change.reason,
+        )  # fmt: skip
+
+
+def tell_runs(before: Sequence[Mapping[str, Any]], status: Mapping[str, Any], log: Log) -> None:
+    """Print what becomes of the open runs of each version with a new successor. `before` are the rules until now."""
+    rules_with_runs = {(rule["rule_id"], rule["version"]) for rule in before if rule.get("runs")}
+    for rule in status["rules"]:
+        if rule.get("runs") and (rule["rule_id"], rule["version"]) not in rules_with_runs:
+            count = status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0)
+            log.tell(
+                "runs_of_before", runs_text(rule, count), rule=rule["rule_id"], version=rule["version"],
+                version_before=rule["runs"]["version"], count=count, outcome=rule["runs"]["outcome"],
+                reason=rule["runs"]["why"],
+            )  # fmt: skip
+
+
+def runs_text(rule: Mapping[str, Any], count: int | None) -> str:
+    """Return a sentence about the runs of the version before, as a status has the rule. None: not counted."""
+    runs, from_ms = rule["runs"], rule.get("from_ms")
+    begins = "" if from_ms is None or not EVENT_TIME_MS_MIN <= from_ms <= EVENT_TIME_MS_MAX else utc_text(from_ms)
+    starts = f"{rule['rule_id']} version {rule['version']} begins {f'at {begins}' if begins else 'at once'}"
+    shown = "" if count is None else f" ({count:,} are open now)"
+    return f"{starts}: the runs of version {runs['version']} are {runs['outcome']}{shown}: {runs['why']}"
+
+
+def tell_start(
+    log: Log, folder: Path | None, address: Address | None, paths: str, *, goes_on: bool, **facts: str
+) -> None:
+    """Print if the job begins or goes on, and where `paths` are served. `facts` are for a machine that reads it."""
+    begins = "goes on" if goes_on else "begins"
+    keeps = "nothing is kept" if folder is None else f"{folder} keeps its progress"
+    where = "" if address is None else f"; {paths} at {address[0]}:{address[1]}"
+    port = None if address is None else address[1]
+    log.tell("started", f"the job {begins}; {keeps}{where}", begins=begins, **facts, port=port)
+
+
+def print_counts(rows: Iterable[tuple[str, int]], console: Console) -> None:
+    """Print names and counts as a table."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in rows:
+        table.add_row(Text(name), f"{count:,}")
+    console.print(table)
+
+
+def tell_end(totals: Mapping[str, int], log: Log, undelivered_count: int = 0, **facts: int) -> None:
+    """Print how many alerts and dead letters the next start sends, if any, and the totals."""
+    if undelivered_count:
+        log.tell(
+            "undelivered",
+            f"{undelivered_count:,} alerts and dead letters wait for their sinks; the next start sends them",
+            count=undelivered_count,
+        )
+    tell_totals(totals, "the job has ended", log, Terminal(stderr=True, highlight=False), **facts)
+
+
+def tell_totals(totals: Mapping[str, int], sentence: str, log: Log, console: Console, **facts: int) -> None:
+    """Print the totals when a job has ended: a line for a machine, or a table for a person."""
+    if log.form == "json":
+        log.tell("ended", sentence, **facts, **dict(sorted(totals.items())))
+    else:
+        print_counts(sorted(totals.items()), console)
+
+
+@dataclass(slots=True)
+class _Span:
+    """The counters and the first dead letters of some micro-batches."""
+
+    counters: Counter[str] = field(default_factory=Counter)
+    examples: Examples = field(default_factory=Examples)
+
+    @property
+    def rejections(self) -> Rejections:
+        return Rejections.of(self.counters, self.examples)
+
+
+@dataclass(slots=True)
+class JobRejections:
+    """Counts the records that a process of a job rejects. `share_max`: the share that may be rejected.
+
+    The share of the records since the last look decides whether the job is healthy; it is judged once a minute at most.
+    The log and the health name codes and fields. Only the last lines of a job that `ends` by itself have examples.
+    """
+
+    observed: Observed
+    log: Log
+    share_max: float
+    ends: bool = False
+    every_ms: int = PROGRESS_LINES_MS
+    _whole: _Span = field(default_factory=_Span)
+    _latest: _Span = field(default_factory=_Span)
+    _looked_s: float = float("-inf")
+    _exit_code: int | None = None
+
+    def add(self, counters: Counter[str], dead_letters: Sequence[bytes]) -> None:
+        """Take the outcome of a micro-batch."""
+        add_counts(self._latest.counters, counters)
+        self._latest.examples.add(dead_letters)
+        now_s = time.monotonic()
+        if self._latest.counters["records"] >= _RECORDS_MIN and (now_s - self._looked_s) * 1_000 >= self.every_ms:
+            self._looked_s = now_s
+            self._judge(self._ended_span().rejections)
+
+    def end(self) -> int:
+        """Print the report of the whole process, once. Return 1 if too many records were rejected, otherwise 0."""
+        if self._exit_code is None:
+            self._exit_code = self._report()
+        return self._exit_code
+
+    def _report(self) -> int:
+        self._ended_span()
+        rejections = self._whole.rejections
+        if not rejections.records and self.ends:
+            self.log.tell("nothing_read", *rejections.lines(REJECTED_MAX, self.share_max))
+        if not rejections.count:
+            return 0
+        if self.log.form == "text" and self.ends:
+            for line in rejections.lines(REJECTED_MAX, self.share_max):
+                self.log.tell("rejected", line)
+        else:
+            self._tell(rejections)
+        return int(rejections.is_above(self.share_max))
+
+    def _ended_span(self) -> _Span:
+        """Add the latest micro-batches to the whole. Return them, and begin the next span."""
+        ended, self._latest = self._latest, _Span()
+        add_counts(self._whole.counters, ended.counters)
+        self._whole.examples.join(ended.examples)
+        return ended
+
+    def _judge(self, rejections: Rejections) -> None:
+        is_above = rejections.is_above(self.share_max)
+        if rejections.count and not is_above:
+            self._tell(rejections)
+        trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None
+        self.observed.note(RECORDS, trouble, self._sentence(rejections))
+
+    def _tell(self, rejections: Rejections) -> None:
+        facts: Mapping[str, int] = {"records": rejections.records, "rejected": rejections.count}
+        self.log.tell("rejected", self._sentence(rejections), **facts, reasons=rejections.names())
+
+    def _sentence(self, rejections: Rejections) -> str:
+        return f"{rejections.verdict(REJECTED_MAX, self.share_max)}: {rejections.names()}"
 
 
 @dataclass(frozen=True, slots=True)

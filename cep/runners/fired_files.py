@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
+from cep.base.files import replace_file
 from cep.rulebook.suppression import Fired, LastAlert, LastAlerts, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 

@@ -22,10 +22,9 @@ from cep.columnar.mapping import check_fields, mapping_of_settings
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import JobSettings, Settings
-from cep.rulebook.changes import with_signatures
 from cep.rulebook.deploy import Deployment, first_lists
-from cep.rulebook.files import read_lists, read_rules
-from cep.rulebook.levels import levels_needed
+from cep.rulebook.files import read_lists, read_rules, with_signatures
+from cep.rulebook.rulebook import levels_needed
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start

@@ -31,9 +31,8 @@ from typing import Any
 
 import orjson
 
-from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, StoreError, UsageError
-from cep.base.reading import read_document
+from cep.base.files import read_document, replace_file
 from cep.base.schema import Schema, misreadings
 from cep.sinks.durable import write_durably
 from cep.step.job import Job

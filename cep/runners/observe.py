@@ -36,8 +36,7 @@ from prometheus_client.utils import floatToGoString
 
 from cep.base.errors import SinkAwayError
 from cep.base.limits import EVENT_TIME_MS_MIN, SENDING_MS_MAX
-from cep.base.utc import utc_text
-from cep.base.visible import visible
+from cep.base.text import utc_text, visible
 from cep.kernels.layout import Int64
 from cep.runners.meanings import (
     FROM_ZERO,

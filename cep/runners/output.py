@@ -7,28 +7,40 @@
 A file is written under another name, made durable, and renamed: a reader sees the new file or the previous one. Dead
 letters are written first, so that a reader of the alerts sees them too. Between processes, and in a checkpoint, alerts
 are one Arrow stream.
-Tested by: tests/runners/test_output.py
+
+A replay that closes all windows at the end of a history → its alerts, with a mark on uncertain ones.
+
+    replay up to the last event ─────▶ confirmed alerts ──────────────────────────────┐
+                                                                                      ├─▶ both, each alert once
+    replay up to the end of time ────▶ more alerts, each with `unconfirmed: true` ────┘
+
+The history is replayed twice. Only the second replay has produced events that were not certain, so the alerts of chains
+and histories over such an event are marked too, at every level.
+
+Tested by: tests/runners/test_output.py, tests/runners/test_to_the_end.py.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.base.files import replace_file
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.engine.alerts import ALERT_SCHEMA
+from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.sinks.json_form import json_lines
 from cep.state.manifest import StoredFile
+from cep.step.job import Job
 from cep.step.marks import Marks
 
 Format = Literal["parquet", "jsonl"]
@@ -129,3 +141,28 @@ def decode_alerts(payload: bytes) -> pa.Table:
         return table
     columns = [table[f.name] if f.name in table.schema.names else pa.nulls(len(table), f.type) for f in ALERT_SCHEMA]
     return pa.Table.from_arrays(columns, schema=ALERT_SCHEMA)
+
+
+UNCONFIRMED = "unconfirmed"
+
+
+def replay_to_the_end(job: Job, replay: Callable[[Job], Replayed]) -> Replayed:
+    """Replay the history of a job, twice if the job goes on to the end. Raises: the errors of `replay`."""
+    if not job.to_the_end:
+        return replay(job)
+    confirmed, whole = replay(replace(job, to_the_end=False)), replay(job)
+    alerts = with_unconfirmed(confirmed.alerts, whole.alerts)
+    counters = Counter({name: count for name, count in whole.counters.items() if not name.startswith("alerts[")})
+    rules = alerts.group_by(["rule_id", "version"]).aggregate([([], "count_all")]).to_pylist()
+    counters.update({f"alerts[{row['rule_id']}@{row['version']}]": row["count_all"] for row in rules})
+    seconds = confirmed.seconds + whole.seconds
+    return replace(whole, alerts=alerts, counters=counters, seconds=seconds, watermark_ms=confirmed.watermark_ms)
+
+
+def with_unconfirmed(confirmed: pa.Table, whole: pa.Table) -> pa.Table:
+    """Return the confirmed alerts, and the others of the whole with their mark."""
+    is_more = pc.invert(pc.is_in(whole["alert_id"], confirmed["alert_id"].combine_chunks()))
+    more = whole.filter(is_more)
+    index = more.schema.get_field_index(UNCONFIRMED)
+    marked = more.set_column(index, more.schema.field(index), pa.repeat(pa.scalar(True), more.num_rows))
+    return sort_alerts(pa.concat_tables([confirmed, marked]))

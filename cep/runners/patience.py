@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from cep.base.errors import SinkAwayError, SinkError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
-from cep.sinks.refused import RefusedAlerts
+from cep.sinks.base import RefusedAlerts
 
 T = TypeVar("T")
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0  # between two tries: doubled after each, so that a receiver can recover

@@ -5,7 +5,7 @@
     DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason.
     DIRECTORY/audit/batch-N.jsonl its lines of the audit, if the dead letters go into a topic
 
-This is step 9 of the Spark runner (step/suppress.py). A repeated micro-batch ends with the same files: the memory keeps
+This is step 9 of the Spark runner (step/step.py). A repeated micro-batch ends with the same files: the memory keeps
 the entries from before the batch.
 Tested by: tests/runners/test_output.py
 """
@@ -21,14 +21,14 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError
+from cep.base.files import read_document
 from cep.base.limits import TIME_MS_MIN
-from cep.base.reading import read_document
 from cep.rulebook.suppression import Policies, fired_json
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.sinks.durable import write_durably
-from cep.step.audit_head import sign_status
 from cep.step.marks import NO_MARKS, Marks
-from cep.step.suppress import filter_alerts
+from cep.step.rules import sign_status
+from cep.step.step import filter_alerts
 
 STATUS_FILE = "rule_status.json"
 SUPPRESSED_FOLDER = "held"

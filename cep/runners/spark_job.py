@@ -21,13 +21,12 @@ from cep.columnar.mapping import mapping_of_settings
 from cep.lists.store import ListStore
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.saved import RulebookStore
-from cep.runners.assembly import JobRunner, JobStart, audit_copy
+from cep.runners.assembly import JobRunner, JobStart, audit_copy, tell_changes, tell_end, tell_runs, tell_start
 from cep.runners.control_topic import made_topics
-from cep.runners.embedded.targets import is_embedded
-from cep.runners.embedded.warm_to_spark import begin_warm
+from cep.runners.embedded.opening import is_embedded
+from cep.runners.embedded.replay import begin_warm
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.job import Beginning, open_folder
-from cep.runners.job_lines import tell_changes, tell_end, tell_runs, tell_start
 from cep.runners.live_checkpoint import (
     QUERY_FOLDER,
     RULEBOOKS_FOLDER,
@@ -48,10 +47,10 @@ from cep.runners.spark.live import (
     start_live,
 )
 from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.savepoint import read_positions
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import last_batch
-from cep.runners.spark.to_savepoint import read_positions
 from cep.runners.warm import Warming
 from cep.sinks.kinds import (
     SinkJob,

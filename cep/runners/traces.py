@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cep.base.closing import Closing
+from cep.base.process import Closing
 from cep.runners.observe import Log
 
 if TYPE_CHECKING:

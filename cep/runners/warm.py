@@ -21,28 +21,25 @@ import orjson
 import pyarrow as pa
 
 from cep.base.limits import DEDUP_MS_DEFAULT
-from cep.columnar.batch import EventBatch
-from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.decode import decode_json
-from cep.columnar.route import key_slots, split_by_group
+from cep.columnar.batch import EventBatch, decode_batch, encode_batch
+from cep.columnar.decode import decode_json, key_slots, split_by_group
 from cep.engine.advance import CARRIERS
-from cep.engine.keyed_state import KeyedState, concat_states
+from cep.engine.keyed_state import KeyedState, concat_states, partition_keys
 from cep.engine.migrate import migrate_state
-from cep.engine.partition import partition_keys
 from cep.histories.values import compile_sub_key_kernels
 from cep.model.rule import UpsertRecord
+from cep.nfa.prefixes import SHARED_MIN
 from cep.nfa.program import Program
-from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
 from cep.runners.ahead import compiled_ahead
 from cep.runners.handover.group_entries import page_prefixes, page_store_keys
 from cep.sinks.json_form import json_lines
 from cep.state.packed import Shape, pack, unpack
-from cep.state.whole import decode_whole, encode_whole
+from cep.state.past import decode_whole, encode_whole
 from cep.step.duplicates import event_ids, first_ones, judged_by, new_secrets
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import programs_by_level
+from cep.step.rules import programs_by_level
 from cep.step.validate import validate_events
 
 _KEYS, _STEPS, _EVENTS = 3, 4, 48

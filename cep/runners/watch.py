@@ -23,7 +23,7 @@ from typing import Self
 
 from cep.base.errors import CepError
 from cep.base.limits import DISK_FREE_BYTES_MIN
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.runners.observe import BROKERS, DISK, EVENTS, REGISTRY, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
 from cep.sources.registry.kafka import answers

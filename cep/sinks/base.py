@@ -1,14 +1,23 @@
 """The contracts of sinks, which a runner relies on: one for alerts, one for dead letters.
 
-Tested by: tests/sinks/test_contract.py
+Alerts that a receiver refuses for good → dead letters, a counter and a line of the log.
+
+    {"code": "alert_refused", "sink": "https://…", "reason": "it answered 400", "record": "the alert as it was sent"}
+
+A job that is killed at this moment may write such a letter twice; `cep job letters send` sends each alert once.
+
+Tested by: tests/sinks/test_contract.py, tests/sinks/test_webhook.py, tests/cli/test_run.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import orjson
 import pyarrow as pa
 
 # The message of a process once another one works on its job, whether the lease or a sink's transaction notices it.
@@ -85,3 +94,47 @@ class DeadLetterSink(Protocol):
     def close(self) -> None:
         """Release the sink's resources. A closed sink is not written to again."""
         ...
+
+
+CODE = "alert_refused"
+COUNTER = "alerts_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAlerts:
+    """Collects the alerts that the receiver of one sink refuses, and writes them to the dead letters.
+
+    `tell` is called with the sink's name, the number of alerts and the reason.
+    """
+
+    sink: str
+    dead_letters: DeadLetterSink
+    tell: Callable[[str, int, str], None] = lambda *_: None
+    _counts: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._counts[self._counter] = 0  # a rate begins at 0
+
+    @property
+    def _counter(self) -> str:
+        return f"{COUNTER}[{self.sink}]"
+
+    def take(self, lines: Sequence[bytes], reason: str, batch_id: int) -> None:
+        """Write refused alerts of a micro-batch to the dead letters. Raises: SinkError."""
+        letter = {"code": CODE, "sink": self.sink, "reason": reason}
+        self.dead_letters.write([orjson.dumps({**letter, "record": line.decode()}) for line in lines], batch_id)
+        with self._lock:
+            self._counts[self._counter] += len(lines)
+        self.tell(self.sink, len(lines), reason)
+
+    def counted(self) -> Counter[str]:
+        """Return the refusals since the last call, by counter."""
+        with self._lock:
+            counts = Counter(self._counts)
+            self._counts[self._counter] = 0
+        return counts
+
+    def close(self) -> None:
+        """Close the sink of the letters."""
+        self.dead_letters.close()

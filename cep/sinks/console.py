@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cep.base.terminal import Terminal
-from cep.base.visible import visible
+from cep.base.text import visible
 
 _STYLES = {"low": "cyan", "medium": "yellow", "high": "red", "critical": "bold white on red"}
 

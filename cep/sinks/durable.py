@@ -1,4 +1,4 @@
-"""Bytes → a file that is there whole or not at all (base/durable.py), or a SinkError.
+"""Bytes → a file that is there whole or not at all (base/files.py), or a SinkError.
 
 Tested by: tests/sinks/test_files.py, tests/runners/spark/test_live_output.py
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError
+from cep.base.files import replace_file
 
 
 def write_durably(path: Path, data: bytes) -> None:

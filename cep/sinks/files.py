@@ -7,7 +7,12 @@ A file is written under another name, made durable, and renamed. A reader sees a
 micro-batch that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique. A
 file with other alerts under the same batch id is another job's, and is not overwritten. Parquet has the columns of the
 alert table, and Spark, Arrow and DuckDB read the folder as one table.
-Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py
+
+Dead letters → JSON lines, one file for each micro-batch that has any.
+
+A micro-batch that comes again replaces its own file: all or nothing, under the same name.
+
+Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py.
 """
 
 from __future__ import annotations
@@ -20,10 +25,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UnreadableError
-from cep.base.reading import read_lines
+from cep.base.files import read_lines, replace_file
 from cep.sinks.base import Recalled
+from cep.sinks.durable import write_durably
 from cep.sinks.json_form import json_lines
 
 Form = Literal["jsonl", "parquet"]
@@ -123,3 +128,22 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 raise SinkError(f"{path}:{number} is not JSON ({error}); move the file away") from error
     except UnreadableError as error:
         raise SinkError(f"{path} cannot be read: {error}; move the file away") from error
+
+
+class DeadLetterFiles:
+    """A sink that writes the dead letters of each micro-batch to a file in `directory`.
+
+    The name begins with `prefix`.
+    """
+
+    def __init__(self, directory: Path, prefix: str = "batch") -> None:
+        self._directory = directory
+        self._prefix = prefix
+
+    def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
+        """Write the file of a micro-batch, if it has dead letters. Raises: SinkError."""
+        if dead_letters:
+            write_durably(self._directory / f"{self._prefix}-{batch_id:019d}.jsonl", b"\n".join(dead_letters) + b"\n")
+
+    def close(self) -> None:
+        """Do nothing, because no file is open between writes."""

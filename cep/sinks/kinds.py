@@ -14,17 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.addresses import without_user
 from cep.base.errors import UsageError
+from cep.base.secrets import without_user
 from cep.model.settings import Settings
-from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
+from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink, RefusedAlerts
 from cep.sinks.console import ConsoleSink
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.files import FileSink
+from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sinks.kafka import KafkaDeadLetters, KafkaDeadLettersAtOnce, KafkaSink, KafkaTransactionSink
 from cep.sinks.lake import LakeSink
 from cep.sinks.postgres import SCHEMES, PostgresSink
-from cep.sinks.refused import RefusedAlerts
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 

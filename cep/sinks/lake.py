@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.addresses import check_place
 from cep.base.errors import SinkAwayError, SinkError
+from cep.base.secrets import check_place
 from cep.sinks.base import SINK_REASONS, Recalled
 
 # The library takes half a second to import: a job without a lake starts without it.

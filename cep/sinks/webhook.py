@@ -34,9 +34,8 @@ import pyarrow as pa
 
 from cep.base.errors import SinkAwayError, UsageError
 from cep.model.setting_types import is_loopback
-from cep.sinks.base import SINK_REASONS
+from cep.sinks.base import SINK_REASONS, RefusedAlerts
 from cep.sinks.json_form import json_lines
-from cep.sinks.refused import RefusedAlerts
 
 if TYPE_CHECKING:
     import httpx2

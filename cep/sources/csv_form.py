@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cep.base.errors import InputError
-from cep.columnar.file_form import FileForm
-from cep.columnar.number_texts import AmbiguousError, form_of
+from cep.columnar.convert import AmbiguousError, form_of
+from cep.columnar.mapping import FileForm
 from cep.sources.inputs import UnpackedFile
 
 LOOK_BYTES = 1 << 18

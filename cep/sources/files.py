@@ -21,10 +21,9 @@ import pyarrow.dataset as ds
 from cep.base.errors import UnreadableError
 from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, EventBatch
-from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, KeyDomain, Poison, concat_decoded, decode_json, decode_table, key_parts, route
 from cep.columnar.mapping import NUMBER_KINDS, PLAIN, FieldMapping
 from cep.columnar.redact import redact
-from cep.columnar.route import KeyDomain, key_parts, route
 from cep.columnar.shown import RowTexts
 from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, unreadable
 from cep.sources.json_lines import LineCutter, whole_lines

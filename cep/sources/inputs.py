@@ -18,10 +18,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from cep.base.errors import InputError, UnreadableError
-from cep.base.reading import open_file
+from cep.base.files import open_file
 from cep.base.schema import Schema
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.sources.json_forms import Readable, as_json_lines
+from cep.sources.json_lines import Readable, as_json_lines
 
 FORMATS = {
     ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json",

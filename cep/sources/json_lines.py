@@ -2,23 +2,38 @@
 
 A line without an end takes no memory: the part beyond the size limit is dropped, and decoding refuses the rest.
 
-Tested by: tests/sources/test_pieces.py, tests/sources/test_live.py
+The bytes of a JSON file in the form that its writer chose → JSON lines.
+
+    JSON lines                               as they are, without a byte order mark
+    an array, over one line or many          each object becomes a line
+    objects with a comma after each          each object becomes a line
+    objects over several lines, or in a row  each object becomes a line
+    UTF-16                                   UTF-8
+
+The first bytes of the file decide. Objects are found by their braces outside of texts, block by block and without a
+Python object a record. A file that ends inside an object is refused.
+
+Tested by: tests/sources/test_pieces.py, tests/sources/test_live.py, tests/sources/test_csv_form.py.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from cep.base.errors import InputError
 from cep.base.limits import RECORD_BYTES_MAX
 
 READ_BYTES = 16 << 20
-_NEWLINE, _BRACE = ord("\n"), ord("{")
+_LINE_END, _BRACE = ord("\n"), ord("{")
 
 
 class _Bytes(Protocol):
@@ -88,7 +103,7 @@ def lines_between(file: BinaryIO, start: int, stop: int) -> bytes:
 def json_values(block: bytes) -> pa.Array:
     """Split a block into lines. Return them as large_binary values, without blank lines."""
     data = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(data == _NEWLINE)
+    ends = np.flatnonzero(data == _LINE_END)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
         ends = np.append(ends, len(data))  # the last line has no end
     offsets = np.zeros(len(ends) + 1, np.int64)
@@ -114,3 +129,164 @@ def json_values(block: bytes) -> pa.Array:
     has_text = np.ones(len(values), bool)
     has_text[braceless_rows[is_blank]] = False
     return values.filter(pa.array(has_text))
+
+
+LOOK_BYTES = 1 << 16
+_MARK = codecs.BOM_UTF8
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_QUOTE, _ESCAPE, _OPEN, _CLOSE = (ord(sign) for sign in '"\\{}')
+_BLANK, _NEWLINE, _RETURN = (ord(sign) for sign in " \n\r")
+_OPEN_ENDS = (b"{", b"[", b",", b":")
+_IN_A_ROW = re.compile(rb"\}\s*,?\s*\{")
+_BLOCK_BYTES = 1 << 20
+
+
+class Readable(Protocol):
+    """A file, or an object that reads like one."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def as_json_lines(file: Readable, name: str) -> Readable:
+    """Convert a JSON file to JSON lines while it is read. It may be UTF-16, an array of objects, or objects in a row.
+
+    `name` stands in the messages. Raises: InputError while the file is read.
+    """
+    begin = file.read(LOOK_BYTES)
+    opened: Readable = _Resumed(begin, file)
+    if begin.startswith(_WIDE_MARKS):
+        opened = _Decoded(opened)
+        begin = opened.read(LOOK_BYTES)
+        opened = _Resumed(begin, opened)
+    elif begin.startswith(_MARK):
+        begin = begin[len(_MARK) :]
+        opened = _Resumed(begin, file)
+    return opened if _are_lines(begin) else _ObjectLines(opened, name)
+
+
+def has_json_lines(file: BinaryIO) -> bool:
+    """Return True if the file has a record a line, in UTF-8; the file is at its start again."""
+    begin = file.read(LOOK_BYTES)
+    file.seek(0)
+    return not begin.startswith(_WIDE_MARKS) and _are_lines(begin.removeprefix(_MARK))
+
+
+def _are_lines(begin: bytes) -> bool:
+    """Return True if the beginning of a file shows that each line is a record of its own, good or bad."""
+    lines = [line.strip() for line in begin.split(b"\n")]
+    if len(lines) > 1 and len(begin) >= LOOK_BYTES:
+        lines.pop()  # its end is not there
+    first, second = ([line for line in lines if line] + [b"", b""])[:2]
+    if not first.startswith((b"{", b"[")):
+        return True
+    value = _value(first)
+    if isinstance(value, list):
+        return not value or not all(isinstance(each, dict) for each in value)
+    if isinstance(value, dict):
+        return True
+    if first.startswith(b"[") or _IN_A_ROW.search(first):
+        return False
+    # The line of a larger object ends where a value or a field is to come. Any other line is a broken record.
+    return not first.endswith(_OPEN_ENDS) or (isinstance(_value(second), dict) and not first.endswith(b","))
+
+
+def _value(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+class _Resumed:
+    """A file whose first bytes have been read already: they are returned first."""
+
+    def __init__(self, begin: bytes, file: Readable) -> None:
+        self._begin = begin
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        if not self._begin:
+            return self._file.read(size)
+        block, self._begin = self._begin[:size], self._begin[size:]
+        return block
+
+
+class _Decoded:
+    """A file in UTF-16 with a byte order mark, read as UTF-8."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+
+    def read(self, size: int) -> bytes:
+        while block := self._file.read(size):
+            if text := self._decoder.decode(block):
+                return text.encode()
+        return self._decoder.decode(b"", final=True).encode()
+
+
+class _ObjectLines:
+    """The outermost objects of a text, a line each. Signs between the objects become blanks."""
+
+    def __init__(self, file: Readable, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._depth = 0
+        self._is_text = False
+        self._is_escaped = False
+        self._is_broken = False
+
+    def read(self, size: int) -> bytes:
+        """Return the next block with each outermost object on its own line.
+
+        Raises: InputError for unbalanced braces.
+        """
+        if self._is_broken:
+            raise InputError(
+                f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"
+            )
+        block = self._file.read(min(size, _BLOCK_BYTES))
+        if not block and (self._depth or self._is_text):
+            raise InputError(
+                f"{self._name} cannot be read: it is not JSON lines but one text of objects, and it ends inside an "
+                "object; write the file again, or write an object a line"
+            )
+        return self._lines(np.frombuffer(block, np.uint8)) if block else b""
+
+    def _lines(self, data: NDArray[np.uint8]) -> bytes:
+        """Insert a line end after each outermost object of a block, and replace all other line ends by blanks."""
+        is_text = self._texts(data)
+        steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_text).astype(np.int64)
+        depth = np.cumsum(steps) + self._depth
+        if len(depth) and depth.min() < 0:
+            self._is_broken = True
+            end = int(np.argmax(depth < 0))
+            data, depth, steps = data[:end], depth[:end], steps[:end]
+            if not end:
+                return b" "  # nothing would be the end of the file
+        ends = np.flatnonzero((depth == 0) & (steps < 0))
+        is_between = (depth == 0) & (steps == 0)
+        blank = is_between | (data == _NEWLINE) | (data == _RETURN)
+        self._depth = int(depth[-1]) if len(depth) else self._depth
+        return np.insert(np.where(blank, np.uint8(_BLANK), data), ends + 1, np.uint8(_NEWLINE)).tobytes()
+
+    def _texts(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which bytes lie inside of a text, the quote that opens it among them."""
+        is_quote = data == _QUOTE
+        if self._is_escaped or (data == _ESCAPE).any():
+            is_quote &= ~self._escaped(data)
+        is_text = (np.cumsum(is_quote) + self._is_text) % 2 == 1
+        self._is_text = bool(is_text[-1]) if len(is_text) else self._is_text
+        return np.asarray(is_text, bool)
+
+    def _escaped(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which bytes follow an odd number of backslashes."""
+        places = np.arange(1, len(data) + 1)
+        is_escape = data == _ESCAPE
+        # The length of the run of backslashes that ends at each byte; one more in the first run if one waits.
+        last_other = np.maximum.accumulate(np.where(is_escape, 0, places))
+        runs = places - last_other + np.where(last_other == 0, int(self._is_escaped), 0)
+        is_odd = is_escape & (runs % 2 == 1)
+        escaped = np.concatenate(([self._is_escaped], is_odd[:-1]))
+        self._is_escaped = bool(is_odd[-1])
+        return escaped

@@ -42,9 +42,9 @@ from cep.base.kafka import (
     reason_of,
 )
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
-from cep.base.utc import utc_ms
-from cep.sources.headers import with_headers
+from cep.base.text import utc_ms
 from cep.sources.offsets import OffsetRange, Offsets, is_time, parse_offsets
+from cep.sources.registry.form import with_headers
 
 RECORD_SCHEMA = pa.schema(
     [

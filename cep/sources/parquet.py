@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cep.base.files import open_file
 from cep.base.limits import (
     BATCH_BYTES_MAX,
     PARQUET_DICTIONARY_TEXTS_MAX,
@@ -33,7 +34,6 @@ from cep.base.limits import (
     PARQUET_PAGES_MAX,
     PARQUET_ROWS_PER_BYTE_MAX,
 )
-from cep.base.reading import open_file
 from cep.columnar.times import INT96_UNIT
 
 # Numbers of parquet.thrift: codecs, types, and fields of the footer.

@@ -30,9 +30,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.closing import Closing
 from cep.base.errors import StateCorruptError, StateError, StoreError
 from cep.base.limits import CHECKPOINTS_PENDING_MAX, CHECKPOINTS_RETAINED_DEFAULT
+from cep.base.process import Closing
 from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, path_inside, sha256_of
 from cep.state.store import DurableStore
 from cep.state.target import PARTIAL, Target

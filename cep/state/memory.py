@@ -12,9 +12,8 @@ from pathlib import Path
 
 from sortedcontainers import SortedDict
 
-from cep.state.entries import read_entries, write_entries
-from cep.state.keys import ALL_KEYS, KeyRange
-from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
+from cep.state.savepoints import read_entries, write_entries
+from cep.state.store import ALL_KEYS, Change, DurableStore, KeyRange, StoreSizes, StoreSnapshot, WriteBatch
 
 _FILE = "entries.cep"
 

@@ -34,13 +34,22 @@ from numpy.typing import NDArray
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, numbers, read_only, slots, text_buffers
-from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
-from cep.engine.partition import order_of
+from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, order_of
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
-from cep.kernels.pages.packed import read_bounds, read_rows, read_texts, write_pages, write_texts
-from cep.kernels.pages.parts import COUNTS, EVENTS, KEYS, NODES, RUNS
+from cep.kernels.pages.packed import (
+    COUNTS,
+    EVENTS,
+    KEYS,
+    NODES,
+    RUNS,
+    read_bounds,
+    read_rows,
+    read_texts,
+    write_pages,
+    write_texts,
+)
 from cep.kernels.records import PageBytes, PageOutput, ReadRows, StateRows
-from cep.state.pages import layout_json, layout_of
+from cep.state.past import layout_json, layout_of
 
 PACKED_FORMAT = 3  # 1 had eight bytes for every number
 EARLIER_PACKED_FORMAT = 2  # of 0.2.0: averages and spreads have other registers; the shape says so

@@ -9,23 +9,95 @@
     segment   keys | key, type, time, span | field:NAME …
 
 A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets
-(sheets.py) with a format version; another format is refused by name.
-Tested by: tests/state/test_pages.py
+(past.py) with a format version; another format is refused by name.
+
+A page, the runs of some keys of one key group ↔ bytes (past.py). Histories are kept apart (past.py).
+
+    runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
+    about: page format, width of a run, fingerprint and layout of the program that wrote it
+
+Bytes of another format are refused by name. A page written for other rules is carried over by `engine.migrate`.
+
+Named columns of different lengths, with a format version ↔ bytes.
+
+    one record batch of one row (columnar/batch.py); every column is a list, so lengths may differ
+    metadata: KIND → JSON with the format, and further values of the writer
+
+A whole KeyedState, runs and histories, as one block that can be read without a store.
+
+    page | head | segments, each with its number        past.py; the parts are from pages.py and past.py
+
+A job's state moves to another job in this form. A running job stores the parts separately.
+
+Tested by: tests/state/test_pages.py.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cep.histories.rows import Block, HistoryRows
-from cep.histories.store import Histories, PageFacts, Segment, StoredSegment, SubTallies, tally_width
-from cep.state.sheets import decode_sheet, encode_sheet
+from cep.base.errors import StateFormatError
+from cep.columnar.batch import decode_table, encode_table
+from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
+from cep.histories.pages import detach_segments
+from cep.histories.store import (
+    Block,
+    Histories,
+    HistoryRows,
+    PageFacts,
+    Segment,
+    StoredSegment,
+    SubTallies,
+    tally_width,
+)
+from cep.kernels.layout import NODE_WIDTH
+
+_BOUNDS = struct.Struct("<qq")
+
+
+def encode_sheet(
+    kind: str, about: Mapping[str, Any], columns: Mapping[str, pa.Array], *, compressed: bool = False
+) -> bytes:
+    """Return the columns as bytes; `about` has the `format`."""
+    arrays = [_row(column) for column in columns.values()]
+    fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
+    schema = pa.schema(fields, metadata={kind: json.dumps(about)})
+    return encode_table(pa.RecordBatch.from_arrays(arrays, schema=schema), compressed=compressed)
+
+
+def _row(column: pa.Array) -> pa.Array:
+    """Return the column as the one row of a list column.
+
+    It is made from buffers: pages are small and many, and Arrow is slow to take Python's lists.
+    """
+    bounds = pa.py_buffer(_BOUNDS.pack(0, len(column)))
+    return pa.LargeListArray.from_buffers(pa.large_list(column.type), 1, [None, bounds], children=[column])
+
+
+def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
+    """Decode the bytes of `encode_sheet` to (description, arrays). Arrays point into `data` if it is not compressed.
+
+    `formats` are the versions that are accepted. Raises: StateFormatError for another format, StateCorruptError for
+    bytes that fail their checksum.
+    """
+    table = decode_table(data)
+    about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
+    if about.get("format") not in formats:
+        raise StateFormatError(
+            f"a {kind} has format {about.get('format')}, this build reads {formats[0]}; "
+            "start from an empty checkpoint directory, or with the build that wrote it"
+        )
+    return about, {name: table.column(number).values for number, name in enumerate(table.schema.names)}
+
 
 PAST_FORMAT = 2
 HEAD_FORMAT = 4
@@ -222,3 +294,115 @@ def _integers(values: list[int]) -> pa.Array:
 
 def _numbers(column: pa.Array) -> np.ndarray:
     return np.asarray(column)
+
+
+PAGE_FORMAT = 4
+EARLIER_PAGE_FORMAT = 3  # of 0.2.0: averages and spreads have other registers
+REGISTERS_FORMAT = 2  # 1, which 0.2.0 did not write down, had rounded averages
+_PAGE = "page"
+_EVENT_FIELD = "field:"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """A page in a store: its key group, its key fields and its bytes."""
+
+    key_group: int
+    domain: tuple[str, ...]
+    content: bytes
+
+
+def layout_of(about: Mapping[str, Any]) -> Layout:
+    """Return the layout that `fingerprint`, `rules` and `registers` of a page's or a shape's JSON describe."""
+    rules = tuple(((i[0], i[1], i[2]), first, count) for i, first, count in about["rules"])
+    return Layout(about["fingerprint"], rules, is_earlier=about.get("registers", 1) < REGISTERS_FORMAT)
+
+
+def layout_json(layout: Layout) -> dict[str, Any]:
+    """Return the JSON that `layout_of` reads."""
+    assert not layout.is_earlier, "only runs of this build are stored"
+    return {"fingerprint": layout.fingerprint, "rules": layout.rules, "registers": REGISTERS_FORMAT}
+
+
+def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
+    """Encode the runs and their events as bytes, without the histories."""
+    events = keyed_state.events
+    columns: dict[str, pa.Array] = {
+        "runs": pa.array(keyed_state.runs.reshape(-1)),
+        "run_rule": pa.array(keyed_state.run_rule),
+        "run_key": pa.array(keyed_state.run_key),
+        "nodes": pa.array(keyed_state.nodes.reshape(-1)),
+        "keys": keyed_state.keys,
+        "event_key": pa.array(events.key),
+        "event_id": events.event_id,
+        "event_type": pa.array(events.event_type),
+        "event_time": pa.array(events.time_ms),
+    }
+    columns |= {_EVENT_FIELD + name: column for name, column in events.columns.items()}
+    about = {
+        "format": PAGE_FORMAT,
+        "width": keyed_state.runs.shape[1],
+        **layout_json(keyed_state.layout),
+    }
+    return encode_sheet(_PAGE, about, columns, compressed=compressed)
+
+
+def decode_page(data: bytes) -> KeyedState:
+    """Decode the bytes of `encode_page` to a KeyedState without histories.
+
+    Raises: StateFormatError for another page or block format, StateCorruptError for bytes that fail their checksum.
+    """
+    about, columns = decode_sheet(_PAGE, (PAGE_FORMAT, EARLIER_PAGE_FORMAT), data)
+
+    def numbers(name: str) -> np.ndarray:
+        return np.array(columns[name])  # a copy: kernels write into runs and nodes
+
+    return KeyedState(
+        layout_of(about),
+        columns["keys"],
+        numbers("runs").reshape(-1, about["width"]),
+        numbers("run_rule"),
+        numbers("run_key"),
+        numbers("nodes").reshape(-1, NODE_WIDTH),
+        RetainedEvents(
+            numbers("event_key"),
+            columns["event_id"],
+            numbers("event_type"),
+            numbers("event_time"),
+            {n.removeprefix(_EVENT_FIELD): c for n, c in columns.items() if n.startswith(_EVENT_FIELD)},
+        ),
+    )
+
+
+WHOLE_FORMAT = 1
+_KIND = "keyed state"
+
+
+def encode_whole(keyed_state: KeyedState) -> bytes:
+    """Encode a keyed state with its histories as one value. Every segment is read."""
+    written: dict[int, bytes] = {}
+    histories = replace(keyed_state.histories, segments=detach_segments(keyed_state.histories.segments))
+
+    def no_load(stored: StoredSegment) -> Block:
+        raise AssertionError(f"{stored} is in memory")
+
+    head = encode_head(store_segments(histories, written.__setitem__, no_load, SegmentCache(0)))
+    columns = {
+        "page": pa.array([encode_page(keyed_state)], pa.large_binary()),
+        "head": pa.array([head], pa.large_binary()),
+        "number": pa.array(list(written), pa.int64()),
+        "segment": pa.array(list(written.values()), pa.large_binary()),
+    }
+    return encode_sheet(_KIND, {"format": WHOLE_FORMAT}, columns)
+
+
+def decode_whole(data: bytes) -> KeyedState:
+    """Invert `encode_whole`. Raises: as decode_sheet, decode_page, decode_head."""
+    _, columns = decode_sheet(_KIND, (WHOLE_FORMAT,), data)
+    segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
+
+    def load(stored: StoredSegment) -> Block:
+        return decode_segment(segments[stored.number].as_py())
+
+    histories = decode_head(columns["head"][0].as_py(), load)
+    return replace(decode_page(columns["page"][0].as_py()), histories=histories)

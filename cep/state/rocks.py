@@ -3,15 +3,35 @@
 All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks and
 the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last `sync` or
 checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A store that has
-lost synced writes is damaged, and is not opened (synced.py).
-Tested by: tests/state/test_stores.py
+lost synced writes is damaged, and is not opened (rocks.py).
+
+The list of files of a RocksDB folder, record by record → StateCorruptError if it is invalid.
+
+    CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
+
+RocksDB hangs when it opens a folder whose list has a record of a kind that only logs have, and blocks Python. The
+headers are therefore checked before. RocksDB checks checksums and a cut end.
+
+The number of the last synced write of a store on disk, in a small file next to its own.
+
+    | number of the last write u64 | crc32 of that u32 |      little-endian
+
+A log that is damaged in the middle reads like one that was cut by a power failure: RocksDB takes the part before, and
+opens. Only the number of the last synced write distinguishes the two. The file is written after each sync and is not
+synced itself, so its number was true at some time, and may be too small after a power failure.
+
+Tested by: tests/state/test_stores.py, tests/state/test_manifest.py.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import struct
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -33,12 +53,80 @@ from rocksdict import (
 )
 from rocksdict import WriteBatch as RocksWriteBatch
 
-from cep.base.errors import CepError, StateCorruptError, StoreError
-from cep.base.limits import STORE_OPEN_FILES_MAX
-from cep.state.keys import KeyRange
-from cep.state.rocks_manifest import check_manifest
-from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
-from cep.state.synced import Synced
+from cep.base.errors import CepError, StateCorruptError, StoreError, UnreadableError
+from cep.base.files import read_file
+from cep.base.limits import STORE_MANIFEST_BYTES_MAX, STORE_OPEN_FILES_MAX
+from cep.state.store import Change, DurableStore, KeyRange, StoreSizes, StoreSnapshot, WriteBatch
+
+_BLOCK = 32_768
+_HEADER = struct.Struct("<IHB")  # rocksdb/db/log_format.h
+_FILLING, _KINDS = 0, range(1, 5)  # of records in one piece, and of their first, middle and last pieces
+_NAME_BYTES_MAX = 4_096
+
+
+def check_manifest(folder: Path) -> None:
+    """Check the file in which RocksDB lists its files, before RocksDB reads it. A folder without it is a new store.
+
+    Raises: StateCorruptError.
+    """
+    current = folder / "CURRENT"
+    if not current.exists():
+        return
+    try:
+        name = read_file(current, _NAME_BYTES_MAX).decode().strip()
+        real = folder.resolve()  # the root of a check is a real folder, and a job may name its own relative to here
+        data = read_file(real / name, STORE_MANIFEST_BYTES_MAX, real)
+    except (UnreadableError, UnicodeDecodeError) as error:
+        raise StateCorruptError(
+            f"the list of files of the store in {folder} cannot be read ({error}); restore the last good checkpoint"
+        ) from error
+    position = 0
+    while position + _HEADER.size <= len(data):
+        room = _BLOCK - position % _BLOCK
+        _, length, kind = _HEADER.unpack_from(data, position) if room >= _HEADER.size else (0, 0, _FILLING)
+        if kind == _FILLING and length == 0:
+            position += room
+            continue
+        if kind not in _KINDS or _HEADER.size + length > room:
+            raise StateCorruptError(
+                f"the list of files of the store in {folder} is damaged at byte {position}; "
+                "restore the last good checkpoint"
+            )
+        position += _HEADER.size + length
+
+
+FILE = "SYNCED"
+_MARK = struct.Struct("<QI")
+
+
+class Synced:
+    """The file in a store's folder that notes the last write on disk. `number` is 0 if it is missing or damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._descriptor: int | None = None
+        self.number = 0
+        with suppress(OSError, struct.error):
+            number, checksum = _MARK.unpack(self._path.read_bytes())
+            self.number = number if _checksum(number) == checksum else 0
+
+    def write(self, number: int) -> None:
+        """Note that all writes up to this one are on the disk. On a full disk the earlier number stays."""
+        with suppress(OSError):
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.pwrite(self._descriptor, _MARK.pack(number, _checksum(number)), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _checksum(number: int) -> int:
+    return zlib.crc32(number.to_bytes(8, "little"))
+
 
 _BLOOM_BITS = 10  # of levels but the last: one read in a hundred of a key that is not there touches the disk
 # For a file that compaction writes: written to disk in small parts, so that no commit waits for all of it.

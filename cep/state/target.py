@@ -24,11 +24,10 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.asyn import sync as sync_in_loop
 from fsspec.implementations.local import LocalFileSystem
 
-from cep.base.addresses import check_place
-from cep.base.durable import sync
 from cep.base.errors import StateCorruptError, StateError, StoreAwayError, StoreError, UnreadableError
+from cep.base.files import open_file, read_file, sync
 from cep.base.limits import JOB_FILE_BYTES_MAX
-from cep.base.reading import open_file, read_file
+from cep.base.secrets import check_place
 
 PARTIAL = ".part"
 _COPY_BYTES = 1 << 20

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.limits import EQUAL_LETTERS_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, Poison
 from cep.engine.advance import Evicted

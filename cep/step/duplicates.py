@@ -44,7 +44,7 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import EventBatch, concat_batches, read_only, slot_values, text_buffers
 from cep.columnar.decode import Decoded
 from cep.columnar.digests import CONTENT, KEYS, E, with_digests, without_digests
-from cep.kernels.repeats import NEW, NO_PAIR, OTHER, SAME, judge_against_sorted, judge_pairs
+from cep.kernels.groups import NEW, NO_PAIR, OTHER, SAME, judge_against_sorted, judge_pairs
 from cep.kernels.siphash import keyed_id_hashes
 from cep.step.dead_letters import count_once, describe, is_counted
 from cep.step.job import Job
@@ -193,7 +193,7 @@ def time_buckets(batch: E, window_ms: int) -> NDArray[np.int64]:
 
 
 def empty_slots(count: int) -> NDArray[np.int32]:
-    """Return slots for so many pairs (kernels/repeats.py)."""
+    """Return slots for so many pairs (kernels/groups.py)."""
     return np.full(max(_SLOTS_MIN, 1 << (2 * count - 1).bit_length()), NO_PAIR, np.int32)
 
 

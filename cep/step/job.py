@@ -1,10 +1,13 @@
 """The description of a job: the settings on which replay and live must agree to give the same alerts.
 
-Tested by: tests/step/test_job.py
+Counters by name, added up once for each micro-batch at several places.
+
+Tested by: tests/step/test_job.py, tests/step/test_step.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
@@ -22,8 +25,8 @@ from cep.base.limits import (
     TIME_MS_MIN,
 )
 from cep.base.schema import Schema
-from cep.base.shapes import of_type, texts
-from cep.columnar.route import KeyDomain
+from cep.base.text import of_type, texts
+from cep.columnar.decode import KeyDomain
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.trust import Trust
 
@@ -137,3 +140,15 @@ class Job:
             of_type("is_audited", data.get("is_audited", False), bool),
             digest_key=bytes.fromhex(of_type("digest_key", data.get("digest_key", ""), str)).hex(),
         )
+
+
+def add_counts(counters: Counter[str], more: Mapping[str, int]) -> None:
+    """Add `more`. Like `Counter.update`, without its check of the argument."""
+    before = counters.get
+    for name, count in more.items():
+        counters[name] = before(name, 0) + count
+
+
+def nonzero(counters: Counter[str]) -> Counter[str]:
+    """Return the counters that say something; some are negative."""
+    return counters if all(counters.values()) else Counter({name: n for name, n in counters.items() if n})

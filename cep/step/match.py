@@ -14,14 +14,13 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
-from cep.engine.advance import Evicted, Matches
+from cep.engine.advance import Evicted, Matches, advance_in_slices
 from cep.engine.alerts import NO_ALERTS, Alerting, alerting, alerts_of
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import hand_over
 from cep.engine.produced import produced_events
-from cep.engine.slices import advance_in_slices
 from cep.nfa.program import Program
-from cep.step.counters import add_counts
+from cep.step.job import add_counts
 
 
 @dataclass(slots=True)

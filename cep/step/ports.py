@@ -28,8 +28,7 @@ from cep.columnar.batch import EventBatch
 from cep.engine.keyed_state import KeyedState
 from cep.histories.store import Histories
 from cep.nfa.program import Program
-from cep.step.programs import Programs
-from cep.step.rules import JobRules
+from cep.step.rules import JobRules, Programs
 
 Events = Mapping[int, Sequence[EventBatch]]  # by number of the key domain; joined when they are needed in one piece
 T = TypeVar("T")
@@ -50,7 +49,7 @@ class SeenIds(Protocol):
         Shapes: ids uint64[2, N] with the content of their events.
 
         The events are in order of arrival; `keys` are their keys. Returns: NEW, SAME or OTHER for each
-        (kernels/repeats.py): uint8[N].
+        (kernels/groups.py): uint8[N].
         """
 
     def forget(self, oldest: int) -> None:

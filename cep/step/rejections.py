@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from cep.base.audit import is_audit
-from cep.base.visible import visible
+from cep.base.text import visible
 from cep.columnar.decode import Poison
 from cep.step.dead_letters import dead_letter, event_dead_letters
 

@@ -4,7 +4,27 @@ Every key group of Spark sees the same control records in the same micro-batch a
 the digest of it, and the job's folder has the rulebook (rulebook/saved.py). A worker serves many key groups, so it
 caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given, always;
 its state says which ones these were.
-Tested by: tests/runners/spark/test_tasks.py
+
+The head of a job's audit ↔ JSON values, signed if the process has a key of manifests (state/manifest.py).
+
+    {"count": 12, "hash": HASH, "signature": HEX}
+
+The status of a job has the head, on its topic and in the checkpoint folder. Each checkpoint of `cep run` has it too. An
+attacker who can write there without the key cannot forge a head for an audit that was cut or written again.
+
+A rulebook → its status, one JSON value: for the status topic, the status file, and the step that suppresses alerts.
+
+    {"digest": …, "epoch": 7, "content_hash": …, "rules": [{"rule_id": …, "version": …, "from_ms": …}],
+     "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
+     "policies": {…}, "audit": {"count", "hash"}}
+
+An absent time, such as the end of a version without a successor, is null. The head of the audit is there if the job
+writes an audit.
+
+A rulebook → the compiled programs of each level, once a process.
+
+Tested by: tests/runners/spark/test_tasks.py, tests/step/test_step.py, tests/runners/test_output.py,
+tests/step/test_job.py.
 """
 
 from __future__ import annotations
@@ -13,18 +33,19 @@ import hashlib
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TypeVar
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
-from cep.base.audit import Trail, is_audit
-from cep.base.errors import UsageError
-from cep.base.limits import TIME_MS_MIN
-from cep.base.utc import utc_text
-from cep.columnar.decode import Poison
+from cep.base.audit import Head, Trail, is_audit
+from cep.base.errors import StateCorruptError, UsageError
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Schema
+from cep.base.text import utc_text
+from cep.columnar.decode import KeyDomain, Poison
 from cep.columnar.tokens import hide_card_numbers
 from cep.lang.explain.render import to_json
-from cep.lists.store import ListStore
+from cep.lists.store import Lists, ListStore
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
@@ -34,13 +55,19 @@ from cep.model.rule import (
     VersionedRecord,
     parse_control,
 )
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
 from cep.rulebook.audit import CHANGE, FIRST, UNREADABLE, has_new_signers, note, note_gaps, note_signers, writes_audit
+from cep.rulebook.completeness import with_producer_gaps
 from cep.rulebook.deploy import RefusedRecord, is_given, vouched_lists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.rulebook import Rulebook, by_level
 from cep.rulebook.saved import RulebookStore, rulebook_from_bytes, save
+from cep.rulebook.suppression import Policies
 from cep.rulebook.trust import HEARTBEAT, reason_against_heartbeat
+from cep.state.manifest import check_fact, fact_signature
 from cep.step.dead_letters import dead_letter, under_rules
 from cep.step.event_time import NO_CLOCK
 from cep.step.job import Job
@@ -378,3 +405,141 @@ def _cache(cache: OrderedDict[K, V], key: K, value: V) -> None:
     cache[key] = value
     while len(cache) > _CACHED_MAX:
         cache.popitem(last=False)
+
+
+def head_values(head: Head) -> dict[str, Any]:
+    """Return the head as JSON values, with a signature if there is a key. Raises: UsageError for an invalid key."""
+    signature = fact_signature(_fact(head))
+    return head.to_json() if signature is None else {**head.to_json(), "signature": signature}
+
+
+def read_head(values: object, place: str) -> Head:
+    """Parse the values of `head_values`, and check the signature if the process has a key; `place` is for messages.
+
+    Raises: StateCorruptError, UsageError.
+    """
+    fields = values if isinstance(values, Mapping) else {}
+    count, digest = fields.get("count"), fields.get("hash")
+    if not isinstance(count, int) or isinstance(count, bool) or not isinstance(digest, str):
+        raise StateCorruptError(f"the head of the audit in {place} cannot be read; name another place, or give --head")
+    head = Head(count, digest)
+    check_fact(_fact(head), fields.get("signature"), f"the head of the audit in {place}")
+    return head
+
+
+def sign_status(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a job's rules (rules.py) with the head of the audit signed, if it has one."""
+    if "audit" not in status:
+        return status
+    saved = status["audit"]
+    return {**status, "audit": head_values(Head(saved["count"], saved["hash"]))}
+
+
+def _fact(head: Head) -> str:
+    return f"audit head {head.count}:{head.hash}"
+
+
+_COUNTS = ("applied_count", "ignored_count", "refused_count", "rule_late_ms")  # of one process: no fact about the job
+
+
+def rule_status(rulebook: Rulebook) -> dict[str, Any]:
+    """Describe the rules in force, the refused rules with their reasons, and the policies of suppression.
+
+    Equal rulebooks give equal values.
+    """
+    report = asdict(rulebook.report())
+    facts = {name: value for name, value in report.items() if name not in _COUNTS}
+    facts["rules"] = list(facts["rules"])
+    facts = _with_times(facts)
+    if writes_audit(rulebook):
+        facts["audit"] = rulebook.trail.head.to_json()
+    return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}
+
+
+def _with_times(value: Any) -> Any:
+    """Return the value with null for times before or after all events."""
+    if isinstance(value, dict):
+        return {name: _time(item) if _is_time(name, item) else _with_times(item) for name, item in value.items()}
+    return [_with_times(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _is_time(name: str, value: Any) -> bool:
+    """Return True for a time of the report. A rule or an event type may have such a name, too."""
+    return name.endswith("_ms") and isinstance(value, int)
+
+
+def _time(time_ms: int) -> int | None:
+    return None if not TIME_MS_MIN < time_ms < TIME_MS_MAX else time_ms
+
+
+_PROGRAMS_CACHED = 64
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A rulebook with its derived values: the programs of each level, and the key domains with rules at any level."""
+
+    rulebook: NamedRulebook
+    programs: tuple[Mapping[KeyDomain, Program], ...]
+    domains: frozenset[KeyDomain]
+
+    @cached_property
+    def policies(self) -> Policies:
+        """The alerts that these rules suppress."""
+        return Policies.of(self.rulebook.rulebook)
+
+
+class Programs:
+    """The compiled programs of a process, cached by rulebook and event types.
+
+    A process compiles each rulebook once, however many key groups use it, and however often the lists change that rules
+    use.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple[str, Schema], list[dict[KeyDomain, Program]]] = {}
+        self._lists: dict[tuple[str, Schema], Lists] = {}
+        self._in_force: InForce | None = None
+
+    def in_force(self, rulebook: NamedRulebook, job: Job) -> InForce:
+        """Return a rulebook of this job with its derived values.
+
+        The last one is cached: a fingerprint of thousands of rules takes milliseconds, and most micro-batches change no
+        rule. A `NamedRulebook` belongs to one job and never changes.
+        """
+        if self._in_force is None or self._in_force.rulebook is not rulebook:
+            programs = tuple(self.of(rulebook.rulebook, job.schema, level) for level in range(job.levels_count))
+            domains = frozenset(domain for level in programs for domain in level)
+            self._in_force = InForce(rulebook, programs, domains)
+        return self._in_force
+
+    def of(self, rulebook: Rulebook, schema: Schema, level: int = 0) -> Mapping[KeyDomain, Program]:
+        """Return the program of each key domain that has rules at a level (rulebook/rulebook.py)."""
+        key = (rulebook.fingerprint, schema)
+        if key not in self._programs:
+            if len(self._programs) >= _PROGRAMS_CACHED:
+                oldest = next(iter(self._programs))
+                del self._programs[oldest], self._lists[oldest]
+            self._programs[key] = programs_by_level(rulebook, schema)
+        elif self._lists[key] is not rulebook.lists.timelines():
+            self._programs[key] = [_with_lists(rulebook, level) for level in self._programs[key]]
+        self._lists[key] = rulebook.lists.timelines()
+        levels = self._programs[key]
+        return levels[level] if level < len(levels) else {}
+
+
+def programs_by_level(rulebook: Rulebook, schema: Schema, levels_count: int = 1) -> list[dict[KeyDomain, Program]]:
+    """Compile for each level of the rulebook (`by_level`) the program of each key domain that has rules there."""
+    levels: list[dict[KeyDomain, Program]] = []
+    for rules in by_level(with_producer_gaps(rulebook.deployed(), schema), schema, levels_count):
+        domains: dict[KeyDomain, list[DeployedRule]] = {}
+        for rule in rules:
+            domains.setdefault(rule.pattern.key, []).append(rule)
+        compiled = {domain: compile_rules(schema, domain, of_domain) for domain, of_domain in sorted(domains.items())}
+        levels.append(_with_lists(rulebook, compiled))
+    return levels
+
+
+def _with_lists(rulebook: Rulebook, programs: Mapping[KeyDomain, Program]) -> dict[KeyDomain, Program]:
+    """Return the programs with the lists as they are now."""
+    return {domain: replace(program, lists=rulebook.lists.timelines()) for domain, program in programs.items()}

@@ -8,12 +8,19 @@
     │6 due          events wait until the watermark passes      waiting.py
     └7 match        pages are read, advanced and written        pages.py
      8 forget       expired versions leave the rulebook         rules.py
-     9 suppress     the rules suppress some of the alerts       suppress.py
+     9 suppress     the rules suppress some of the alerts       step.py
 
 `step` does 2 to 8, and 4 to 7 once for each level (level.py). The runner calls 1 where it decodes records, and 9 where
 all alerts of a micro-batch are together. The same numbers are in README.md, in comments and in tests. A step does no
 input or output, reads no clock and starts no thread; the ports may.
-Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
+
+Alerts of a micro-batch → alerts to send and suppressed alerts: step 9 of every runner.
+
+The rules decide (rulebook/suppression.py). Their memory of sent alerts is a `LastAlerts`, which the runner stores. `cep
+run` does this in its engine, Spark in its driver, because only there all alerts of a micro-batch are together.
+
+Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py,
+tests/runners/test_output.py.
 """
 
 from __future__ import annotations
@@ -23,14 +30,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
-from cep.columnar.decode import Decoded, concat_decoded
-from cep.columnar.route import route
+from cep.columnar.decode import Decoded, concat_decoded, route
 from cep.engine.advance import Evicted
-from cep.step.counters import add_counts, nonzero
+from cep.rulebook.suppression import LastAlerts, Policies, Suppression, count_suppressed, suppress_alerts
+from cep.sinks.json_form import json_lines
 from cep.step.duplicates import prepare
 from cep.step.event_time import (
     PartitionTimes,
@@ -40,12 +48,11 @@ from cep.step.event_time import (
     merge_times,
     watermark_of,
 )
-from cep.step.job import ARRIVAL, Job
-from cep.step.level import LevelTask, match_level
+from cep.step.job import ARRIVAL, Job, add_counts, nonzero
+from cep.step.level import LastEvent, LevelTask, last_matched, match_level
+from cep.step.marks import NO_MARKS, Marks, remember_marks, with_marks
 from cep.step.ports import Events, Ports
-from cep.step.programs import InForce
-from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules, has_unsaid
-from cep.step.ties import LastEvent, last_matched
+from cep.step.rules import InForce, JobRules, NamedRulebook, change_rules, forget_rules, has_unsaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +197,44 @@ def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
         if len(batch):
             joined.setdefault(number, []).append(batch)
     return joined
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredAlerts:
+    """The alerts to send, the suppressed ones as JSON lines, and counters of both."""
+
+    alerts: pa.Table
+    suppressed: tuple[bytes, ...]
+    counters: Counter[str]
+
+
+def filter_alerts(
+    alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int, marks: Marks = NO_MARKS
+) -> FilteredAlerts:
+    """Remove the alerts that rules suppress, and remember the sent ones. Mark the alerts of keys with flawed events.
+
+    alerts: sorted as sort_alerts does. memory: changed in place. watermark_ms: no later micro-batch has an alert before
+    it, so expired entries are forgotten. marks: of the events of this micro-batch.
+    """
+    if not alerts.num_rows and not marks:  # then nothing is remembered either
+        return FilteredAlerts(alerts, (), Counter())
+    alerts = with_marks(alerts, policies.keys, marks, memory)
+    lost_count = remember_marks(memory, marks)
+    suppression = suppress_alerts(alerts, policies, memory.last)
+    memory.put(suppression.fired)
+    counters = Counter(count_suppressed(suppression))
+    lost_count += memory.forget(watermark_ms)
+    if lost_count:
+        counters["fired_forgotten"] = lost_count
+    return FilteredAlerts(suppression.alerts, tuple(suppressed_lines(suppression)), counters)
+
+
+def is_suppressed(line: bytes) -> bool:
+    """Return True for a line of `suppressed_lines`, False for a dead letter."""
+    return line.startswith(b'{"held":')
+
+
+def suppressed_lines(suppression: Suppression) -> list[bytes]:
+    """Return a JSON object for each suppressed alert: `{"held": reason, "alert": …}`."""
+    lines = zip(suppression.reasons, json_lines(suppression.suppressed), strict=True)
+    return [orjson.dumps({"held": reason, "alert": orjson.Fragment(line)}) for reason, line in lines]

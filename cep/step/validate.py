@@ -12,9 +12,8 @@ import numpy as np
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
-from cep.columnar.decode import Decoded
+from cep.columnar.decode import Decoded, route
 from cep.columnar.redact import redact, shown_keys
-from cep.columnar.route import route
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, bounded_equals, dead_letter
 from cep.step.duplicates import prepare

@@ -2,7 +2,22 @@
 
 The events go through `advance` twice: all at once, and one by one with a watermark after each. Both must give the same
 matches, otherwise the outcome is an error: a rule whose alerts depend on the delivery of events cannot be tested.
-Tested by: tests/testing/test_harness.py
+
+Pattern files → the outcome of all their tests, or of the requested ones.
+
+Outcomes of tests → text: the expected and the actual matches, and the progress of each run.
+
+    expected  match on c1 at 5 min { probes: 3 }
+    got       match on c1 at 5 min { probes: 4, amount: 900.00 }
+    c1        probe 0 s, 20 s, 40 s, 1 min → hit 5 min · match at 5 min
+
+Matches of the engine → plain values that can be compared with a test's expectations.
+
+A suite's outcomes → JUnit XML, which CI systems show.
+
+One `testsuite` per pattern; a failure's text is the output of `cep test`. Known gaps count as skipped.
+
+Tested by: tests/testing/test_harness.py, tests/cli/test_authoring.py.
 """
 
 from __future__ import annotations
@@ -11,26 +26,77 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import numpy as np
 
-from cep.base.errors import LimitError
+from cep.base.errors import LimitError, UsageError
 from cep.base.limits import TIME_MS_MAX
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import EventBatch, empty_batch
 from cep.columnar.order import rows_in_order
-from cep.engine.advance import advance
+from cep.engine.advance import Matches, advance
 from cep.engine.keyed_state import KeyedState
-from cep.lang.ir_tests import Expected, PatternTest
-from cep.lists.timeline import NO_LISTS, Lists
+from cep.lang.diagnostics import Span, did_you_mean
+from cep.lang.explain.render import lines_of
+from cep.lang.ir import Expected, PatternTest, RefusedTest, Slot
+from cep.lang.load import Checked, load_files
+from cep.lang.show import END_OF_EVENTS, show_duration, show_value
+from cep.lists.store import NO_LISTS, Lists
 from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.lists import given_lists
 from cep.nfa.program import Program
+from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.events import batch_of, traced_events
+from cep.testing.explain import Explainer
 from cep.testing.journal import Trace, TracedEvent
-from cep.testing.matches import ObservedMatch, observed_matches
 from cep.testing.trace import trace_key
 from cep.testing.values import UnexplainedError
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedMatch:
+    """A match or a time-out: its key's text, the time when it was certain, its measures, and its events."""
+
+    key: str
+    at_ms: int
+    is_timeout: bool
+    values: tuple[tuple[str, Slot, Type], ...]
+    bound: tuple[tuple[str, str], ...]  # variable and event id, in binding order
+
+
+def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
+    """Convert the matches and time-outs of a program with one rule to a set that tests can compare."""
+    (rule,) = program.rules
+    observed: set[ObservedMatch] = set()
+    for row in range(len(matches)):
+        span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
+        bound = tuple(
+            (rule.variables[int(matches.variable[number])], str(matches.event_id[number].as_py())) for number in span
+        )
+        key, at_ms = str(matches.keys[int(matches.key[row])].as_py()), int(matches.detected_ms[row])
+        if matches.completed[row]:
+            values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in enumerate(rule.measures))
+            observed.add(ObservedMatch(key, at_ms, False, values, bound))
+        if matches.timed_out[row]:
+            timeout_measures = enumerate(rule.timeout_measures, start=len(rule.measures))
+            values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in timeout_measures)
+            observed.add(ObservedMatch(key, at_ms, True, values, bound))
+    return observed
+
+
+def _value(matches: Matches, row: int, number: int, type_: Type) -> Slot:
+    if matches.measures_null[row, number]:
+        return None
+    slot: np.int64 = matches.measures[row, number]
+    if type_.is_text:
+        return str(matches.texts[int(slot)].as_py())
+    if type_.is_float:
+        return float(slot.view(np.float64))
+    return bool(slot) if type_.kind is Kind.BOOL else int(slot)
+
 
 # 2024-01-01T00:00:00Z, a Monday: the time 0 of every test.
 START_MS = 1_704_067_200_000
@@ -210,3 +276,215 @@ def fitting(expected: Expected, observed: ObservedMatch, labels: dict[str, str])
 
 def _nearest(expected: Expected, candidates: list[ObservedMatch], labels: dict[str, str]) -> ObservedMatch | None:
     return min(candidates, key=lambda one: fitting(expected, one, labels), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The outcomes of the tests of a set of files.
+
+    `refused` tests could not run: their text or their pattern has mistakes.
+    """
+
+    checked: Checked
+    tested: tuple[Verdict, ...]
+    refused: tuple[RefusedTest, ...]
+
+    def count(self, outcome: Outcome) -> int:
+        """Count the tests with this outcome; refused tests are errors."""
+        refused_count = len(self.refused) if outcome is Outcome.BROKEN else 0
+        return refused_count + sum(t.outcome is outcome for t in self.tested)
+
+    @property
+    def total(self) -> int:
+        return len(self.tested) + len(self.refused)
+
+    @property
+    def ok(self) -> bool:
+        """No mistake in the files, no test that failed or could not be carried out, and some that were."""
+        bad = self.count(Outcome.FAILED) + self.count(Outcome.BROKEN)
+        return self.checked.ok and bad == 0 and self.total > 0
+
+    def coverage(self) -> list[Coverage]:
+        """Return the coverage of each pattern, also of those without tests, by name."""
+        coverages: list[Coverage] = []
+        for name, pattern in sorted(self.checked.patterns.items()):
+            tests_of_pattern = [t for t in self.tested if t.test.pattern.name == name]
+            coverages.append(coverage_of(pattern, (trace for t in tests_of_pattern for trace in t.traces.values())))
+        return coverages
+
+
+def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
+    """Check the files together, with their imports, and run their tests. Prints nothing.
+
+    Raises: UsageError if no test is called `only`.
+    """
+    return run_checked(load_files(paths), only)
+
+
+def run_checked(checked: Checked, only: str | None = None) -> Suite:
+    """Run the tests of checked files.
+
+    `only` is a test's name, a pattern's, or both (`card_testing: three declines`): without an exact match, every test
+    with this text in its name. Raises: UsageError if no test matches.
+    """
+    tests, refused = checked.tests, checked.refused_tests
+    if only is not None:
+        every_test: list[PatternTest | RefusedTest] = [*tests, *refused]
+        names = {_names(test)[0]: _names(test) for test in every_test}
+        chosen = {full for full, called in names.items() if only in called}
+        chosen = chosen or {full for full in names if only.casefold() in full.casefold()}
+        if not chosen:
+            every = [name for called in names.values() for name in called]
+            raise UsageError(f"no test has `{only}` in its name; {did_you_mean(only, every) or 'there are no tests'}")
+        tests = tuple(test for test in tests if _names(test)[0] in chosen)
+        refused = tuple(test for test in refused if _names(test)[0] in chosen)
+    lists = given_lists(checked).timelines()
+    return Suite(checked, tuple(run_test(checked.schema, test, lists) for test in tests), refused)
+
+
+def _names(test: PatternTest | RefusedTest) -> tuple[str, str, str]:
+    """Return the names of a test: both, its own, its pattern's."""
+    pattern = test.pattern.name if isinstance(test, PatternTest) else test.pattern
+    return f"{pattern}: {test.name}", test.name, pattern
+
+
+_MATCHES_SHOWN_MAX = 5
+
+
+def clock(ms: int) -> str:
+    """Show an event time as the time since the start of the test."""
+    return END_OF_EVENTS if ms >= TIME_MS_MAX else show_duration(ms - START_MS)
+
+
+def difference_lines(tested: Verdict) -> list[tuple[str, str]]:
+    """List the differences as pairs of a title and a line."""
+    lines: list[tuple[str, str]] = []
+    for difference in tested.differences:
+        lines += _difference(difference, tested)
+    return lines
+
+
+def story_lines(tested: Verdict) -> list[tuple[str, str]]:
+    """Return the progress of each key's runs and the reasons for their end: pairs of the key's label and a line."""
+    lines: list[tuple[str, str]] = []
+    for label, trace in tested.traces.items():
+        for number, line in enumerate(Explainer(trace, clock).lines()):
+            lines.append(("" if number else label, line))
+    return lines
+
+
+def verdict_lines(tested: Verdict) -> list[str]:
+    """Describe the result of a test; for a failure, the actual matches and the progress of runs."""
+    lines = [f"{tested.outcome.value.upper():<5} {tested.test.name}"]
+    if tested.outcome is Outcome.FAILED:
+        lines += [
+            f"      {title:<10}{line}".rstrip() for title, line in (*difference_lines(tested), *story_lines(tested))
+        ]
+    if tested.error and tested.outcome in (Outcome.BROKEN, Outcome.FAILED):
+        lines.append(f"      {tested.error}")
+    return lines
+
+
+def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, str]]:
+    """Yield (label, text) lines that show a difference: what was expected, and what came."""
+    if difference.note:
+        yield "", difference.note
+        for one in [f for f in tested.matches if not f.is_timeout][:_MATCHES_SHOWN_MAX]:
+            yield "got", shown_matches(one, tested)
+    elif difference.expected is not None:
+        yield "expected", shown_expected(difference.expected)
+        nearest = difference.nearest
+        yield "got", "nothing" if nearest is None else shown_matches(nearest, tested)
+    elif difference.got is not None:
+        if any(other.nearest == difference.got for other in tested.differences):
+            return  # it is shown next to the most similar expectation
+        yield "expected", "nothing more" if tested.test.expected else "nothing"
+        yield "got", shown_matches(difference.got, tested)
+
+
+def shown_expected(expected: Expected) -> str:
+    """Show an expectation as it could have been written."""
+    parts = ["timeout" if expected.is_timeout else "match"]
+    if expected.key is not None:
+        parts.append(f"on {expected.key}")
+    if expected.at_ms is not None:
+        parts.append(f"at {show_duration(expected.at_ms)}")
+    values = [f"{v.name}: {_shown(v.value, v.type, since=0)}" for v in expected.values]
+    return " ".join(parts) + _braces(values)
+
+
+def shown_matches(match: ObservedMatch, tested: Verdict) -> str:
+    """Show a match as its expectation would be written."""
+    kind = "timeout" if match.is_timeout else "match"
+    values = [f"{name}: {_shown(value, type_, since=START_MS)}" for name, value, type_ in match.values]
+    return f"{kind} on {tested.labels[match.key]} at {clock(match.at_ms)}{_braces(values)}"
+
+
+def _braces(values: list[str]) -> str:
+    return f" {{ {', '.join(values)} }}" if values else ""
+
+
+def _shown(value: Slot, type_: Type, since: int) -> str:
+    if type_.kind is Kind.TIME and isinstance(value, int):
+        return show_duration(value - since)
+    return show_value(value, type_)
+
+
+def junit_xml(suite: Suite) -> bytes:
+    """Write the outcomes of tests as a JUnit XML document, UTF-8."""
+    root = Element("testsuites", {"name": "cep test", **_counts(suite.tested, len(suite.refused))})
+    names = dict.fromkeys([*(t.test.pattern.name for t in suite.tested), *(r.pattern for r in suite.refused)])
+    for name in names:
+        tested = [t for t in suite.tested if t.test.pattern.name == name]
+        refused = [r for r in suite.refused if r.pattern == name]
+        group = SubElement(root, "testsuite", {"name": _clean(name), **_counts(tested, len(refused))})
+        pattern = suite.checked.resolved.patterns.get(name)
+        if pattern is not None and pattern.doc:
+            about = {"name": "description", "value": _clean(" ".join(pattern.doc.split()))}
+            SubElement(SubElement(group, "properties"), "property", about)
+        for one in tested:
+            _outcome(_case(group, suite, one.test.name, name, one.test.span, one.seconds), one)
+        for test in refused:
+            case = _case(group, suite, test.name, name, test.span, 0.0)
+            SubElement(case, "error", message="the test or its pattern has mistakes; see `cep check`")
+    indent(root)
+    return bytes(tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _case(group: Element, suite: Suite, name: str, pattern: str, span: Span, seconds: float) -> Element:
+    line, _ = lines_of(suite.checked.sources.get(span.file, "")).position(span.start)
+    names = {"name": _clean(name), "classname": _clean(pattern), "file": _clean(span.file)}
+    return SubElement(group, "testcase", {**names, "line": str(line), "time": f"{seconds:.3f}"})
+
+
+def _outcome(case: Element, tested: Verdict) -> None:
+    if tested.outcome is Outcome.BROKEN:
+        SubElement(case, "error", message=_clean(tested.error))
+    elif tested.outcome is Outcome.GAP:
+        SubElement(case, "skipped", message=_clean(tested.test.todo or "a known gap"))
+    elif tested.outcome is Outcome.FAILED:
+        lines = difference_lines(tested)
+        message = "; ".join(f"{title} {line}".strip() for title, line in lines)
+        failure = SubElement(case, "failure", message=_clean(message))
+        failure.text = _clean("\n".join(f"{title:<10}{line}" for title, line in (*lines, *story_lines(tested))))
+
+
+def _counts(tested: Iterable[Verdict], refused_count: int) -> dict[str, str]:
+    """Return the attributes of a test suite that count outcomes."""
+    outcomes = list(tested)
+
+    def count(outcome: Outcome) -> int:
+        return sum(t.outcome is outcome for t in outcomes)
+
+    return {
+        "tests": str(len(outcomes) + refused_count),
+        "failures": str(count(Outcome.FAILED)),
+        "errors": str(count(Outcome.BROKEN) + refused_count),
+        "skipped": str(count(Outcome.GAP)),
+        "time": f"{sum(t.seconds for t in outcomes):.3f}",
+    }
+
+
+def _clean(text: str) -> str:
+    """Text without the characters that XML cannot hold."""
+    return "".join(c if c in "\t\n" or c.isprintable() else "?" for c in text)

@@ -38,8 +38,7 @@ from cep.lang.load import load_text
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
 from cep.sources.pieces import read_pieces
-from cep.testing.harness import Outcome
-from cep.testing.suite import run_checked
+from cep.testing.harness import Outcome, run_checked
 from tests.analysis.bench_data import DAY_MS, START_MS
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000

@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cep.analysis.history import Events
-from cep.analysis.label_words import label_words
-from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
-from cep.analysis.leaks import check_unread, warnings_of
+from cep.analysis.labels import label_words, labels_of_column, labels_of_table, read_labels
 from cep.analysis.marks import Marks, key_field, mark_events
-from cep.analysis.measure import Measured, Terms, measure, measure_files
+from cep.analysis.measure import Measured, Terms, check_unread, measure, measure_files, warnings_of
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.secrets import secret_keys

@@ -24,19 +24,17 @@ from cep.analysis.backtest import DAY_MS, Backtest, ratio
 from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
 from cep.analysis.charts import COLORS, WIDER, svg
-from cep.analysis.detail import LEVELS, fitting
+from cep.analysis.figure_charts import upset
 from cep.analysis.labels import Labels, labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.one_rule import OneRule, one_rule_of
-from cep.analysis.page import page, table
+from cep.analysis.one_rule import Drawn, OneRule, Replays, drawn, one_rule_of
+from cep.analysis.page import LEVELS, fitting, page, table
 from cep.analysis.report import Report, report
-from cep.analysis.thresholds import Drawn, Replays, drawn
-from cep.analysis.upset import upset
 from cep.base.limits import REPORT_BYTES_MAX
 from cep.base.schema import Schema
 from cep.cli.report import write_report
 from cep.lists.store import ListStore
-from cep.report.plan_text import size_text
+from cep.report.plan import size_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces, read_pieces
 from tests.analysis import oracle

@@ -30,8 +30,7 @@ from cep.columnar.texts import different_texts
 from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
-from cep.testing.harness import Outcome
-from cep.testing.suite import run_checked
+from cep.testing.harness import Outcome, run_checked
 from tests.analysis.bench_data import DAY_MS, START_MS
 from tests.analysis.planted import FORMS, is_found
 from tests.analysis.planted import suggested as suggested_of

@@ -18,13 +18,21 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from cep.analysis.axes import Axis, axes_of, is_divisible, skipped_params
-from cep.analysis.backtest import judge
+from cep.analysis.backtest import judge, parts_of_time, whole_time
 from cep.analysis.evidence import Objective, compare
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Terms, measure
-from cep.analysis.split import parts_of_time, whole_time
-from cep.analysis.sweep import Bench, Scores, combined_scores, every_setting, replayed_scores
+from cep.analysis.sweep import (
+    Axis,
+    Bench,
+    Scores,
+    axes_of,
+    combined_scores,
+    every_setting,
+    is_divisible,
+    replayed_scores,
+    skipped_params,
+)
 from cep.analysis.tune import Aim, Tuned, tune
 from cep.base.errors import UsageError
 from cep.lang.ir import PatternIR

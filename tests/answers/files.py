@@ -21,8 +21,8 @@ from cep.lang.load import load_text
 from cep.lists.entries import read_entries
 from cep.sources.check import check_records
 from cep.sources.inputs import Records, given_inputs
-from cep.sources.json_table import read_json_table
 from cep.sources.pieces import read_pieces
+from cep.sources.tables import read_json_table
 from tests.answers import Row
 
 _SCHEMA = load_text("event n { i id  event_time time  v decimal(2)?  part string? }").schema

@@ -12,7 +12,7 @@ import pandas as pd
 
 import cep
 from cep.api.alerts import Alerts
-from cep.api.rejected import RejectedRecordsWarning
+from cep.api.events import RejectedRecordsWarning
 from tests.answers import Row
 
 _EVENT = "event t { tx_id id  event_time time  card_id string  device_id string }\n"

@@ -16,13 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import cep
-from cep.api.given import GivenRules
-from cep.api.levels import produce
-from cep.api.picture import VEGA_LITE
-from cep.api.plots import Plot, by_day, spread
+from cep.api.plots import VEGA_LITE, Plot, by_day, spread
+from cep.api.replay import GivenRules, produce
 from cep.api.rules import Rules
 from cep.cli import main as cli
-from cep.columnar.route import KEY_SEPARATOR
+from cep.columnar.decode import KEY_SEPARATOR
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from tests.api.frames import EVENT, KINDS, PATTERN, payments

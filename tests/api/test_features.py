@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cep
-from cep.api import whole
+from cep.api import events as api_events
 from cep.api.frames import open_frame
 from cep.cli import main as cli
 from tests.analysis.test_suggest import BASE, planted
@@ -66,8 +66,8 @@ def test_the_key_is_the_expressions_own_by() -> None:
                          declare=EVENTS).sort_by("tx_id")  # fmt: skip
     for name, sql in (("n", "count(*) over (partition by key, other"), ("m", "max(size) over (partition by other")):
         query = f"select {sql} order by time_ms, id rows between unbounded preceding and current row) as value, id"
-        whole = run_sql(f"{query} from payments order by id", table)["value"]
-        assert frame[name].to_pylist() == whole.to_pylist()
+        api_events = run_sql(f"{query} from payments order by id", table)["value"]
+        assert frame[name].to_pylist() == api_events.to_pylist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,7 +96,7 @@ def test_files_are_read_once(suffix: str, tmp_path: Path, monkeypatch: pytest.Mo
     def change(*_: object) -> None:
         WRITE[suffix](payments().slice(0, 7), path)
 
-    monkeypatch.setattr(whole, "check_paths", change)
+    monkeypatch.setattr(api_events, "check_paths", change)
     assert cep.features(path, features, declare=EVENT).equals(expected)
 
 

@@ -7,9 +7,7 @@ import os
 
 import pytest
 
-from cep.base.closing import Closing
-from cep.base.collection import paused
-from cep.base.processors import processors_count
+from cep.base.process import Closing, paused, processors_count
 
 _MANY = 60_000
 

@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from cep.base.durable import replace_file
-from cep.base.private import is_ours, make_private, private_files
+from cep.base.files import is_ours, make_private, private_files, replace_file
 
 
 @pytest.mark.parametrize("many_writers", [False, True])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.base.extras import EXTRAS, missing_extra
+from cep.base.process import EXTRAS, missing_extra
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

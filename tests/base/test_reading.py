@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import UnreadableError
-from cep.base.reading import Folder, check_below, open_file, read_file, read_lines, repository_of, root_of
+from cep.base.files import Folder, check_below, open_file, read_file, read_lines, repository_of, root_of
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_step_that_becomes_a_link_is_not_followed(folder: Path, monkeypatch: p
         (folder / "inner").symlink_to(folder.parent)
         return Path(real)
 
-    monkeypatch.setattr("cep.base.reading.check_below", exchange)
+    monkeypatch.setattr("cep.base.files.check_below", exchange)
     with pytest.raises(UnreadableError):
         read_file(folder / "inner" / "a.txt", 100, folder)
 

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cep.base.addresses import check_place, check_registry, without_user
 from cep.base.errors import UsageError
-from cep.base.secrets import SecretKey, secret_keys, token_key, use_secrets_file
+from cep.base.secrets import (
+    SecretKey,
+    check_place,
+    check_registry,
+    secret_keys,
+    token_key,
+    use_secrets_file,
+    without_user,
+)
 
 ONE, OTHER = "a1" * 20, "b2" * 20
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cep.base.shapes import of_type, texts
-from cep.base.values import valueclass
+from cep.base.schema import valueclass
+from cep.base.text import of_type, texts
 
 
 @valueclass(frozen=True, slots=True)

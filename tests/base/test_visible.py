@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.base.progress import shown_progress
-from cep.base.terminal import Terminal
-from cep.base.visible import HIDDEN, visible
+from cep.base.terminal import Terminal, shown_progress
+from cep.base.text import HIDDEN, visible
 from cep.lang.diagnostics import Collector
 from cep.lang.parse.lexer import lex
 

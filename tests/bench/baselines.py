@@ -19,13 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cep.analysis.axes import axes_of
-from cep.analysis.backtest import Judged
+from cep.analysis.backtest import Judged, Part, parts_of_time
 from cep.analysis.labels import labels_of_table
 from cep.analysis.marks import Marks
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.split import Part, parts_of_time
-from cep.analysis.sweep import Bench
+from cep.analysis.sweep import Bench, axes_of
 from cep.analysis.tune import Aim, tune
 from cep.base.errors import UsageError
 from cep.base.schema import Kind

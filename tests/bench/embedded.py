@@ -34,11 +34,10 @@ import pyarrow.parquet as pq
 
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import PART, StoreSettings
+from cep.runners.embedded.opening import PART, StoreSettings, default_target
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
-from cep.runners.embedded.targets import default_target
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces

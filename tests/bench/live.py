@@ -39,8 +39,8 @@ from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import stored_part
 from cep.runners.warm import warm_up
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.state.pages import decode_page
+from cep.sinks.files import DeadLetterFiles
+from cep.state.past import decode_page
 from cep.step.job import Job
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import (

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.model.settings import JobSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules

@@ -28,14 +28,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from cep.analysis.backtest import Part
 from cep.analysis.measure import Measured
-from cep.analysis.split import Part
 from cep.analysis.suggest import MINED, Suggested, Wanted, fields_of, suggest
 from cep.lang.load import load_files, load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
-from cep.testing.harness import Outcome
-from cep.testing.suite import run_checked
+from cep.testing.harness import Outcome, run_checked
 from tests.analysis.test_suggest import absent, equal, learned, planted, repeated, spread, unusual
 from tests.bench import baselines
 from tests.bench.baselines import measured_on, tuned

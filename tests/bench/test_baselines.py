@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from cep.analysis.backtest import Part
 from cep.analysis.marks import Marks
-from cep.analysis.split import Part
 from tests.bench.baselines import Alerts, best_limit, card_precision, figures, lacking, matrix, of_events
 from tests.bench.handbook_data import START_MS, simulated
 from tests.bench.laundering_data import TYPOLOGIES, simulated_transfers

@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 import cep
+from cep.analysis.backtest import Part, parts_of_time
 from cep.analysis.measure import Measured
-from cep.analysis.split import Part, parts_of_time
 from tests.bench import baselines
 from tests.bench.baselines import measured_on, tuned
 from tests.bench.labelled import NAMES, Given, given

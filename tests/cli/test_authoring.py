@@ -14,8 +14,7 @@ from cep.base.errors import UsageError
 from cep.cli import main as cli
 from cep.cli.main import main
 from cep.cli.test import watch
-from cep.lang.explain.catalogue import CATALOGUE
-from cep.lang.explain.examples import examples
+from cep.lang.explain.catalogue import CATALOGUE, examples
 from tests.lang.common import EVENTS
 
 # `cep explain`.

@@ -18,15 +18,14 @@ from cep.base.exits import Exit
 from cep.base.secrets import SecretKey, secret_keys
 from cep.cli.erase import _copy_dead_letters, _files_with
 from cep.cli.main import main
-from cep.columnar.route import key_of
+from cep.columnar.decode import key_of
 from cep.model.rule import PauseRecord, SnoozeRecord
-from cep.rulebook.changes import change_path, write_change
-from cep.rulebook.files import read_rules
-from cep.rulebook.statement import Signable, with_nonce
+from cep.rulebook.files import change_path, read_rules, write_change
+from cep.rulebook.trust import Signable, with_nonce
 from cep.runners.embedded.opening import PART, StoreSettings, store_folder
 from cep.runners.handover.erase import has_other_tokens, ways_to_write
-from cep.state.entries import read_entries
-from cep.state.keys import KeyRange
+from cep.state.savepoints import read_entries
+from cep.state.store import KeyRange
 from cep.step.rules import apply_records
 from tests.columnar.protected import KEYS, card_numbers
 from tests.real_kafka import KafkaCluster
@@ -309,7 +308,7 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
 
 def stored_portably(job: Path, into: Path) -> list[bytes]:
     """Return the entries of a job as a portable savepoint, whose texts are not compressed."""
-    from cep.state.entries import read_entries  # noqa: PLC0415
+    from cep.state.savepoints import read_entries  # noqa: PLC0415
 
     assert main(["job", "savepoint", "--checkpoint", str(job), "--to", str(into)]) == 0
     contents = [path.read_bytes() for path in into.rglob("*") if path.is_file()]

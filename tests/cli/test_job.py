@@ -14,7 +14,7 @@ import pytest
 
 from cep.base.exits import Exit
 from cep.base.schema import Schema
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.doc_pages import DOCS
 from cep.cli.main import main
 from cep.lang.load import load_text

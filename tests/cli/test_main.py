@@ -31,7 +31,7 @@ from cep.base.errors import (
 )
 from cep.base.exits import MEANINGS, Exit
 from cep.base.limits import KEY_GROUPS_LIVE_DEFAULT
-from cep.base.visible import HIDDEN
+from cep.base.text import HIDDEN
 from cep.cli import main as cli
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.doc_pages import page_paths

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.cli.monitor import FILES, FOLDER
 from cep.model.rule import HeartbeatRecord

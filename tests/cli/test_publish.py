@@ -17,19 +17,18 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from cep.base.visible import HIDDEN
+from cep.base.text import HIDDEN
 from cep.cli.main import main
 from cep.cli.topics import send
 from cep.model.rule import HeartbeatRecord, UpsertRecord
-from cep.rulebook.changes import read_change, write_change
 from cep.rulebook.deploy import schema_of
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import read_change, read_rules, write_change
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import read_trust
-from cep.rulebook.statement import sign, unsigned
+from cep.rulebook.trust import sign, unsigned
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, write_key, write_signers
 from tests.rulebook.people import ROOT as ROOT_KEY

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cep.analysis.show import time_text
+from cep.analysis.backtest import time_text
 from cep.cli.main import main
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.live_checkpoint import write_progress
 from cep.runners.rule_output import RuleOutput
 from cep.sinks.files import FileSink
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.analysis.bench_data import SOURCE, payments
 from tests.analysis.test_suggest import BASE, planted
 from tests.analysis.test_tune import PATTERNS
@@ -330,7 +330,7 @@ def test_thresholds_of_several_rules_of_one_or_of_none(
     capsys.readouterr()
     assert report(folder, out, "--thresholds", "none", "--thresholds", "large") == 2
     assert "--thresholds none draws nothing" in capsys.readouterr().err
-    monkeypatch.setattr("cep.analysis.thresholds.REPORT_REPLAYED_EVENTS_MAX", 10)
+    monkeypatch.setattr("cep.analysis.one_rule.REPORT_REPLAYED_EVENTS_MAX", 10)
     assert report(folder, out) == 0
     assert curves_of(out) == []
     assert "Nothing was replayed, for the history has more than 10 events." in out.read_text()

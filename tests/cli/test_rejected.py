@@ -24,8 +24,8 @@ from cep.cli import main as cli
 from cep.cli.main import main
 from cep.cli.replay import _figures
 from cep.cli.verbs import VERBS as ALL_VERBS
+from cep.runners.assembly import JobRejections
 from cep.runners.embedded.reports import ProgressLines
-from cep.runners.job_lines import JobRejections
 from cep.runners.meanings import COUNTERS, FROM_ZERO, LABELS, LOSSES, is_loss
 from cep.runners.observe import Log, Observed
 from cep.runners.output import Replayed

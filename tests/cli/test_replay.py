@@ -16,7 +16,7 @@ import pytest
 
 import cep
 from cep.base.audit import is_audit
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli import main as cli
 from cep.cli.main import main
 from cep.demo.stream import StreamSize, build, json_lines

@@ -17,18 +17,17 @@ import pytest
 
 from cep.analysis.backtest import Backtest, Figures, Matches, ratio
 from cep.base.audit import Head, extended, is_audit
-from cep.base.durable import replace_file, repository_root
 from cep.base.errors import LinkedPathError
 from cep.base.exits import Exit
+from cep.base.files import replace_file, repository_root
 from cep.cli.labelled import write_json
 from cep.cli.main import main
-from cep.rulebook.changes import change_path, write_change
-from cep.rulebook.files import read_rules
-from cep.rulebook.statement import sign, with_nonce
+from cep.rulebook.files import change_path, read_rules, write_change
+from cep.rulebook.trust import sign, with_nonce
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
-from cep.state.manifest_key import KEY
+from cep.state.manifest import KEY
 from tests.mock_kafka import MockKafka
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, RULE_SET, by_two, write_signers

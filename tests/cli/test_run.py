@@ -30,8 +30,8 @@ from confluent_kafka import Producer
 from cep.base.exits import Exit
 from cep.cli.alert_shape import checked_alert
 from cep.cli.main import main
+from cep.runners.assembly import runs_text, tell_runs
 from cep.runners.embedded.reports import ProgressLines
-from cep.runners.job_lines import runs_text, tell_runs
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import forget_open_runs, open_runs
 from cep.runners.observe import Log, Observed

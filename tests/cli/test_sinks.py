@@ -413,15 +413,15 @@ _FROZEN, _REGISTRY = f"{_HERE}test_a_frozen_broker", f"{_HERE}test_a_registry_th
 _BROKERS, _STORE = f"{_STOPS}test_a_job_that_waits_ends_on_request", f"{_HERE}test_a_target_that_gives_no_answer"
 _STANDBY = "test_outage.py::test_the_work_goes_back_and_forth"
 WAITS = {
-    "base/durable.py": "local: the disk", "base/kafka.py": _FROZEN, "cli/main.py": "local: standard output",
+    "base/files.py": "local: the disk", "base/kafka.py": _FROZEN, "cli/main.py": "local: standard output",
     "runners/stopping.py": "local: the wait for the stop request itself",
     "kernels/compiler.py": "local: another process of this machine compiles",
     "rulebook/kafka.py": _FROZEN, "runners/ahead.py": "local: a process of our own that compiles",
     "runners/compiling.py": "local: a line on the terminal", "runners/embedded/changelog.py": _FROZEN,
-    "runners/embedded/sink_queues.py": _BROKERS, "runners/embedded/commit.py": _SINKS,
-    "runners/embedded/kafka.py": _STANDBY, "runners/embedded/lanes.py": _SINKS,
+    "runners/embedded/lanes.py": _SINKS, "runners/embedded/commit.py": _SINKS,
+    "runners/embedded/kafka.py": _STANDBY,
     "runners/embedded/outlets.py": _STANDBY, "runners/embedded/run.py": _FROZEN,
-    "runners/embedded/standby.py": _STANDBY, "runners/fired_files.py": "local: the disk",
+    "runners/embedded/job.py": _STANDBY, "runners/fired_files.py": "local: the disk",
     "runners/java.py": "local: a program that prints its version", "runners/live_checkpoint.py": "local: a file",
     "runners/patience.py": _SINKS, "runners/spark/live.py": _FROZEN, "runners/spark/live_output.py": _SINKS,
     "runners/spark/sink_queue.py": _SINKS, "runners/spark/kafka_events.py": _REGISTRY,

@@ -12,15 +12,14 @@ import pytest
 
 from cep.base.limits import TIME_MS_MAX
 from cep.cli import main as cli
-from cep.columnar.decode import decode_json
-from cep.columnar.route import route
+from cep.columnar.decode import decode_json, route
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.output import write_outputs
 from cep.sinks.json_form import json_lines
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 from cep.testing import inquiry
 
 PATTERNS = """

@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import (
+    FORMAT_VERSION,
     TEXT,
     EventBatch,
     arrow_type,
     concat_batches,
     conformed,
     data_columns,
+    decode_batch,
     empty_batch,
+    encode_batch,
     from_slots,
     slots,
     text_buffers,
 )
-from cep.columnar.codec import FORMAT_VERSION, decode_batch, encode_batch
-from cep.columnar.route import route, slice_batch
+from cep.columnar.decode import route, slice_batch
 from tests.columnar.common import ONE, TWO, decode, record
 
 

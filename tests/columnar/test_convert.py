@@ -27,8 +27,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.api.frames import events_table, open_frame
-from cep.api.naming import Naming
+from cep.api.frames import Naming, events_table, open_frame
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar.convert import WIDE_DECIMAL, Written, convert
 from cep.columnar.decode import decode_json, decode_table, in_row_order

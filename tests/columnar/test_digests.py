@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.schema import Schema
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.decode import Decoded, concat_decoded, in_partition
 from cep.columnar.digests import CONTENT, KEYS, _salts, with_digests
 from cep.kernels.arrange import HASH_PRIME
-from cep.kernels.digests import add_numbers
+from cep.kernels.groups import add_numbers
 from tests.columnar.common import ONE, TWO, decode, record
 
 DOMAINS = (("card_id",), ("retries",))

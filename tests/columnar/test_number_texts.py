@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 import cep
 from cep.base.errors import UsageError
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.byte_numbers import whole_numbers
+from cep.columnar.convert import FORMS, AmbiguousError, NumberForm, form_of, plain_numbers, whole_numbers
 from cep.columnar.decode import decode_json, decode_table
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
-from cep.columnar.number_texts import FORMS, AmbiguousError, NumberForm, form_of, plain_numbers
 from cep.columnar.numbers import different_count
 
 EUROPEAN, AMERICAN = NumberForm(",", "."), NumberForm(".", ",")

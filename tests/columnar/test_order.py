@@ -13,12 +13,10 @@ import pyarrow as pa
 import pytest
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.batch import ORDER_ORIGIN, EventBatch, concat_batches, no_order
-from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.decode import Decoded, decode_json, decode_table, in_partition
+from cep.columnar.batch import ORDER_ORIGIN, EventBatch, concat_batches, decode_batch, encode_batch, no_order
+from cep.columnar.decode import Decoded, decode_json, decode_table, in_partition, route, slice_batch, split_by_group
 from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
 from cep.columnar.order import order_behind, ordered_by_id, rows_in_order
-from cep.columnar.route import route, slice_batch, split_by_group
 
 FIELDS = (
     Field("tx_id", Type(Kind.ID)),

@@ -13,7 +13,7 @@ import pytest
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar import parse_json as parse_module
 from cep.columnar.decode import Decoded, decode_json
-from cep.columnar.plain_json import plain_shape, read_plain
+from cep.columnar.parse_json import plain_shape, read_plain
 from tests.columnar.common import ONE, TWO, record
 
 _NAMES = [*ONE.columns(), "event_type", "other", "", "tx", "tx_idd", "zz"]

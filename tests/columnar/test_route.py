@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.columnar.batch import TEXT
-from cep.columnar.route import key_groups, key_hashes, key_pages, route, split_by_group
+from cep.columnar.decode import key_groups, key_hashes, key_pages, route, split_by_group
 from tests.columnar.common import ONE, TWO, decode, record
 
 KEYS = pa.array(["", "a", "card-1", "é", "x" * 40], TEXT)

@@ -11,12 +11,10 @@ import pyarrow.compute as pc
 import pytest
 
 from cep.columnar.batch import TEXT, read_only
-from cep.columnar.decode import Decoded
-from cep.columnar.route import key_groups, key_hashes, key_pages, key_slots
-from cep.columnar.table_key import table_key
-from cep.columnar.texts import encoded, numbered, rows_among, taken
+from cep.columnar.decode import Decoded, key_groups, key_hashes, key_pages, key_slots
+from cep.columnar.texts import encoded, numbered, rows_among, table_key, taken
 from cep.engine.advance import advance
-from cep.state.pages import encode_page
+from cep.state.past import encode_page
 from tests.columnar.common import assert_crafted_cost_what_others_do
 from tests.engine.rules import batch, program, rule
 
@@ -106,7 +104,7 @@ RULES = (
 def _results(key: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return the states, matches and counters of some calls in sequence."""
     # The array is read-only like the real key: a writable one would need other kernels, which must be compiled first.
-    monkeypatch.setattr("cep.columnar.table_key._key", read_only(np.array(key, np.uint64)))
+    monkeypatch.setattr("cep.columnar.texts._key", read_only(np.array(key, np.uint64)))
     random, compiled, results = Random("tables"), program(*(rule(text, f"r{n}") for n, text in enumerate(RULES))), []
     state = None
     for start in range(0, 60, 12):

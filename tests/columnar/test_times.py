@@ -17,8 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import UsageError
-from cep.columnar.elapsed import UNITS_US, moments_since
-from cep.columnar.times import ZONE_NAMES, check_form, counting_skipped, form_has_zone, has_zone, times_us
+from cep.columnar.times import (
+    UNITS_US,
+    ZONE_NAMES,
+    check_form,
+    counting_skipped,
+    form_has_zone,
+    has_zone,
+    moments_since,
+    times_us,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia")

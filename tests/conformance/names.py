@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cep.base.schema import Kind
 from cep.lang.functions import FUNCTIONS
-from cep.lang.parse.cursor import RESERVED
+from cep.lang.parse.lexer import RESERVED
 from tests.conformance.scenario import Json, ScenarioEvent
 
 EVENT_TYPE = "record"

@@ -22,8 +22,7 @@ from rich.console import Console
 
 from cep.base.schema import Schema
 from cep.demo.feed import Watch
-from cep.demo.in_process import InProcess
-from cep.demo.topics import MemoryTopics
+from cep.demo.in_process import InProcess, MemoryTopics
 from cep.lang.check.bind import bind
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text

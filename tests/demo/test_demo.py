@@ -23,10 +23,10 @@ from cep.base.errors import UsageError
 from cep.base.schema import EventType, Kind
 from cep.columnar.decode import decode_json
 from cep.demo.day import SIZES
+from cep.demo.in_process import MemoryTopics
 from cep.demo.labels import report_day, write_labels
 from cep.demo.library import copy_library, library_folder
 from cep.demo.stream import CHANNELS, SCHEMA, STATUSES, Stream, StreamSize, build, json_lines, planted
-from cep.demo.topics import MemoryTopics
 from cep.lang.check.bind import bind
 from cep.lang.load import load_files, load_text
 from cep.rulebook.files import read_rules

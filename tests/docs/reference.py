@@ -42,8 +42,7 @@ from cep.analysis.suggest import MinedData, Rejected, Suggested, Suggestion
 from cep.analysis.tune import Row, Span, Tuned
 from cep.api.alerts import Alerts
 from cep.api.describe import Draft
-from cep.api.picture import Picture
-from cep.api.plots import Plot
+from cep.api.plots import Picture, Plot
 from cep.api.quality import Difference, Quality
 from cep.api.rules import Rule, Rules
 from cep.api.why import Why
@@ -53,8 +52,7 @@ from cep.cli.main import parser_of
 from cep.cli.verbs import TOP, Group, entries
 from cep.columnar.times import TIME_FORMS
 from cep.engine.alerts import ALERT_SCHEMA
-from cep.lang.explain.catalogue import CATALOGUE
-from cep.lang.explain.examples import examples
+from cep.lang.explain.catalogue import CATALOGUE, examples
 from cep.model.rule import _MODELS, HeartbeatRecord, UpsertRecord
 from cep.model.settings import SECTIONS, extra_of
 from cep.runners.meanings import (

@@ -19,15 +19,22 @@ from cep.base.schema import Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.engine.advance import Matches, advance
 from cep.engine.keyed_state import KeyedState
-from cep.histories.rows import Block
-from cep.histories.store import StoredSegment
+from cep.histories.store import Block, StoredSegment
 from cep.histories.values import compact_page
 from cep.lang.ir import PatternIR
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
-from cep.state.pages import decode_page, encode_page
-from cep.state.past import SegmentCache, decode_head, decode_segment, encode_head, encode_segment, store_segments
+from cep.state.past import (
+    SegmentCache,
+    decode_head,
+    decode_page,
+    decode_segment,
+    encode_head,
+    encode_page,
+    encode_segment,
+    store_segments,
+)
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, Match, find_matches
 
@@ -132,7 +139,7 @@ def engine_answers(
     for number, (batch, watermark_ms) in enumerate(deliveries):
         program = programs if isinstance(programs, Program) else programs[number]
         advanced = advance(program, keyed_state, batch, watermark_ms)
-        # As in a runner (cep/step/pages.py), a page without new events keeps its past unchanged.
+        # As in a runner (cep/step/level.py), a page without new events keeps its past unchanged.
         compacted_ms = watermark_ms if len(batch) else compacted_ms
         keyed_state = through_bytes(program, advanced.keyed_state, compacted_ms)
         for timed_out, one in _found(program, advanced.matches):

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from cep.engine.advance import advance
-from cep.state.pages import encode_page
+from cep.state.past import encode_page
 from tests.engine.rules import batch, program, rule
 
 CASES = 30

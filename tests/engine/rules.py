@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
-from cep.columnar.decode import decode_json
-from cep.columnar.route import route
+from cep.columnar.decode import decode_json, route
 from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules

@@ -18,7 +18,7 @@ from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
-from cep.state.pages import encode_page
+from cep.state.past import encode_page
 from tests.engine.rules import batch, program, rule
 
 END_MS = 2**61 - 1

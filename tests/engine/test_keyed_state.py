@@ -15,15 +15,14 @@ import pyarrow as pa
 import pytest
 
 from cep.base.schema import Kind, Type
-from cep.engine import slices
+from cep.engine import advance as engine_advance
 from cep.engine.advance import Matches, advance
 from cep.engine.alerts import sort_alerts
-from cep.engine.keyed_state import KeyedState, select_keys
+from cep.engine.keyed_state import KeyedState, partition_keys, select_keys
 from cep.engine.migrate import migrate_state
-from cep.engine.partition import partition_keys
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
-from cep.state.pages import decode_page, encode_page
+from cep.state.past import decode_page, encode_page
 from cep.step.match import MatchOutput, match_events
 from tests.engine.bridge import Delivery, batch_of, engine_answers, program_of, split, whole
 from tests.engine.rules import batch, program, rule
@@ -165,7 +164,7 @@ def test_slices_change_nothing(level: int, monkeypatch: pytest.MonkeyPatch) -> N
             subjects.append((compiled, split(batch_of(SCHEMA, case.events), Random(seed), cuts_max=2)))
     at_once = [_matched(compiled, deliveries) for compiled, deliveries in subjects]
     for name in ("MATCHES_AT_ONCE_MAX", "BINDINGS_AT_ONCE_MAX"):
-        monkeypatch.setattr(f"cep.engine.slices.{name}", 1)
+        monkeypatch.setattr(f"cep.engine.advance.{name}", 1)
         for (compiled, deliveries), (alerts, counters) in zip(subjects, at_once, strict=True):
             again, counted = _matched(compiled, deliveries)
             assert again.equals(alerts)
@@ -177,12 +176,12 @@ def test_slices_change_nothing(level: int, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("same_time", [False, True])
 def test_no_part_has_many_more_matches_than_the_bound(same_time: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All events have one key, and in one case one time: then they are divided by their ids."""
-    monkeypatch.setattr("cep.engine.slices.MATCHES_AT_ONCE_MAX", 500)
+    monkeypatch.setattr("cep.engine.advance.MATCHES_AT_ONCE_MAX", 500)
     monkeypatch.setattr("cep.engine.outputs._ROOM_MIN", 64)
     compiled = program(rule(PAIRS))
     rows = [f"x a@{1 if same_time else n}" for n in range(400)]
     events = batch(*rows).take(np.random.default_rng(1).permutation(400))
-    parts = [len(part.matches) for part in slices.advance_in_slices(compiled, None, events, 0)]
+    parts = [len(part.matches) for part in engine_advance.advance_in_slices(compiled, None, events, 0)]
     assert sum(parts) == sum(min(n, 100) for n in range(400))
     assert max(parts) <= 500
     assert len(parts) < 400, "halves, not single events"

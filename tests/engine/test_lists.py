@@ -15,11 +15,10 @@ from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
 from cep.lang.check.bind import bind
 from cep.lang.load import load_text
-from cep.lists.content import Content
 from cep.lists.entries import keys_of
-from cep.lists.timeline import FixedVersion, Lists, Timeline
+from cep.lists.store import Content, FixedVersion, Lists, Timeline
 from cep.nfa.deployed import DeployedRule
-from cep.state.pages import decode_page, encode_page
+from cep.state.past import decode_page, encode_page
 from tests.engine.rules import EVENTS, batch, program
 
 DECLARED = EVENTS + "list names: string\nlist starts: prefix\nlist sums: decimal(2)\nlist nets: cidr\n"

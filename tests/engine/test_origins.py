@@ -18,17 +18,15 @@ from hypothesis import strategies as st
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import MADE_OF
 from cep.columnar.batch import TEXT
-from cep.columnar.decode import concat_decoded
-from cep.columnar.route import route
+from cep.columnar.decode import concat_decoded, route
 from cep.engine.advance import advance
-from cep.engine.alerts import alert_table
-from cep.engine.origins import made_of, origin_lists
+from cep.engine.alerts import alert_table, made_of, origin_lists
 from cep.engine.reach import history_from_ms, reaches_ms
 from cep.lang.ir import HistoryWindow
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import programs_by_level
+from cep.step.rules import programs_by_level
 from tests.engine.rules import batch, program, rule
 from tests.oracle.histories import in_window  # the definition of a window, event by event
 from tests.oracle.matcher import Event
@@ -110,7 +108,7 @@ def test_an_alert_lists_what_its_derived_events_were_made_of(matches: list[list[
 
 
 def test_past_the_limit_the_first_ones_stay_and_the_others_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.engine.origins.ORIGINS_MAX", 3)
+    monkeypatch.setattr("cep.engine.alerts.ORIGINS_MAX", 3)
     large: list[tuple[str, Source | Derived]] = [("a", Source(f"t{n}", n)) for n in range(5)]
     texts, dropped = made_of(*columns([large, large[:2]]))
     assert dropped == 2

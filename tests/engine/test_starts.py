@@ -21,9 +21,9 @@ from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
 from cep.kernels import layout as y
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.prefixes import shares
 from cep.nfa.program import Program
-from cep.nfa.shared import shares
-from cep.state.pages import decode_page, encode_page
+from cep.state.past import decode_page, encode_page
 from tests.engine.bridge import END_MS, split
 from tests.engine.rules import batch, program, rule
 from tests.seeds import seeds
@@ -125,7 +125,7 @@ def with_long_ids(events: EventBatch, random: Random) -> EventBatch:
 def shared_from(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Share starts from so many rules on."""
     with monkeypatch.context() as patched:
-        patched.setattr("cep.nfa.shared.SHARED_MIN", count)
+        patched.setattr("cep.nfa.prefixes.SHARED_MIN", count)
         yield
 
 
@@ -301,7 +301,7 @@ def test_nor_when_prefixes_become_longer_and_shorter(seed: int, monkeypatch: pyt
     programs = []
     for rules in rules_in_force:
         with shared_from(random.choice((1, 2, 3)), monkeypatch), monkeypatch.context() as patched:
-            patched.setattr("cep.nfa.shared.LENGTH_MAX", random.choice((1, 2, 32, 32, 32)))
+            patched.setattr("cep.nfa.prefixes.LENGTH_MAX", random.choice((1, 2, 32, 32, 32)))
             programs.append(program(*rules))
     matches, _, _ = carried(programs, deliveries)
     assert matches == expected
@@ -484,7 +484,7 @@ def test_state_with_shared_first_conditions_goes_on_with_longer_prefixes(monkeyp
     rules = threes(5)
     longer = program(*rules)
     with monkeypatch.context() as patched:
-        patched.setattr("cep.nfa.shared.LENGTH_MAX", 1)
+        patched.setattr("cep.nfa.prefixes.LENGTH_MAX", 1)
         shorter = program(*rules)
     assert [place[0][2] for place in (shorter.places[-1], longer.places[-1])] == ["0,1,2,3,4", "0,1,2,3,4/2"]
     deliveries = [(batch("x a@1", "y a@2"), 2), (batch("x b@3", "x a@4"), 4), (batch("y b@5"), 5)]

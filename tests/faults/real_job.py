@@ -30,7 +30,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cep.base.kafka import WRITER_FIXED
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import HeartbeatRecord
 from tests.faults.alarms import Alarms
 from tests.faults.soak import ROOT, committed

@@ -25,7 +25,7 @@ from unittest.mock import patch
 import orjson
 
 from cep.base.errors import CepError, SinkAwayError, SinkError, SourceError, StoreError
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import Changes, HeartbeatRecord, parse_control
 from cep.rulebook.ledger import hash_of
 from cep.runners.embedded.opening import followed_folder

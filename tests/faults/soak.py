@@ -40,7 +40,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from cep.base.kafka import WRITER_FIXED
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import HeartbeatRecord
 from cep.rulebook.files import read_rules
 from tests.bench.metrics import Samples, metrics, resident_bytes

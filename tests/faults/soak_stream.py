@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import Changes, HeartbeatRecord, PauseRecord, RetireRecord, UpsertRecord
 from cep.rulebook.ledger import hash_of
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from cep.columnar.batch import TEXT
-from cep.functions.text_numbers import hashed_texts
+from cep.functions.columns import hashed_texts
 from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block
 from cep.histories.reach import _RowsOfBlocks
-from cep.histories.rows import Block, HistoryRows
+from cep.histories.store import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import choose_classes
 from tests.engine.bridge import batch_of, event_id, split

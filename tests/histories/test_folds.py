@@ -24,16 +24,15 @@ from hypothesis import strategies as st
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.engine.keyed_state import KeyedState, concat_states
-from cep.engine.partition import divide
+from cep.engine.keyed_state import KeyedState, concat_states, divide
 from cep.histories.numbers.folds import folded, members_of
 from cep.histories.numbers.panes import concat_panes, merged
-from cep.histories.numbers.spreads import two_sums
+from cep.histories.numbers.tally import two_sums
 from cep.histories.pages import detach_segments
 from cep.lang.ir import History, HistoryFn
 from cep.lang.walk import histories
 from cep.nfa.program import Program
-from cep.state.whole import decode_whole, encode_whole
+from cep.state.past import decode_whole, encode_whole
 from tests.engine.bridge import Delivery, batch_of, event_id, split, state_after, through_bytes, whole
 from tests.histories.test_reach import payment, program_over, written_of
 from tests.histories.test_values import differences, engine_values

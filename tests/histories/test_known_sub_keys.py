@@ -136,7 +136,7 @@ def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Eve
 def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the number of known values: less than the number of events that stay single, or more."""
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
-    monkeypatch.setattr("cep.histories.known_sub_keys.HISTORY_VALUES_MAX", request.param)
+    monkeypatch.setattr("cep.histories.sub_keys.HISTORY_VALUES_MAX", request.param)
     monkeypatch.setattr(f"{__name__}.VALUES", request.param)
 
 

@@ -13,7 +13,7 @@ from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.histories.numbers.sketches import hashes
+from cep.histories.numbers.panes import hashes
 from cep.histories.store import Histories
 from cep.lang.ir import History
 from cep.nfa.program import Program
@@ -46,7 +46,7 @@ def least(past: list[Event], expr: History, most: int) -> int:
 def test_past_the_limit_a_window_is_told_from_its_least_hashes_in_any_split(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cep.histories.numbers.sketches.DISTINCT_HASHES_MAX", 4)
+    monkeypatch.setattr("cep.histories.numbers.panes.DISTINCT_HASHES_MAX", 4)
     monkeypatch.setattr("cep.histories.numbers.panes.DISTINCT_HASHES_MAX", 4)
     random, time_ms = Random(seed), START_MS
     events: dict[str, list[Event]] = {"x": [], "y": []}

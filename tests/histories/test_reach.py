@@ -11,8 +11,7 @@ import pytest
 
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.histories.rows import Block, HistoryRows
-from cep.histories.store import Histories, Segment
+from cep.histories.store import Block, Histories, HistoryRows, Segment
 from cep.histories.table import HistoryTable, build_table
 from cep.histories.values import compact_page
 from cep.lang.check.bind import bind

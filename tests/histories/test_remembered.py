@@ -145,7 +145,7 @@ def events_of(random: Random, count: int, shops: int = 40) -> dict[str, list[Eve
 @pytest.fixture(params=[4, 9], autouse=True)
 def _few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
-    for module in ("known_sub_keys", "remembered", "retained"):
+    for module in ("sub_keys", "retained"):
         monkeypatch.setattr(f"cep.histories.{module}.HISTORY_VALUES_MAX", request.param)
     monkeypatch.setattr(f"{__name__}.VALUES", request.param)
 

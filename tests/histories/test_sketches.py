@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cep.base.limits import DISTINCT_HASHES_MAX
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT
-from cep.histories.numbers.sketches import buckets, estimated, hashes, middles
+from cep.histories.numbers.panes import buckets, estimated, hashes, middles
 from cep.kernels.histories.sketches import keep_least
 from tests.oracle.histories import bucket_middle
 

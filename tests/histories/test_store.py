@@ -10,9 +10,19 @@ import pytest
 
 from cep.columnar.batch import TEXT
 from cep.histories.pages import concat_histories, partition_histories
-from cep.histories.rows import Block, HistoryRows, block_of, concat_blocks
-from cep.histories.segments import join_segments, reachable_segments
-from cep.histories.store import Histories, PageFacts, SubTallies, segment_of, span_code
+from cep.histories.store import (
+    Block,
+    Histories,
+    HistoryRows,
+    PageFacts,
+    SubTallies,
+    block_of,
+    concat_blocks,
+    join_segments,
+    reachable_segments,
+    segment_of,
+    span_code,
+)
 
 KEYS = pa.array([f"k{number}" for number in range(12)], TEXT)
 SPANS_MS = (50, 1_000, 40_000)

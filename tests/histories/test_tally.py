@@ -11,9 +11,19 @@ from random import Random
 import numpy as np
 import pytest
 
-from cep.histories.numbers.float_tally import float_tallies_of, float_values, float_windows
-from cep.histories.numbers.tally import Moves, at_clock, at_events, averages, of_windows, spreads, whole_sums
-from cep.histories.numbers.whole_window import Members, float_spreads
+from cep.histories.numbers.folds import Members, float_spreads
+from cep.histories.numbers.tally import (
+    Moves,
+    at_clock,
+    at_events,
+    averages,
+    float_tallies_of,
+    float_values,
+    float_windows,
+    of_windows,
+    spreads,
+    whole_sums,
+)
 from cep.histories.store import tally_width
 from cep.nfa.histories import FLOAT_SQUARES, FLOATS, SQUARES
 

@@ -286,7 +286,7 @@ def test_single_events_have_a_limit_and_are_counted_and_told(
 ) -> None:
     """If a key has as many values as cep can know, a new value may be a forgotten one."""
     monkeypatch.setattr("cep.histories.retained.HISTORY_VALUES_MAX", 3)
-    monkeypatch.setattr("cep.histories.remembered.HISTORY_VALUES_MAX", 3)
+    monkeypatch.setattr("cep.histories.sub_keys.HISTORY_VALUES_MAX", 3)
     schema, every = patterns()
     pattern = every[WRITTEN.index(text)]
     told_by = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} or size > 0 }}").patterns["p"]

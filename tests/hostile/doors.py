@@ -29,8 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.base.errors import CepError
-from cep.base.utc import utc_text
-from cep.base.visible import HIDDEN
+from cep.base.text import HIDDEN, utc_text
 from cep.cli.main import main
 from cep.columnar.decode import Decoded
 from cep.model.rule import UpsertRecord
@@ -46,9 +45,9 @@ from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
-from cep.state.keys import STORE_GROUP, store_key
 from cep.state.memory import MemoryStore
 from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
+from cep.state.store import STORE_GROUP, store_key
 from cep.state.target import Target
 from cep.step.event_time import read_time
 from cep.step.job import Job

@@ -22,8 +22,8 @@ from cep.runners.embedded import savepoint
 from cep.runners.handover.beginning import group_beginning, read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, job_id, open_checkpoint, read_job, read_progress
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER, RuleOutput
-from cep.state.keys import KeyRange
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from cep.state.store import KeyRange
 from cep.state.target import Target
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
 from tests.hostile.mutate import broken_bytes, broken_value
@@ -75,9 +75,12 @@ def spark_folders(folder: Path) -> Feed:
     def feed(random: Random) -> str:
         # Imported here: modules that need Spark take a second, and other kinds do without.
         from cep.runners.spark.live_output import RetainedRulebooks  # noqa: PLC0415
-        from cep.runners.spark.rescale import partitions_of  # noqa: PLC0415
-        from cep.runners.spark.state import job_of, planned_batch  # noqa: PLC0415
-        from cep.runners.spark.to_savepoint import read_positions  # noqa: PLC0415
+        from cep.runners.spark.savepoint import read_positions  # noqa: PLC0415
+        from cep.runners.spark.state import (  # noqa: PLC0415
+            job_of,
+            partitions_of,
+            planned_batch,
+        )
 
         bad = _copied(good, folder / "bad")
         _damage(bad, random)

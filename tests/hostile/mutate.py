@@ -7,7 +7,7 @@ import re
 from random import Random
 from typing import Any
 
-from cep.lang.parse.cursor import DECLARATIONS
+from cep.lang.parse.lexer import DECLARATIONS
 
 ODD_BYTES = [
     b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xe2\x80\xae", b"\n", b"\r\n", b'"', b"\\", b"'",

@@ -17,11 +17,10 @@ from cep.base.errors import CepError
 from cep.rulebook.deploy import deploy
 from cep.runners.handover.payload import Payload
 from cep.state.checkpoints import Checkpoints, Part, restore
-from cep.state.entries import read_entries, write_entries
-from cep.state.keys import KeyRange, store_key
 from cep.state.manifest import FOLDER, MANIFEST_FORMAT, Manifest, StoredFile, StoredPart
 from cep.state.memory import MemoryStore
-from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
+from cep.state.savepoints import NAME, load_savepoint, open_savepoint, read_entries, write_entries, write_savepoint
+from cep.state.store import KeyRange, store_key
 from cep.state.target import Target
 from cep.step.event_time import PartitionTime, times_json
 from cep.step.job import Job

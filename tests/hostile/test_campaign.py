@@ -27,7 +27,7 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.saved import Saved, list_names, record_digests
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.live_checkpoint import QUERY_FOLDER
-from cep.runners.spark.rescale import partitions_of
+from cep.runners.spark.state import partitions_of
 from cep.sources.offsets import parse_offsets
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore

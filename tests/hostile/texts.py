@@ -18,8 +18,8 @@ from cep.lang.format.file import format_text
 from cep.lang.ir import PatternIR
 from cep.lang.lint.run import lint
 from cep.lang.load import Checked, bundle_source, load_files, load_text
-from cep.lists.content import Content
 from cep.lists.entries import keys_of, read_entries
+from cep.lists.store import Content
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
@@ -35,8 +35,8 @@ from cep.model.rule import (
     upsert_of,
 )
 from cep.model.settings import SECTIONS, default_file, read_settings
-from cep.nfa.diagnose import compilable
-from cep.nfa.given_lists import given_lists
+from cep.nfa.compile import compilable
+from cep.nfa.lists import given_lists
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import read_lock

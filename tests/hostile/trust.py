@@ -21,12 +21,12 @@ from cep.model.rule import (
     SnoozeRecord,
     UpsertRecord,
 )
-from cep.rulebook.changes import read_change
 from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_change
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import save
 from cep.rulebook.signers import read_trust, sign_signers, signature_path
-from cep.rulebook.statement import Signable
+from cep.rulebook.trust import Signable
 from cep.step.job import Job
 from cep.step.rules import apply_records
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind

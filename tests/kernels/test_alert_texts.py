@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cep.columnar.batch import TEXT, text_buffers
 from cep.kernels.text.alert_texts import bound_rows, chosen_texts, digest_texts
-from cep.kernels.text.lines import join_lines
+from cep.kernels.text.json_records import join_lines
 
 WORDS = st.text(max_size=12)
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from cep.columnar.batch import TEXT, text_buffers
-from cep.columnar.table_key import table_key
-from cep.functions.text_numbers import TextNumbers, hashed_texts
+from cep.columnar.texts import table_key
+from cep.functions.columns import TextNumbers, hashed_texts
 from cep.histories.table import empty_places, grouped
 from cep.kernels.arrange import hash_texts
 from cep.kernels.groups import find_pairs, group_pairs

@@ -10,8 +10,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from cep.columnar.decode import decode_json
-from cep.columnar.route import route
+from cep.columnar.decode import decode_json, route
 from cep.engine.advance import advance
 from cep.kernels.histories.exact_sums import CHUNKS, accumulate, rounded
 from cep.lang.check.bind import bind

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cep.columnar.batch import read_only
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.kernels.pages.packed import get_line, put_line
-from cep.kernels.pages.parts import COUNTS, KEYS, order_rows, point_among_all, point_anew
+from cep.kernels.pages.packed import COUNTS, KEYS, get_line, order_rows, point_among_all, point_anew, put_line
 from cep.kernels.records import PartOrder
 
 EXTREMES = (0, 1, -1, 255, 256, -128, 65_535, 65_536, 2**31, 2**61, 2**63 - 1, -(2**63), 1_700_000_000_000)

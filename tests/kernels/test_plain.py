@@ -12,7 +12,7 @@ import pytest
 from cep.engine.advance import Advanced, advance
 from cep.kernels import layout as y
 from cep.nfa.program import Program
-from cep.state.pages import decode_page, encode_page
+from cep.state.past import decode_page, encode_page
 from tests.engine.bridge import END_MS
 from tests.engine.rules import batch, program, rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
-from cep.lang.check.levels import levels_of
+from cep.lang.check.order import levels_of
 from cep.lang.format.file import format_text
 from cep.lang.load import load_text
 from tests.lang.common import EVENTS, checked_pattern, codes, pattern_codes

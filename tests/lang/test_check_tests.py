@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cep.lang.diagnostics import Collector
 from cep.lang.explain.render import render_text
-from cep.lang.ir_tests import PatternTest
+from cep.lang.ir import PatternTest
 from cep.lang.load import Checked, bundle_source, load_text
 from cep.lang.parse.file import parse
 from cep.lang.syntax import Literal, NameRef, PatternTestSyntax

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from cep.lang.diagnostics import Collector
-from cep.lang.parse.cursor import DECLARATIONS, RESERVED
-from cep.lang.parse.lexer import UNITS_MS, TokenKind, lex
+from cep.lang.parse.lexer import DECLARATIONS, RESERVED, UNITS_MS, TokenKind, lex
 from tests.lang.generate import random_file
 from tests.node_packages import EDITOR, NoNodeError, node_modules, run
 

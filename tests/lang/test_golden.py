@@ -20,11 +20,11 @@ import pytest
 
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic, Fix, Span
-from cep.lang.edit.fix import fixed
+from cep.lang.edit.assist import fixed
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, load_files, load_text
-from cep.nfa.diagnose import compilable
+from cep.nfa.compile import compilable
 from tests.lang.dump import dump_pattern
 
 GOLDEN = Path(__file__).parent / "golden"

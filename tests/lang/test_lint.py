@@ -10,7 +10,7 @@ import pytest
 from cep.lang.explain.render import render_text
 from cep.lang.lint.run import lint
 from cep.lang.load import load_files, load_text
-from cep.report import budget
+from cep.report.plan import find_large_states
 from tests.corpus.cases import Case
 from tests.corpus.engines import by_advance
 from tests.lang.common import EVENTS, shown
@@ -34,7 +34,7 @@ def codes_of(body: str, header: str = "pattern p by card_id", before: str = "") 
 def test_golden(path: Path) -> None:
     checked = load(path)
     assert checked.ok, shown(checked)
-    diagnostics = lint(checked, None, budget.find(checked))
+    diagnostics = lint(checked, None, find_large_states(checked))
     code = path.name.partition("_")[0]
     assert code in {d.code for d in diagnostics}
     assert {d.code for d in diagnostics} <= {code, "CEP420"}

@@ -12,7 +12,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import SOURCE_BYTES_MAX
 from cep.cli.main import main
 from cep.lang.load import bundle_checked, bundle_source, load_files, load_overlaid, load_text
-from cep.nfa.diagnose import compilable
+from cep.nfa.compile import compilable
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from tests.lang.common import EVENTS, shown
 

@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 from cep.base.limits import SOURCE_BYTES_MAX
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Collector
-from cep.lang.edit.assist import words_at
-from cep.lang.edit.fix import fixed
+from cep.lang.edit.assist import fixed, words_at
 from cep.lang.edit.symbols import places
 from cep.lang.explain.render import render_text, to_json
 from cep.lang.format.file import format_text
 from cep.lang.lint.run import lint
 from cep.lang.load import load_text
 from cep.lang.parse.lexer import lex
-from cep.nfa.diagnose import compilable
+from cep.nfa.compile import compilable
 from tests.lang.common import tree
 from tests.lang.dump import dump_pattern
 from tests.lang.generate import random_file

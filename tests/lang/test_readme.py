@@ -10,14 +10,12 @@ import pyarrow as pa
 import pytest
 
 from cep.base.limits import TIME_MS_MAX
-from cep.columnar.decode import decode_table
-from cep.columnar.route import route
+from cep.columnar.decode import decode_table, route
 from cep.engine.advance import advance
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.functions import FUNCTIONS
 from cep.lang.load import load_text
-from cep.lang.parse.cursor import RESERVED
-from cep.lang.parse.lexer import UNITS_MS
+from cep.lang.parse.lexer import RESERVED, UNITS_MS
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from tests.lang.common import shown

@@ -16,12 +16,10 @@ from cep.base.errors import SourceError, StateCorruptError, StateFormatError, St
 from cep.base.limits import LIST_ENTRY_BYTES_MAX
 from cep.kernels.records import MemberSet
 from cep.kernels.text.members import _has, distinct
-from cep.lists import content as module
-from cep.lists.content import Content
+from cep.lists import store as module
 from cep.lists.entries import Keys, is_kind, keys_of, read_entries
 from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
-from cep.lists.store import NOTHING, ListStore, name_of
-from cep.lists.timeline import FixedVersion, ListVersion, fixed, spans, timeline_of
+from cep.lists.store import NOTHING, Content, FixedVersion, ListStore, ListVersion, fixed, name_of, spans, timeline_of
 
 # Membership of each kind of list against plain Python; a changing list against a changing set.
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, SOURCE_BYTES_MAX
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.model.rule import (
     HeartbeatRecord,
     RetireRecord,

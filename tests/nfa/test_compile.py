@@ -13,14 +13,13 @@ from cep.base.schema import Field, Kind, Schema
 from cep.lang.check.bind import bind
 from cep.lang.load import load_files, load_text
 from cep.model.rule import UpsertRecord
-from cep.nfa.compile import problems
+from cep.nfa.compile import compilable, problems
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.diagnose import compilable
-from cep.nfa.given_lists import asked_lists, given_lists
+from cep.nfa.lists import asked_lists, given_lists
 from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
-from cep.step.programs import programs_by_level
+from cep.step.rules import programs_by_level
 from tests.engine.rules import SCHEMA, program, rule
 from tests.lang.common import EVENTS
 from tests.lang.generate import random_file

@@ -49,7 +49,7 @@ def pair(number: int, within: str = "1 h") -> str:
     ],
 )
 def test_which_rules_may(steps: str, may: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
+    monkeypatch.setattr("cep.nfa.prefixes.SHARED_MIN", 1)
     assert len(program_of(steps).shared) == may
 
 
@@ -84,7 +84,7 @@ PREFIXED = WHERE.replace("c: e kind == c", 'd: e kind == b\n c: e kind == c\n z:
 
 def longest(steps: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many conditions a rule alone could share; 0 if it may not share any."""
-    monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
+    monkeypatch.setattr("cep.nfa.prefixes.SHARED_MIN", 1)
     used = [line for line in PREFIXED.split("\n") if line.replace("where", "").strip()[0] in steps]
     compiled = program_of(
         f"seq {steps} within 1 h\nwhere " + "\n ".join(line.replace("where ", "").strip() for line in used)
@@ -116,7 +116,7 @@ def test_how_far_a_prefix_goes(steps: str, count: int, monkeypatch: pytest.Monke
 
 
 def test_a_condition_that_is_waited_for_elsewhere_too_ends_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
+    monkeypatch.setattr("cep.nfa.prefixes.SHARED_MIN", 1)
     where = f"{PREFIXED}\n x: e kind == c and amount > a.amount\n e: e kind == b"
     where = "\n".join(line for line in where.split("\n") if line.strip()[0] not in "bc")
     (start,) = program_of(f"seq a -> d -> x -> e -> z within 1 h\n{where}").shared

@@ -11,21 +11,26 @@ import pytest
 
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.columnar.batch import EventBatch
-from cep.columnar.route import key_groups
+from cep.columnar.decode import key_groups
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState, select_keys
 from cep.engine.migrate import migrate_state
-from cep.histories.rows import Block
-from cep.histories.store import StoredSegment
+from cep.histories.store import Block, StoredSegment
 from cep.histories.values import compact_page
 from cep.kernels import layout as y
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
-from cep.report.busy_keys import busiest_keys
-from cep.report.keyed_state import SHARED, BoundEvent, count_runs, runs_of_key
+from cep.report.keyed_state import SHARED, BoundEvent, busiest_keys, count_runs, runs_of_key
 from cep.report.past import past_of_key, past_shares
-from cep.state.pages import StoredPage, encode_page
-from cep.state.past import SegmentCache, StoredPast, decode_segment, encode_head, store_segments
+from cep.state.past import (
+    SegmentCache,
+    StoredPage,
+    StoredPast,
+    decode_segment,
+    encode_head,
+    encode_page,
+    store_segments,
+)
 from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
 from tests.histories.test_reach import payment, program_over

@@ -10,11 +10,8 @@ import pytest
 import vl_convert
 
 from cep.lang.load import load_text
-from cep.report import budget
-from cep.report.picture import picture
-from cep.report.plan import Plan, plan
-from cep.report.plan_text import plan_text, size_text
-from cep.report.timeline import timeline, timeline_spec
+from cep.report.picture import picture, timeline, timeline_spec
+from cep.report.plan import Plan, find_large_states, plan, plan_text, size_text
 from tests.lang.common import EVENTS, shown
 from tests.lang.generate import random_file
 
@@ -77,7 +74,7 @@ def test_the_budget() -> None:
     text = (
         EVENTS + "pattern p by card_id { seq a+ any -> b within 1 h }\npattern q by card_id { seq a -> b within 1 h }"
     )
-    (finding,) = budget.find(load_text(text))
+    (finding,) = find_large_states(load_text(text))
     assert finding.code == "CEP706"
     assert "`p`" in finding.message
 

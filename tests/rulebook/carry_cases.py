@@ -11,7 +11,7 @@ from random import Random
 
 import orjson
 
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.model.rule import UpsertRecord
 from tests.rulebook.records import upsert
 

@@ -13,8 +13,7 @@ from cep.base.signing import SigningKey
 from cep.cli.main import main
 from cep.model.rule import UpsertRecord
 from cep.rulebook.signers import sign_signers
-from cep.rulebook.statement import Signable, approve, digest_of, sign
-from cep.rulebook.trust import PEOPLE, Signer, Trust
+from cep.rulebook.trust import PEOPLE, Signable, Signer, Trust, approve, digest_of, sign
 
 # People who sign in tests, each with a key that is the same in every run.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 

@@ -14,7 +14,7 @@ import pytest
 
 from cep.base.limits import PRODUCER_GAPS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.lang.ir import CALENDAR_MS_MAX, PatternIR
 from cep.lang.load import Bundle, load_text
 from cep.model.rule import RetireRecord, UpsertRecord
@@ -32,7 +32,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.rulebook.carry_cases import Case, drawn
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, upsert
 from tests.runners.embedded.cases import cut

@@ -23,13 +23,24 @@ from cep.lang.parse import lexer
 from cep.lists.store import ListStore
 from cep.model.rule import ListRecord, PauseRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook import files
-from cep.rulebook.changes import change_path, last_of, read_change, version_before, with_signatures, write_change
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import at_commit, history, read_control, read_lists, read_rules
+from cep.rulebook.files import (
+    at_commit,
+    change_path,
+    history,
+    last_of,
+    read_change,
+    read_control,
+    read_lists,
+    read_rules,
+    version_before,
+    with_signatures,
+    write_change,
+)
 from cep.rulebook.lock import LOCK_FILE, locked, problems_of_lock, read_lock, with_version, write_lock
 from cep.rulebook.meaning import content_hash, pattern_hash
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.statement import digest_of
+from cep.rulebook.trust import digest_of
 from tests.columnar.protected import VISA, keys
 from tests.lang.generate import random_file
 from tests.rulebook.people import by_two, upsert_by_two

@@ -8,15 +8,14 @@ from random import Random
 
 import pytest
 
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
-from cep.rulebook.levels import levels_needed
 from cep.rulebook.publish import foreseen_levels
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.rulebook import Rulebook, levels_needed
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.runners.test_later_rules import written
 
 # Levels of rules that feed each other: a later rule gets a level, and existing rules keep theirs.

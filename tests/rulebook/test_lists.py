@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cep.base.limits import LIST_ENTRY_BYTES_MAX, LIST_VERSIONS_MAX, TIME_MS_MAX, TIME_MS_MIN
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.keyed_state import KeyedState
 from cep.lists.store import ListStore
@@ -27,7 +27,7 @@ from cep.rulebook.deploy import schema_of
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.step.match import MatchOutput
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 from tests.rulebook.timeline import step
 
 DOMAIN = ("card_id",)
@@ -191,7 +191,7 @@ def test_records_in_any_order_and_at_any_time(
     cuts = data.draw(st.lists(st.integers(0, len(events)), max_size=6))
     changes_max = data.draw(st.sampled_from([0, 2, 100]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cep.lists.content.LIST_CHANGES_MAX", changes_max)
+        patch.setattr("cep.lists.store.LIST_CHANGES_MAX", changes_max)
         times, book = engine(events, arrivals, cuts, data.draw(st.sampled_from([[], cuts])))
     assert times == reference(events, arrivals)
     versions = held_versions(events, arrivals)

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from cep.base.errors import SinkError
 from cep.base.limits import CHAIN_VERSIONS_MAX, CONTROL_RECORD_BYTES_MAX, VERSION_FREE_MAX
-from cep.base.utc import utc_text
-from cep.lists.content import Content
+from cep.base.text import utc_text
 from cep.lists.entries import TEXT, keys_of
-from cep.lists.store import ListStore
+from cep.lists.store import Content, ListStore
 from cep.model.rule import (
     Changes,
     ControlRecord,
@@ -33,7 +32,7 @@ from cep.model.rule import (
     parse_control,
     topic_key,
 )
-from cep.nfa.given_lists import GivenList
+from cep.nfa.lists import GivenList
 from cep.rulebook import publish
 from cep.rulebook.difference import compare, difference
 from cep.rulebook.kafka import STATUS_KEY, StatusTopic, Topic
@@ -58,9 +57,8 @@ from cep.rulebook.publish import (
 )
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import restore, rulebook_bytes, rulebook_from_bytes, save
-from cep.rulebook.statement import Signable
-from cep.step.rule_status import rule_status
-from cep.step.rules import apply_records
+from cep.rulebook.trust import Signable
+from cep.step.rules import apply_records, rule_status
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import by_two
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, retire, upsert

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cep.base.errors import SinkError, StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, VERSIONS_PER_RULE_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import HeartbeatRecord, PauseRecord, ResumeRecord, RetireRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook import ledger as ledger_module
 from cep.rulebook import rulebook as rulebook_module

@@ -9,16 +9,16 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from cep.api.given import GivenRules
+from cep.api.replay import GivenRules
 from cep.base.audit import Line, verify
 from cep.base.errors import UsageError
 from cep.base.exits import Exit
-from cep.base.utc import utc_ms
+from cep.base.text import utc_ms
 from cep.cli.main import main
 from cep.model.rule import HeartbeatRecord, ListRecord, PauseRecord, RollbackRecord, UpsertRecord
 from cep.rulebook import signers
 from cep.rulebook.audit import has_new_signers, note_signers
-from cep.rulebook.changes import change_path, read_change, write_change
+from cep.rulebook.files import change_path, read_change, write_change
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.signers import (
     given_trust,
@@ -29,8 +29,7 @@ from cep.rulebook.signers import (
     signature_path,
     withdraw,
 )
-from cep.rulebook.statement import Signable, digest_of, sign, sign_heartbeat
-from cep.rulebook.trust import PEOPLE, Trust, reason_against
+from cep.rulebook.trust import PEOPLE, Signable, Trust, digest_of, reason_against, sign, sign_heartbeat
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.step.job import Job
 from cep.step.rules import apply_records

@@ -18,13 +18,12 @@ from cep.base.audit import is_audit, texts_of, without_texts
 from cep.base.errors import UsageError
 from cep.base.secrets import secret_keys
 from cep.cli.main import main
-from cep.columnar.route import key_of
+from cep.columnar.decode import key_of
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.lists.content import Content
 from cep.lists.entries import keys_of
-from cep.lists.store import ListStore
+from cep.lists.store import Content, ListStore
 from cep.model.rule import ListRecord, PauseRecord, SnoozeRecord
-from cep.nfa.given_lists import GivenList
+from cep.nfa.lists import GivenList
 from cep.rulebook import suppression as memory_module
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.erasure import ErasureRequest, check_request, digests_of, forget_keys, read_request, write_request
@@ -33,7 +32,6 @@ from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.publish import values_in
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.rulebook.statement import with_nonce
 from cep.rulebook.suppression import (
     NO_MEASURE,
     SEVERITIES,
@@ -45,7 +43,7 @@ from cep.rulebook.suppression import (
     fired_json,
     suppress_alerts,
 )
-from cep.rulebook.trust import Trust
+from cep.rulebook.trust import Trust, with_nonce
 from cep.step.rules import apply_records
 from tests.columnar.protected import VISA, keys
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, SIGNERS, TRUST, by_two

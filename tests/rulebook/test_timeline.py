@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cep.base.limits import TIME_MS_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import (
     ControlRecord,
     PauseRecord,
@@ -153,7 +153,7 @@ def test_records_in_any_order_and_at_any_time(
 ) -> None:
     arrivals = lined_up(events, given_records, data)
     places = st.lists(st.integers(0, len(events)), max_size=6)
-    with patch("cep.nfa.shared.SHARED_MIN", data.draw(st.sampled_from((1, 2, NEVER)))):
+    with patch("cep.nfa.prefixes.SHARED_MIN", data.draw(st.sampled_from((1, 2, NEVER)))):
         matches = engine(events, arrivals, data.draw(places), data.draw(places))
     assert matches == reference(events, arrivals)
 
@@ -167,7 +167,7 @@ def test_so_with_rules_that_share_two_conditions(
 ) -> None:
     arrivals = lined_up(events, given_records, data)
     places = st.lists(st.integers(0, len(events)), max_size=6)
-    with patch("cep.nfa.shared.SHARED_MIN", data.draw(st.sampled_from((1, 2)))):
+    with patch("cep.nfa.prefixes.SHARED_MIN", data.draw(st.sampled_from((1, 2)))):
         matches = engine(events, arrivals, data.draw(places), data.draw(places))
     assert matches == reference(events, arrivals)
 
@@ -214,7 +214,7 @@ def test_long_histories(seed: int) -> None:
             arrivals.append(Arrival(record, rng.randrange(len(events))))
     arrivals.sort(key=lambda a: a.after)
     cuts = [rng.randrange(len(events)) for _ in range(60)]
-    with patch("cep.nfa.shared.SHARED_MIN", 1 if seed % 2 else NEVER):
+    with patch("cep.nfa.prefixes.SHARED_MIN", 1 if seed % 2 else NEVER):
         matches = engine(events, arrivals, cuts, cuts[:20])
     assert matches == reference(events, arrivals)
     assert len(matches) > 40

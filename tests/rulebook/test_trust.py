@@ -20,12 +20,12 @@ from cep.model.rule import (
     PauseRecord,
     ResumeRecord,
     RollbackRecord,
+    Signature,
     SnoozeRecord,
     UpsertRecord,
     parse_control,
     topic_key,
 )
-from cep.model.signed import Signature
 from cep.rulebook import ledger, trust
 from cep.rulebook.audit import note_erasure
 from cep.rulebook.deploy import deploy, deploy_to_job
@@ -36,11 +36,20 @@ from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes, save
-from cep.rulebook.statement import Signable, approve, body_hash, digest_of, sign, unsigned, with_nonce
-from cep.rulebook.trust import Signer, Trust, reason_against
+from cep.rulebook.trust import (
+    Signable,
+    Signer,
+    Trust,
+    approve,
+    body_hash,
+    digest_of,
+    reason_against,
+    sign,
+    unsigned,
+    with_nonce,
+)
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
-from cep.step.rules import JobRules, apply_records, change_rules, has_unsaid, rulebook_of
+from cep.step.rules import JobRules, apply_records, change_rules, has_unsaid, rule_status, rulebook_of
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, RULE_SET, SIGNERS, TRUST, by_two, upsert_by_two
 from tests.rulebook.records import SCHEMA, new_book, retire, upsert
 

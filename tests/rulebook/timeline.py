@@ -21,7 +21,7 @@ from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecor
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 from tests.rulebook.records import SCHEMA
 
 DOMAIN = ("card_id",)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import FIELD_BYTES_MAX, RUNS_PER_KEY_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import ControlRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from tests.runners.spark import transactions

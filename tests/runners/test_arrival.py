@@ -38,7 +38,7 @@ from cep.runners.spark import replay as on_spark
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.sources import FolderSource
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore

@@ -9,7 +9,7 @@ from cep.base.errors import SourceError
 from cep.model.rule import ControlRecord, topic_key
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import new_book, retire, upsert
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
@@ -21,7 +21,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.columnar.common import GOOD
 from tests.hostile.doors import _RECORD
 from tests.runners.embedded.cases import decoded, latest_ms, save

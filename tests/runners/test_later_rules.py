@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
@@ -35,14 +35,12 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.files import FileSink
+from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sources.live.files import FilesSource
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import Programs
-from cep.step.rule_status import rule_status
+from cep.step.rules import Programs, rule_status
 from tests.engine.bridge import through_bytes
 from tests.runners.spark.live_cases import END, LiveRun, make_job, time_ms, write_file
 

@@ -21,12 +21,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.limits import TIME_MS_MAX
-from cep.base.utc import utc_text
-from cep.columnar.route import KeyDomain
+from cep.base.text import utc_text
+from cep.columnar.decode import KeyDomain
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
-from cep.rulebook.levels import levels_needed
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.rulebook import Rulebook, levels_needed
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.spark.replay import read_events, replay

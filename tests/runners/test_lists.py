@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.model.rule import ListRecord
 

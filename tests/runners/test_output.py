@@ -23,7 +23,7 @@ from cep.runners import fired_files
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.runners.output import check_writable, decode_alerts, encode_alerts, format_of, write_outputs
 from cep.runners.rule_output import RuleOutput, last_alerted
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.rulebook.records import new_book, upsert
 from tests.rulebook.test_suppression import alert, table
 from tests.sinks.alerts import alert_table

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.limits import MATCHES_PER_EVENT_MAX
 from cep.rulebook.deploy import deploy
-from cep.rulebook.levels import by_level
+from cep.rulebook.rulebook import by_level
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.commit import Commits, Sources
@@ -34,7 +34,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 from tests.rulebook.carry_cases import drawn as carried
 from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day, tied
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file

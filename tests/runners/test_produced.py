@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.cli import main as cli
-from cep.columnar.route import KEY_SEPARATOR
+from cep.columnar.decode import KEY_SEPARATOR
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
@@ -22,7 +22,7 @@ from cep.runners.spark import replay as on_spark
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from cep.step.programs import programs_by_level
+from cep.step.rules import programs_by_level
 from tests.runners.laundering import NAMES, SOURCE, circles, records, transfers
 
 

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cep.base.limits import TIME_MS_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.levels import by_level
+from cep.rulebook.rulebook import by_level
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.handover.warm_start import About, Ending, finish, job_until, open_warm_start
-from cep.runners.output import Replayed
-from cep.runners.to_the_end import replay_to_the_end
+from cep.runners.output import Replayed, replay_to_the_end
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from cep.base.errors import SinkError
 from cep.sinks.csv_cells import write_csv
-from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.durable import write_durably
-from cep.sinks.files import FileSink, Form, read_alerts
+from cep.sinks.files import DeadLetterFiles, FileSink, Form, read_alerts
 from tests.sinks.alerts import alert_table
 
 

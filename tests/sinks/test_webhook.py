@@ -12,9 +12,8 @@ import orjson
 import pytest
 
 from cep.base.errors import SinkAwayError, SinkError, UsageError
-from cep.sinks.base import SINK_REASONS
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.refused import RefusedAlerts
+from cep.sinks.base import SINK_REASONS, RefusedAlerts
+from cep.sinks.files import DeadLetterFiles
 from cep.sinks.webhook import WebhookSink, WebhookTarget, signature
 from tests.sinks.alerts import alert_table
 from tests.webhook import Handler

@@ -17,18 +17,17 @@ import pytest
 from cep.base.errors import InputError, UsageError
 from cep.cli import main as cli
 from cep.columnar.decode import Decoded, concat_decoded
-from cep.columnar.file_form import FileForm, form_of_flags
-from cep.columnar.mapping import mapping_of
+from cep.columnar.mapping import FileForm, form_of_flags, mapping_of
 from cep.lang.load import load_text
 from cep.lists.entries import read_entries
 from cep.sources.check import check_records
 from cep.sources.csv_form import open_csv, unique_names
 from cep.sources.files import read_key
 from cep.sources.inputs import Records, given_inputs, kind_of
-from cep.sources.json_forms import as_json_lines
-from cep.sources.json_table import read_json_table
+from cep.sources.json_lines import as_json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
+from cep.sources.tables import read_json_table
 from tests.columnar.common import GOOD, ONE
 
 SCHEMA = load_text("event n { i id  event_time time  h string  v decimal(2) }").schema

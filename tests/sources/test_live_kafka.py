@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from cep.base.errors import SourceError, UsageError
 from cep.columnar.decode import decode_json
 from cep.columnar.mapping import PLAIN, mapping_of
-from cep.sources.headers import headers_of, with_headers
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.live import kafka as live_kafka
 from cep.sources.live.base import Chunk
 from cep.sources.live.kafka import TopicSource
 from cep.sources.offsets import OffsetRange
-from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.form import RecordFormat, headers_of, with_headers
 from tests.columnar.common import GOOD, TWO
 from tests.real_kafka import KafkaCluster, MockCluster, RealKafka
 

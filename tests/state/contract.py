@@ -8,8 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from cep.state.keys import KeyRange, group_range, prefix_range, store_key
-from cep.state.store import KeyedStore, WriteBatch
+from cep.state.store import KeyedStore, KeyRange, WriteBatch, group_range, prefix_range, store_key
 
 GROUP = 7
 Check = Callable[[KeyedStore], None]

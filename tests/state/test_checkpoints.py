@@ -30,11 +30,10 @@ from cep.base.errors import StateCorruptError, StateFormatError, StoreError
 from cep.base.limits import CHECKPOINTS_PENDING_MAX
 from cep.state import checkpoints
 from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, read_manifest, restore
-from cep.state.keys import ALL_KEYS, store_key
 from cep.state.manifest import FOLDER, Manifest, sha256_of
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksSettings, RocksStore
-from cep.state.store import DurableStore
+from cep.state.store import ALL_KEYS, DurableStore, store_key
 from cep.state.target import Target
 from tests.small_disk import small_disk
 
@@ -470,7 +469,7 @@ VICTIM = """
 import os, signal, sys
 from pathlib import Path
 from cep.state.checkpoints import Checkpoints, Part
-from cep.state.keys import store_key
+from cep.state.store import store_key
 from cep.state.rocks import RocksStore
 from cep.state.target import Target
 

@@ -19,11 +19,19 @@ from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError, StateError, StateFormatError, UsageError
 from cep.state.checkpoints import Checkpoints, Part, payload_bytes, restore
-from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, path_inside
-from cep.state.manifest_key import KEY, KEY_FILE, check_first_line, first_line
+from cep.state.manifest import (
+    FOLDER,
+    KEY,
+    KEY_FILE,
+    Manifest,
+    StoredFile,
+    StoredPart,
+    check_first_line,
+    first_line,
+    path_inside,
+)
 from cep.state.memory import MemoryStore
-from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
-from cep.state.rocks_manifest import check_manifest
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore, check_manifest
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
 from cep.state.target import Target
 

@@ -22,32 +22,33 @@ from hypothesis import strategies as st
 
 from cep.base.errors import LimitError, StateCorruptError, StateError, StateFormatError, StoreError
 from cep.base.limits import ENTRY_BLOCK_BYTES_MAX, KEY_GROUPS_MAX, TIME_MS_MAX
-from cep.columnar.batch import TEXT, EventBatch
-from cep.columnar.codec import decode_table, encode_table
+from cep.columnar.batch import TEXT, EventBatch, decode_table, encode_table
 from cep.engine.advance import advance
-from cep.engine.keyed_state import KeyedState, concat_states, empty_state, select_keys
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state, partition_keys, select_keys
 from cep.engine.migrate import migrate_state
-from cep.engine.partition import partition_keys
-from cep.histories.rows import Block
-from cep.histories.store import Histories, PageFacts, StoredSegment, segment_of
+from cep.histories.store import Block, Histories, PageFacts, StoredSegment, segment_of
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
-from cep.state.entries import read_entries, write_entries
-from cep.state.keys import ALL_KEYS, STORE_GROUP, StoreKey, group_range, prefix_range, split_key, store_key
 from cep.state.packed import Shape, pack, shape_number, unpack
-from cep.state.pages import EARLIER_PAGE_FORMAT, PAGE_FORMAT, decode_page, encode_page
 from cep.state.past import (
+    EARLIER_PAGE_FORMAT,
     HEAD_FORMAT,
+    PAGE_FORMAT,
     PAST_FORMAT,
     SegmentCache,
     decode_head,
+    decode_page,
     decode_segment,
+    decode_sheet,
     digests_of,
     encode_head,
+    encode_page,
     encode_segment,
+    encode_sheet,
     store_segments,
 )
-from cep.state.sheets import decode_sheet, encode_sheet
+from cep.state.savepoints import read_entries, write_entries
+from cep.state.store import ALL_KEYS, STORE_GROUP, StoreKey, group_range, prefix_range, split_key, store_key
 from tests.engine.bridge import Answers, Delivery, batch_of, engine_answers, program_of
 from tests.engine.rules import batch, program, rule
 from tests.histories.test_store import facts as block_facts

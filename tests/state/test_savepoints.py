@@ -24,12 +24,20 @@ from fsspec.implementations.memory import MemoryFileSystem
 from cep.base.errors import StateCorruptError, StoreError
 from cep.state import target as target_module
 from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, read_manifest, restore
-from cep.state.keys import ALL_KEYS, STORE_GROUP, group_range, key_group_of, store_key
 from cep.state.manifest import FOLDER
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.savepoints import load_savepoint, open_savepoint, write_savepoint
-from cep.state.store import DurableStore, KeyedStore, StoreSnapshot
+from cep.state.store import (
+    ALL_KEYS,
+    STORE_GROUP,
+    DurableStore,
+    KeyedStore,
+    StoreSnapshot,
+    group_range,
+    key_group_of,
+    store_key,
+)
 from cep.state.target import Target
 from tests.small_disk import small_disk
 

@@ -17,11 +17,10 @@ from random import Random
 import pytest
 
 from cep.base.errors import StateCorruptError, StateError
-from cep.state import synced
-from cep.state.keys import ALL_KEYS, group_range, store_key
+from cep.state import rocks
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
-from cep.state.store import DurableStore
+from cep.state.store import ALL_KEYS, DurableStore, group_range, store_key
 from tests.state.contract import CHECKS, Check
 
 Open = Callable[[Path], DurableStore]
@@ -134,7 +133,7 @@ def test_sizes_grow_with_what_is_stored(store: DurableStore) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from cep.state.keys import store_key
+from cep.state.store import store_key
 from cep.state.rocks import RocksSettings, RocksStore
 store = RocksStore(Path(sys.argv[1]), RocksSettings(wal=sys.argv[2] == "log"))
 for i in range(100_000):
@@ -252,7 +251,7 @@ def test_a_log_that_is_torn_behind_its_last_sync_is_as_it_was_then(log: tuple[Pa
 
 
 def test_a_mark_of_the_last_sync_that_is_damaged_itself_says_nothing(log: tuple[Path, int]) -> None:
-    mark = log[0].with_name(synced.FILE)
+    mark = log[0].with_name(rocks.FILE)
     good = mark.read_bytes()
     for bad in (b"", good[:-1], bytes([good[0] ^ 128]) + good[1:]):
         mark.write_bytes(bad)
@@ -268,7 +267,7 @@ def test_a_full_disk_has_a_name_and_loses_nothing_synced(tmp_path: Path) -> None
 import resource, signal, sys
 from pathlib import Path
 from cep.base.errors import StoreError
-from cep.state.keys import store_key
+from cep.state.store import store_key
 from cep.state.rocks import RocksStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = RocksStore(Path(sys.argv[1]))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cep.runners.embedded.pages import Shapes
-from cep.runners.embedded.share import Cache
-from cep.runners.embedded.shares import Shares
+from cep.runners.embedded.shares import Cache, Shares
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.group_ports import GroupPorts, GroupProgress
 from cep.state.store import DurableStore, WriteBatch

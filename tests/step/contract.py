@@ -15,22 +15,21 @@ import orjson
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.keyed_state import empty_state
 from cep.histories.store import Histories
-from cep.kernels.repeats import NEW, OTHER, SAME
+from cep.kernels.groups import NEW, OTHER, SAME
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sinks.json_form import json_lines
 from cep.step.event_time import NO_CLOCK, PartitionTime, TimesRead, read_time
 from cep.step.job import ARRIVAL, Job
+from cep.step.level import drop_pages, match_pages
 from cep.step.match import MatchOutput, match_events
-from cep.step.pages import drop_pages, match_pages
 from cep.step.ports import LevelPorts, Ports
-from cep.step.programs import programs_by_level
-from cep.step.rules import JobRules, NamedRulebook, rulebook_of
+from cep.step.rules import JobRules, NamedRulebook, programs_by_level, rulebook_of
 from cep.step.step import MicroBatch, Outcome, Progress, step
 from cep.step.validate import validate_events
 

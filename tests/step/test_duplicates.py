@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.batch import EventBatch, data_columns
-from cep.columnar.route import split_by_group
-from cep.kernels.repeats import NEW, OTHER, SAME
+from cep.columnar.decode import split_by_group
+from cep.kernels.groups import NEW, OTHER, SAME
 from cep.runners.embedded.seen import SeenOfLevel
 from cep.step import duplicates
 from cep.step.job import Job

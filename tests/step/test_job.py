@@ -13,7 +13,7 @@ from cep.rulebook.deploy import deploy, schema_of
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 from tests.engine.rules import batch, program, rule
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, retire, upsert
 

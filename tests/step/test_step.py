@@ -30,39 +30,33 @@ from cep.base.errors import StateCorruptError
 from cep.base.limits import EQUAL_LETTERS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.columnar.batch import NO_VALUE, TEXT, EventBatch, concat_batches, no_order
-from cep.columnar.decode import concat_decoded
+from cep.columnar.decode import concat_decoded, key_hashes, route
 from cep.columnar.order import rows_in_order
-from cep.columnar.route import key_hashes, route
 from cep.engine.alerts import NO_ALERTS
 from cep.engine.keyed_state import KeyedState
 from cep.histories.store import Histories
 from cep.model.rule import HeartbeatRecord
 from cep.nfa.compile import problems
 from cep.rulebook.deploy import deploy
-from cep.rulebook.statement import sign_heartbeat
 from cep.rulebook.suppression import NO_MEASURE, LastAlerts, Policies, fired_from_json, fired_json, mark_name
+from cep.rulebook.trust import sign_heartbeat
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.group_ports import GroupProgress
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
-from cep.state.manifest_key import KEY
+from cep.state.manifest import KEY
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.step import marks as marks_module
-from cep.step.audit_head import head_values, read_head, sign_status
-from cep.step.counters import add_counts, nonzero
 from cep.step.dead_letters import bounded_equals, count_once
 from cep.step.history_end import watermark_at_end
-from cep.step.job import Job
+from cep.step.job import Job, add_counts, nonzero
+from cep.step.level import LastEvent, SinglePages, drop_pages, last_matched, match_pages, out_of_order, split_due
 from cep.step.marks import Marks, joined_marks, marks_bytes, marks_from_bytes, remember_marks, with_marks
 from cep.step.match import MatchOutput, match_events
-from cep.step.pages import SinglePages, drop_pages, match_pages
-from cep.step.programs import programs_by_level
-from cep.step.rules import apply_records
-from cep.step.suppress import filter_alerts
-from cep.step.ties import LastEvent, last_matched, out_of_order
+from cep.step.rules import apply_records, head_values, programs_by_level, read_head, sign_status
+from cep.step.step import filter_alerts
 from cep.step.validate import validate_events
-from cep.step.waiting import split_due
 from tests.columnar.common import ONE, TWO, decode, record
 from tests.engine.bridge import batch_of, program_of
 from tests.oracle.random_cases import SCHEMA, random_case
@@ -122,7 +116,7 @@ def test_events_behind_the_cut_of_a_replay() -> None:
 
 
 def test_origins_beyond_the_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("cep.engine.origins.ORIGINS_MAX", 1)
+    monkeypatch.setattr("cep.engine.alerts.ORIGINS_MAX", 1)
     deployment = deploy(records())
     schema = deployment.schema
     pq.write_table(transfers(1, 120), tmp_path / "t.parquet")

@@ -16,8 +16,7 @@ from random import Random
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Field, Kind, Schema
 from cep.engine.advance import advance
-from cep.lang.ir import PatternIR
-from cep.lang.ir_tests import PatternTest, ScriptedEvent, Slot
+from cep.lang.ir import PatternIR, PatternTest, ScriptedEvent, Slot
 from cep.lang.load import Checked
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule

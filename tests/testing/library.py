@@ -19,18 +19,15 @@ from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind
 from cep.engine.advance import advance
 from cep.lang.check.bind import bind
-from cep.lang.ir import History, ParamDecl, PatternIR
-from cep.lang.ir_tests import PatternTest
+from cep.lang.ir import History, ParamDecl, PatternIR, PatternTest
 from cep.lang.load import Checked, bundle_source, load_files
 from cep.lang.walk import nodes
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
-from cep.report.plan import plan
-from cep.report.plan_text import size_text
+from cep.report.plan import plan, size_text
 from cep.testing.events import batch_of
-from cep.testing.harness import START_MS
-from cep.testing.matches import observed_matches
+from cep.testing.harness import START_MS, observed_matches
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ROOT / "patterns"

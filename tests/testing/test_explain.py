@@ -15,8 +15,7 @@ import pytest
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
-from cep.columnar.decode import decode_table
-from cep.columnar.route import KeyDomain, route
+from cep.columnar.decode import KeyDomain, decode_table, route
 from cep.demo.stream import Planted, StreamSize, build
 from cep.engine.advance import advance
 from cep.nfa.compile import problems
@@ -25,9 +24,9 @@ from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
 from cep.testing.conditions import Conditions
 from cep.testing.explain import Explainer
+from cep.testing.harness import clock
 from cep.testing.inquiry import Answer, World, why, why_not
 from cep.testing.journal import Trace, TracedEvent
-from cep.testing.report import clock
 from cep.testing.trace import trace_key
 from cep.testing.values import value_of
 from tests.engine.bridge import END_MS, Answers, Found, _found, batch_of, event_id, oracle_answers, program_of, rule_of

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cep.lang.load import load_text
-from cep.nfa.given_lists import given_lists
+from cep.nfa.lists import given_lists
 from cep.testing import trace
 from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.explain import Explainer
-from cep.testing.harness import Outcome, run_test
-from cep.testing.report import difference_lines
+from cep.testing.harness import Outcome, difference_lines, run_test
 from tests.testing.common import checked, verdict_of
 
 # Outcomes of tests: the matches that count as expected, and the report of a failure.

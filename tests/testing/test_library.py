@@ -15,8 +15,7 @@ import pytest
 
 from cep.base.schema import Kind
 from cep.demo.stream import build
-from cep.lang.ir import History
-from cep.lang.ir_tests import PatternTest
+from cep.lang.ir import History, PatternTest
 from cep.lang.load import Checked, load_files, load_text
 from cep.lang.walk import nodes
 from cep.model.rule import UpsertRecord

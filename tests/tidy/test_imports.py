@@ -39,7 +39,7 @@ FLOORS = {
 # Rooms of runners without a chain of imports between them: shared values go through the handover.
 APART = {("cep.runners.spark", "cep.runners.embedded"), ("cep.runners.embedded", "cep.runners.spark")}
 # Rooms with a door: from outside, only these modules of theirs may be imported.
-DOORS = {"histories": frozenset({"values", "store", "rows", "pages"})}
+DOORS = {"histories": frozenset({"values", "store", "pages"})}
 # The only function-local imports of our own package. The CLI and the library start without Spark. The planner of a read
 # of topics starts without the decoder of events: Spark asks it in its own processes, one after the other.
 LOCAL_IMPORTS = (
@@ -208,7 +208,7 @@ def test_every_package_has_a_floor() -> None:
         (
             "cep/engine/x.py",
             "from cep.histories.table import HistoryTable",
-            "entered by pages, rows, store, values only",
+            "entered by pages, store, values only",
         ),
         ("cep/state/x.py", "from cep import histories", "entered by pages"),
         ("cep/engine/x.py", "import pyspark.sql", "pyspark belongs"),

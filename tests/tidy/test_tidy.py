@@ -112,7 +112,7 @@ def test_the_files_that_a_module_names_are_there() -> None:
 
 # A module that opens files for writing itself → the reason for not using `replace_file`.
 WRITERS = {
-    "cep/base/durable.py": "it is the one writer",
+    "cep/base/files.py": "it is the one writer",
     "cep/base/signing.py": "a private key goes into a new file only, which its owner alone can read",
     "cep/cli/erase.py": "it copies into a scratch folder, and appends lines to the audit of a stopped job",
     "cep/cli/new.py": "a new pattern file must not exist yet",
@@ -122,9 +122,8 @@ WRITERS = {
     "cep/runners/live_checkpoint.py": "it opens a file of a lock",
     "cep/runners/spark/session.py": "it opens a pipe",
     "cep/state/checkpoints.py": "it fills a folder that is renamed as a whole",
-    "cep/state/entries.py": "it fills a folder that is renamed as a whole",
     "cep/state/savepoints.py": "it fills a folder that is renamed as a whole",
-    "cep/state/synced.py": "it keeps a log open",
+    "cep/state/rocks.py": "it keeps a log open",
     "cep/state/target.py": "it links the new name, so that a name that is taken is refused",
 }
 _WRITING = re.compile(r"\.write_(?:text|bytes)\(|open\([^()]*\"[wxa]b?\+?\"|O_CREAT\b")

@@ -22,10 +22,9 @@ from cep.rulebook.lock import locked, problems_of_lock
 from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.rulebook.statement import Signable, digest_of, line_of
+from cep.rulebook.trust import Signable, digest_of, line_of
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
-from cep.step.rules import apply_records
+from cep.step.rules import apply_records, rule_status
 from tests.rulebook.people import TRUST, by_two
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, retire, upsert
 from tests.rulebook.test_publish import against

@@ -23,7 +23,7 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.handover.payload import payload_in
-from cep.runners.spark.to_savepoint import save_for_both
+from cep.runners.spark.savepoint import save_for_both
 from cep.state.savepoints import load_beside, open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job

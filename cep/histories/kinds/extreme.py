@@ -10,8 +10,7 @@ import numpy as np
 from cep.base.schema import Type
 from cep.histories.call import Call
 from cep.histories.kinds.kind import NOTHING, Carry, Column
-from cep.histories.numbers.folds import extreme_in
-from cep.histories.numbers.whole_window import Members, extreme, sortable
+from cep.histories.numbers.folds import Members, extreme, extreme_in, sortable
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn

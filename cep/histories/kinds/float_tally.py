@@ -10,10 +10,8 @@ import numpy as np
 from cep.histories.call import Call
 from cep.histories.kinds import tally
 from cep.histories.kinds.kind import Carry, Column
-from cep.histories.numbers.float_tally import float_tallies_of, float_windows
-from cep.histories.numbers.folds import counts_in, float_spreads_in, float_sums_in
-from cep.histories.numbers.spreads import quotients
-from cep.histories.numbers.whole_window import Members, float_spreads, float_sums
+from cep.histories.numbers.folds import Members, counts_in, float_spreads, float_spreads_in, float_sums, float_sums_in
+from cep.histories.numbers.tally import float_tallies_of, float_windows, quotients
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 

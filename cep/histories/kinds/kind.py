@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cep.histories.call import Call
-from cep.histories.numbers.whole_window import Members
+from cep.histories.numbers.folds import Members
 from cep.histories.store import SubTallies
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn

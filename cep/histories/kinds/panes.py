@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from cep.histories.call import Call
 from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.numbers.folds import Members
 from cep.histories.numbers.panes import values_of
-from cep.histories.numbers.whole_window import Members
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 

@@ -13,8 +13,8 @@ from cep.base.schema import Type
 from cep.histories.call import Call
 from cep.histories.kinds.kind import NOTHING, Carry, Column
 from cep.histories.numbers.bands import Bands, after, bands_of, ranked
+from cep.histories.numbers.folds import Members, as_floats, of_rank, sortable
 from cep.histories.numbers.panes import values_of
-from cep.histories.numbers.whole_window import Members, as_floats, of_rank, sortable
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 

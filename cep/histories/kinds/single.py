@@ -9,7 +9,7 @@ import numpy as np
 
 from cep.histories.call import Call
 from cep.histories.kinds.kind import NOTHING, Carry, Column
-from cep.histories.numbers.whole_window import Members
+from cep.histories.numbers.folds import Members
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn

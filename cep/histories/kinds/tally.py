@@ -11,10 +11,18 @@ import numpy as np
 
 from cep.histories.call import Call
 from cep.histories.kinds.kind import Carry, Column
-from cep.histories.numbers.folds import counts_in, tallies_in
-from cep.histories.numbers.sub_tally import entries_after, no_entries, segments_of
-from cep.histories.numbers.tally import at_clock, at_events, averages, of_windows, spreads, whole_sums
-from cep.histories.numbers.whole_window import Members
+from cep.histories.numbers.folds import Members, counts_in, tallies_in
+from cep.histories.numbers.tally import (
+    at_clock,
+    at_events,
+    averages,
+    entries_after,
+    no_entries,
+    of_windows,
+    segments_of,
+    spreads,
+    whole_sums,
+)
 from cep.histories.store import SubTallies, tally_width
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn

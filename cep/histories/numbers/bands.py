@@ -21,7 +21,7 @@ from cep.kernels.layout import Int32, Int64
 # Number of values on each side of the rank: this constant, plus twice the number of changes of the window in the call.
 _REACH = 10
 _REACH_CHANGES = 2
-# A band is an array that is shifted. Larger changes cost less in the tree of a whole window (count_tree.py).
+# A band is an array that is shifted. Larger changes cost less in the tree of a whole window (sketches.py).
 _CHANGES_MAX = 1024
 
 

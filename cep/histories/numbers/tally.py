@@ -6,17 +6,119 @@
 A segment is a key, or one value of a sub-key within a key. A new event *enters* a tally. An event *leaves* it if it was
 in the tally or is new. The value at an event is the carried tally, plus the events that entered up to it, minus the
 events that left before its window. No value is rounded.
-Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
+
+Tallies of floats: exact sums over windows, carried from call to call (float_sums.py) and rounded once.
+
+Sums and standard deviations of floats to twice the digits, where each float may stand for many events (folds.py).
+
+histories/windows.py does the same for windows of events.
+
+SubTallies: the tallies of one history by sub-key, for many keys: one entry for each sub-key with events in its
+window.
+
+    entry    key | the sub-key's fields | tally        removed when the last event leaves its window
+
+Tested by: tests/histories/test_tally.py, tests/histories/test_values.py, tests/histories/test_folds.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
-from cep.histories.numbers.spreads import quotients
-from cep.kernels.layout import Int64
+from cep.columnar.batch import TEXT, read_only, slot_values
+from cep.columnar.texts import table_key
+from cep.functions.columns import TextNumbers
+from cep.histories.store import SubTallies, concat_sub_tallies
+from cep.histories.table import HistoryTable, empty_places
+from cep.kernels.groups import find_pairs, group_pairs
+from cep.kernels.histories import records
+from cep.kernels.histories.float_sums import FLOATS_AT, SQUARES_AT, float_tallies_after, float_tallies_at
+from cep.kernels.histories.windows import sum_floats
+from cep.kernels.layout import Int32, Int64
+
+_SPLIT = 134217729.0  # 2^27 + 1
+# Squares of smaller values, summed and multiplied by their count, stay below the greatest float.
+_SQUARED_MAX = 2.0**480
+# Possible error of a sum of two floats, in the standard deviation of equal values: 2^-101 of the sum of squares.
+_LEVEL = 2.0**-101
+Pair = tuple[np.ndarray, np.ndarray]  # float64[N] each: their sum is the number, the first is the nearest float
+
+
+def can_be_squared(values: Int64) -> np.ndarray:
+    """bool[N]: the floats, given by their bits, that can have a standard deviation.
+
+    A window with any other float has the standard deviation NaN.
+    """
+    is_small: np.ndarray = np.abs(values.view(np.float64)) < _SQUARED_MAX
+    return is_small
+
+
+def squares(values: Int64) -> tuple[Int64, Int64]:
+    """Return the squares of floats, given by their bits: the nearest float and its error, as bits."""
+    floats = values.view(np.float64)
+    square = floats * floats
+    return square.view(np.int64), _square_rest(floats, square).view(np.int64)
+
+
+def two_sums(values: Int64, lows: Int64, highs: Int64) -> Pair:
+    """Return the sums of values[low:high] of finite floats, given by their bits, for windows that never move back."""
+    sums, rest = np.empty(len(lows), np.float64), np.empty(len(lows), np.float64)
+    sum_floats(values, lows, highs, sums)
+    # After each window its sum is subtracted, and added again for the windows that follow.
+    off_and_on = np.stack([-sums, sums], axis=1).reshape(-1).view(np.int64)
+    longer = np.insert(values, np.repeat(highs, 2), off_and_on)
+    before = np.searchsorted(highs, lows, side="right")  # the number of windows whose sums are before each start
+    ends = highs + 2 * np.arange(len(highs)) + 1
+    sum_floats(longer, np.minimum(lows + 2 * before, ends), ends, rest)
+    return sums, rest
+
+
+def spreads_of(counts: Int64, sums: Pair, of_squares: Pair) -> np.ndarray:
+    """float64[Q]: population standard deviations, √(n Σx² − (Σx)²) / n; 0 for an empty window."""
+    n = counts.astype(np.float64)
+    scaled_squares = n * of_squares[0]
+    left_rest = _product_rest(n, of_squares[0], scaled_squares) + n * of_squares[1]
+    right = sums[0] * sums[0]
+    right_rest = _square_rest(sums[0], right) + 2.0 * sums[0] * sums[1]
+    number = (scaled_squares - right) + (left_rest - right_rest)
+    spreads: np.ndarray = np.sqrt(np.where(number > scaled_squares * _LEVEL, number, 0.0)) / np.maximum(n, 1.0)
+    return spreads
+
+
+def quotients(numbers: Pair, divisors: np.ndarray) -> Pair:
+    """Divide the numbers by floats other than 0. The quotients are pairs of floats."""
+    first = numbers[0] / divisors
+    product = first * divisors
+    rest = ((numbers[0] - product) - _product_rest(first, divisors, product)) + numbers[1]
+    second = rest / divisors
+    second = np.where(np.isfinite(second), second, 0.0)
+    nearest = first + second
+    return nearest, np.where(np.isfinite(nearest), second - (nearest - first), 0.0)
+
+
+def _product_rest(one: np.ndarray, other: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """Return the exact rounding error of a product.
+
+    Source: Dekker, "A floating-point technique for extending the available precision", 1971.
+    """
+    (head, tail), (other_head, other_tail) = _split(one), _split(other)
+    rest: np.ndarray = ((head * other_head - product) + head * other_tail + tail * other_head) + tail * other_tail
+    return rest
+
+
+def _square_rest(numbers: np.ndarray, square: np.ndarray) -> np.ndarray:
+    return _product_rest(numbers, numbers, square)
+
+
+def _split(numbers: np.ndarray) -> Pair:
+    wide = _SPLIT * numbers
+    head = wide - (wide - numbers)
+    return head, numbers - head
+
 
 _COUNT, _HIGH, _LOW, _SQUARES = range(4)
 _TALLY_WIDTH, _WORDS = 3, 4
@@ -155,3 +257,179 @@ def _normal(tallies: Int64) -> Int64:
         tallies[:, column + 1] += tallies[:, column] >> 32
         tallies[:, column] &= _MASK
     return tallies
+
+
+# ∞, −∞ and NaN are counted in 21 bits each of one number: no history counts that many events.
+_SPECIAL_BITS = 21
+_SPECIALS = (np.inf, -np.inf, np.nan)
+
+
+def float_windows(
+    tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64, *, with_rests: bool
+) -> tuple[Int64, np.ndarray, np.ndarray]:
+    """Move carried tallies of floats along the new events, and return each window's count, sum and rounding error.
+
+    Shapes: the results are int64[Q], float64[Q] and float64[Q]; the errors are empty without `with_rests`. Each window
+    has a segment int64[Q] and members lows <= i < highs. If the tally has squares, the second result is the population
+    standard deviation in place of the sum.
+    """
+    starts = np.searchsorted(moves.segment, segment)
+    is_spread = tally.shape[1] > SQUARES_AT
+    values, specials = _parted(moves.values, is_spread=is_spread)
+    counts = tally[segment, :FLOATS_AT]
+    entered, departed = (_running_floats(weight, specials) for weight in (moves.enters, moves.leaves))
+    counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]
+    out, rests = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_rests else 0, np.float64)
+    finite = records.Moves(moves.segment, values, moves.enters, moves.leaves)
+    float_tallies_at(tally, finite, records.SegmentWindows(segment, lows, highs), out, rests)
+    return counts[:, 0], _with_specials(out, counts[:, 1], is_spread=is_spread), rests
+
+
+def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
+    """Return the tally after the call, and whether its floats can express every sum. If not, discard the tally."""
+    after = tally.copy()
+    values, specials = _parted(moves.values, is_spread=tally.shape[1] > SQUARES_AT)
+    change = moves.enters - moves.gone
+    np.add.at(after[:, :FLOATS_AT], moves.segment, _weighted_floats(change, specials))
+    return after, bool(float_tallies_after(after, moves.segment, values, change))
+
+
+def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
+    """float64[S]: the sum or the standard deviation of each tally, and the rounding error of a sum."""
+    nothing, bounds = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
+    moves = Moves(nothing, nothing, nothing, nothing, nothing)
+    return float_windows(tally, moves, np.arange(len(tally)), bounds, bounds, with_rests=tally.shape[1] <= SQUARES_AT)[
+        1:
+    ]
+
+
+def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
+    """Separate finite floats from infinities and NaN.
+
+    Return the bits of the finite floats, and counters of the other values.
+
+    Shapes: both int64[M]. The first is 0 where a value is not finite. The second has one bit field for each special
+    value, so that a sum of it counts each of them. For standard deviations, a value that is too large to be squared is
+    also special.
+    """
+    floats = values.view(np.float64)
+    is_finite = can_be_squared(values) if is_spread else np.isfinite(floats)
+    specials = np.zeros(len(values), np.int64)
+    if is_finite.all():
+        return values, specials
+    if is_spread:
+        specials[~is_finite & np.isfinite(floats)] = 1
+    for index, special_value in enumerate(_SPECIALS):
+        specials[np.isnan(floats) if np.isnan(special_value) else floats == special_value] = 1 << (
+            _SPECIAL_BITS * index
+        )
+    return np.where(is_finite, values, 0), specials
+
+
+def _with_specials(sums: np.ndarray, counts: Int64, *, is_spread: bool) -> np.ndarray:
+    if not counts.any():
+        return sums
+    if is_spread:
+        return np.where(counts != 0, np.nan, sums)
+    for index, special in enumerate(_SPECIALS):
+        has = (counts >> (_SPECIAL_BITS * index)) & ((1 << _SPECIAL_BITS) - 1) != 0
+        with np.errstate(invalid="ignore"):
+            sums = np.where(has, sums + special, sums)
+    return sums
+
+
+def _weighted_floats(weight: Int64, specials: Int64) -> Int64:
+    return np.stack([weight, weight * specials], axis=1)
+
+
+def _running_floats(weight: Int64, specials: Int64) -> Int64:
+    rows = np.concatenate([np.zeros((1, FLOATS_AT), np.int64), _weighted_floats(weight, specials)])
+    return np.cumsum(rows, axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """The tallies that a call carries: by name, int64[K, W] by key, and entries by sub-key.
+
+    `crowded` names the tallies that would have too many entries to be carried.
+    """
+
+    by_key: Mapping[str, Int64] = field(default_factory=dict)
+    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
+    crowded: frozenset[str] = frozenset()
+
+    def of_keys(self, numbers: Int64 | Int32, keys_count: int) -> Tallied:
+        """Return the same tallies, with key k renumbered as numbers[k] of `keys_count` keys."""
+        by_key = {}
+        for name, tally in self.by_key.items():
+            by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
+            by_key[name][numbers] = tally
+        by_sub_key = {name: entries.of_keys(numbers[entries.key]) for name, entries in self.by_sub_key.items()}
+        return Tallied(by_key, by_sub_key, self.crowded)
+
+
+def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTallies:
+    """Return no entries, for a sub-key of these fields."""
+    by = tuple(table.fields[name].slice(0, 0) for name in names)
+    return SubTallies(np.empty(0, np.int32), by, np.empty((0, width), np.int64))
+
+
+def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
+    """Find the segment of the table to which each stored entry belongs: int64[E], -1 if the table has no such rows.
+
+    A segment (`table.segments(by)`) is a key with one value of each field in `by`; the entries have the same fields.
+    """
+    has_all = np.ones(len(table.key), bool)
+    for column in by:
+        has_all &= table.nulls[column] == 0
+    rows = np.flatnonzero(has_all)
+    row_group, entry_group = table.key[rows], entries.key.astype(np.int64)
+    for column, values in zip(by, entries.by, strict=True):
+        codes = _codes(values, table.texts)
+        row_group, entry_group = _grouped_with(row_group, table.columns[column, rows], entry_group, codes)
+    segment, _ = table.segments(tuple(by))
+    of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
+    of_group[row_group] = segment[rows]
+    of_entries: Int64 = of_group[entry_group]  # the last group stands for entries without a row
+    return of_entries
+
+
+def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_second: Int64) -> tuple[Int64, Int64]:
+    """Return the numbers of pairs, and the number of each other pair, -1 if it is not among the pairs."""
+    places, firsts = empty_places(len(first)), np.empty(len(first), np.int64)
+    codes, other_codes = np.empty(len(first), np.int64), np.empty(len(others_first), np.int64)
+    pairs = read_only(first), read_only(second)
+    group_pairs(*pairs, table_key(), places, firsts, codes)
+    find_pairs(*pairs, table_key(), places, firsts, read_only(others_first), read_only(others_second), other_codes)
+    return codes, other_codes
+
+
+def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
+                  names: Sequence[str]) -> SubTallies:  # fmt: skip
+    """Return the entries after a call: old entries with new sums, and new entries for segments that had none.
+
+    Shapes: segment_of int64[E] is the segment of each old entry or -1; sums int64[S, W] are the new sums by segment. An
+    entry whose window has become empty is dropped.
+    """
+    segment, _ = table.segments(tuple(by))
+    row_of = np.zeros(len(sums), np.int64)
+    row_of[segment] = np.arange(len(segment))
+    in_table = np.flatnonzero(segment_of >= 0)
+    new_sums = entries.sums.copy()
+    new_sums[in_table] = sums[segment_of[in_table]]
+    is_new = sums[:, 0] != 0
+    is_new[segment_of[in_table]] = False
+    rows = row_of[is_new]
+    fields = tuple(table.fields[name].take(pa.array(rows)) for name in names)
+    new_entries = SubTallies(table.key[rows].astype(np.int32), fields, sums[is_new])
+    old, is_nonempty = SubTallies(entries.key, entries.by, new_sums), new_sums[:, 0] != 0
+    if not is_nonempty.all():
+        old = old.take(np.flatnonzero(is_nonempty))
+    return concat_sub_tallies([part for part in (old, new_entries) if len(part)] or [new_entries])
+
+
+def _codes(values: pa.Array, texts: pa.Array) -> Int64:
+    """Return the values as a table with these texts encodes them; -1 for unknown texts."""
+    if values.type != TEXT:
+        return slot_values(values)
+    return TextNumbers(texts).of(values).astype(np.int64)

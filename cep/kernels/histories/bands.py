@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cep.kernels.groups import first_at
 from cep.kernels.histories.records import Bands, Moves, SegmentWindows
 from cep.kernels.jit import bare, kernel
 from cep.kernels.layout import Int64
-from cep.kernels.search import first_at
 
 _COUNT, _BELOW, _SIZE = range(3)
 

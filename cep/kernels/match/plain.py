@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cep.kernels import layout as y
+from cep.kernels.groups import first_at
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
 from cep.kernels.match.matches import choose, emit, note_evicted
 from cep.kernels.match.room import KeyRoom, evict_beyond, key_room, less_room, limit_nodes
 from cep.kernels.match.runs import accepts, act, bit, next_key, suits
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
-from cep.kernels.search import first_at
 
 _FOREVER = int64(y.FOREVER)
 _ONE = int64(1)

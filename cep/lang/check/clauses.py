@@ -1,21 +1,145 @@
 """The clauses of a pattern that hold expressions: `where`, `until`, `emit`, `on timeout`, and `skip`.
 
-Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
+The parameters of a pattern: their types, defaults and bounds.
+
+The variables of a pattern: each stands in one place, has one event type, and its events have the key.
+
+`produce`: a match becomes a derived event, which other patterns read, with keys from its own fields.
+
+    emit     payer = first.payer, payee = last.payee, amount = last.amount
+    produce  hop
+
+The emitted values are the event's fields; its id is the id of the match, its time the detection time. Patterns that
+feed each other in a circle are refused, because no order of work would be right.
+
+One pattern on its way from syntax to IR: the results of earlier passes, for the later ones.
+
+Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from cep.base.limits import MEASURES_MAX
-from cep.base.schema import EventType, Schema, Type
-from cep.lang.check.draft import Draft
-from cep.lang.check.order import Before, Names, may_be_last
-from cep.lang.check.resolve import duplicate
-from cep.lang.check.types import as_symbol
-from cep.lang.diagnostics import Span
-from cep.lang.ir import Measure, Skip
-from cep.lang.syntax import ChoiceSyntax, ExprSyntax, MeasureSyntax, SequenceSyntax, VariableSyntax
+from cep.base.limits import MEASURES_MAX, PARAMS_MAX, PRODUCE_DEPTH_MAX, VARIABLES_MAX
+from cep.base.schema import NO_KEY_KINDS, TIME_FIELD, EventType, Field, Kind, Schema, Type, list_kind
+from cep.lang.check.expressions import ExpressionChecker
+from cep.lang.check.order import Before, Names, Order, levels_of, may_be_last, order_of
+from cep.lang.check.resolve import Resolved, duplicate
+from cep.lang.check.scope import Bound, Definitions, Scope, VariableInScope
+from cep.lang.check.types import (
+    as_symbol,
+    convert_const,
+    literal_const,
+    resolve_list_type,
+    resolve_type,
+    same,
+    symbol_const,
+    written_constant,
+)
+from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean
+from cep.lang.ir import Expr, Measure, Param, ParamDecl, PatternIR, SequenceNode, Skip
+from cep.lang.syntax import (
+    ChoiceSyntax,
+    ExprSyntax,
+    Literal,
+    MeasureSyntax,
+    NameRef,
+    ParamSyntax,
+    PatternSyntax,
+    SequenceSyntax,
+    UnarySyntax,
+    VariableSyntax,
+    WhereSyntax,
+)
+
+
+@dataclass  # without slots, because it caches values that all passes need
+class Draft:
+    """A pattern that is being checked. Each pass of `passes.PATTERN_PASSES` reads some fields and fills others.
+
+    `wheres` and `event_types` are by variable. `stream` has the event types that contiguity looks at, in the order of
+    the schema. `untils` has the checked conditions by the span of their `until`.
+    """
+
+    pattern: PatternSyntax
+    resolved: Resolved
+    collector: Collector
+    expressions: ExpressionChecker
+    params: tuple[ParamDecl, ...] = ()
+    order: Order = field(default_factory=Order)
+    wheres: dict[str, WhereSyntax] = field(default_factory=dict)
+    event_types: dict[str, EventType] = field(default_factory=dict)
+    stream: list[EventType] = field(default_factory=list)
+    conditions: dict[str, Expr | None] = field(default_factory=dict)
+    untils: dict[Span, Expr | None] = field(default_factory=dict)
+    structure: SequenceNode | None = None
+    within_ms: int | Param | None = None
+    within_events: int | Param | None = None
+    has_window: bool = False
+    measures: tuple[Measure, ...] = ()
+    timeout_measures: tuple[Measure, ...] | None = None
+    skip: Skip = field(default_factory=Skip)
+
+    @cached_property
+    def variables(self) -> list[VariableSyntax]:
+        """The first place of each variable, in written order. Known once `order` is."""
+        first: dict[str, VariableSyntax] = {}
+        for variable, _ in self.order.places:
+            first.setdefault(variable.name, variable)
+        return list(first.values())
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        return self.resolved.definitions
+
+    @cached_property
+    def param_types(self) -> dict[str, Type]:
+        """The types of the parameters. Known once `params` are."""
+        return {param.name: param.type for param in self.params}
+
+    def variables_in_scope(self, before: Before, under_test: str | None = None) -> dict[str, VariableInScope]:
+        """Return the variables that an expression may use, each with whether it is bound by then.
+
+        The expression follows the variables of `before`, and is tested on an event of `under_test`.
+        """
+        in_scope: dict[str, VariableInScope] = {}
+        negated = self.order.negated
+        for variable in self.variables:
+            event_type = self.event_types.get(variable.name)
+            if event_type is None:
+                continue
+            bound = Bound.LATER
+            if variable.name in negated:
+                bound = Bound.NEGATED
+            elif variable.name in before.must:
+                bound = Bound.ALWAYS
+            elif variable.name in before.may or variable.name == under_test:
+                bound = Bound.MAYBE
+            in_scope[variable.name] = VariableInScope(event_type, bound, variable.span)
+        return in_scope
+
+    def scope(
+        self,
+        fields: Mapping[str, Type] | None,
+        fields_of: str,
+        variables: Mapping[str, VariableInScope],
+        last: Mapping[str, Type] | None = None,
+    ) -> Scope:
+        """Collect the names that an expression of the pattern may use. Without `fields` it has no event under test."""
+        return Scope(
+            self.definitions,
+            fields,
+            fields_of,
+            variables,
+            self.param_types,
+            events=self.resolved.events,
+            key=tuple(key.name for key in self.pattern.key),
+            untyped=frozenset(v.name for v in self.variables) - variables.keys(),
+            last=last,
+        )
 
 
 def check_conditions(draft: Draft) -> None:
@@ -117,3 +241,282 @@ def check_skip(draft: Draft) -> None:
     if name not in names:
         message = f"`{name}` {'stands for an absence' if name in negated else 'does not stand in `seq`'}"
         draft.collector.unknown("CEP418", message, name, skip.variable.span, names, "variables")
+
+
+_BOUNDED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
+_ALLOWED = (*_BOUNDED, Kind.BOOL, Kind.STRING, Kind.ENUM)
+# A decimal parameter without scale takes the digits of its default, but never fewer than money has.
+_SCALE_LEAST = 2
+
+Slot = int | float | bool | str
+
+
+def check_params(draft: Draft) -> None:
+    """Check the type, default and bounds of each parameter."""
+    pattern, collector = draft.pattern, draft.collector
+    lists = draft.definitions.list_types
+    params: list[ParamDecl] = []
+    spans: dict[str, Span] = {}
+    if len(pattern.params) > PARAMS_MAX:
+        message = f"this pattern has {len(pattern.params)} parameters, more than {PARAMS_MAX}"
+        collector.add("CEP507", message, pattern.params[PARAMS_MAX].span)
+    for param in pattern.params:
+        if param.name in spans:
+            duplicate("parameter", param.name, param.span, spans[param.name], collector)
+            continue
+        spans[param.name] = param.span
+        value_type = _type(param, collector)
+        if value_type is not None:
+            if value_type.kind is Kind.LIST:
+                params.append(_declare_list(param, value_type, lists, collector))
+            else:
+                params.append(_declare(param, value_type, collector))
+    draft.params = tuple(params)
+
+
+def _type(param: ParamSyntax, collector: Collector) -> Type | None:
+    """Return the type of a parameter, None after a report. A decimal without scale gets the scale of its bounds."""
+    if param.type.of is not None:
+        return resolve_list_type(param.type.of, collector)
+    value_type = resolve_type(param.type, collector)
+    if value_type is None:
+        return None
+    if value_type.nullable or value_type.kind not in _ALLOWED:
+        message = f"a parameter cannot be of type {value_type}"
+        allowed = ", ".join(kind.value for kind in _ALLOWED)
+        collector.add("CEP506", message, param.type.span, f"it can be one of: {allowed}")
+        return None
+    if value_type.scale < 0:
+        scales = [_written_scale(node) for node in (param.default, param.low, param.high) if node is not None]
+        return Type(value_type.kind, scale=max([_SCALE_LEAST, *scales]))
+    return value_type
+
+
+def _written_scale(node: ExprSyntax) -> int:
+    if isinstance(node, UnarySyntax):
+        return _written_scale(node.argument)
+    const = literal_const(node) if isinstance(node, Literal) else None
+    return const.type.scale if const is not None else 0
+
+
+def _declare_list(param: ParamSyntax, value_type: Type, lists: Mapping[str, Type], collector: Collector) -> ParamDecl:
+    """Check a parameter whose value is a list. Its default must be the name of a list that may change."""
+    default = param.default
+    if param.low is not None:
+        collector.add("CEP505", f"values of type {value_type} have no bounds", param.low.span)
+    if default is None:
+        return ParamDecl(param.name, value_type)
+    if not isinstance(default, NameRef) or default.name not in lists:
+        help_line = did_you_mean(default.name, lists, "lists") if isinstance(default, NameRef) else ""
+        declares = f"declare one with `list name: {list_kind(value_type)}`"
+        collector.add("CEP505", "this is not the name of a list that may change", default.span, help_line or declares)
+        return ParamDecl(param.name, value_type)
+    if lists[default.name] != value_type:
+        message = f"`{default.name}` is a {lists[default.name]}, the parameter a {value_type}"
+        collector.add("CEP505", message, default.span)
+    return ParamDecl(param.name, value_type, default.name)
+
+
+def _declare(param: ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
+    """Check the default and the bounds of a parameter."""
+    default = _slot(param.default, value_type, collector)
+    low = _slot(param.low, value_type, collector)
+    high = _slot(param.high, value_type, collector)
+    if param.low is not None and value_type.kind not in _BOUNDED:
+        collector.add("CEP505", f"values of type {value_type} have no bounds", param.low.span)
+        low = high = None
+    minimum = low if isinstance(low, int | float) else None
+    maximum = high if isinstance(high, int | float) else None
+    if minimum is not None and maximum is not None and param.low is not None and minimum > maximum:
+        collector.add("CEP505", "the lower bound is above the upper one", param.low.span)
+    elif isinstance(default, int | float) and param.default is not None:
+        below = minimum is not None and default < minimum
+        if below or (maximum is not None and default > maximum):
+            collector.add("CEP505", "the default is outside of the bounds", param.default.span)
+    return ParamDecl(param.name, value_type, default, minimum, maximum)
+
+
+def _slot(node: ExprSyntax | None, value_type: Type, collector: Collector) -> Slot | None:
+    """Return the value of a default or a bound, None after a report or if there is none."""
+    if node is None:
+        return None
+    if isinstance(node, NameRef):
+        if node.name in value_type.symbols:
+            return value_type.symbols.index(node.name)
+        help_line = did_you_mean(node.name, value_type.symbols, "its symbols")
+        collector.add("CEP505", f"`{node.name}` is not a constant of type {value_type}", node.span, help_line)
+        return None
+    const = written_constant(node)
+    converted = None if const is None else symbol_const(const.value, value_type) or convert_const(const, value_type)
+    if converted is None or converted.value is None:
+        collector.add("CEP505", f"this is not a constant of type {value_type}", node.span)
+        return None
+    return converted.value
+
+
+def check_places(draft: Draft) -> None:
+    """Collect the variables of the structure, and for each the variables that are bound before it."""
+    structure = draft.pattern.structure
+    assert structure is not None, "the runner of the passes looks first"
+    draft.order = order_of(structure)
+    span_by_name: dict[str, Span] = {}
+    for variable, _ in draft.order.places:
+        if variable.name in span_by_name:
+            message = f"the variable `{variable.name}` stands twice in the structure"
+            help_line = "give each place its own name, or repeat it: `a{2}`"
+            labels = (Label(span_by_name[variable.name], "first here"),)
+            draft.collector.add("CEP406", message, variable.span, help_line, labels)
+        span_by_name.setdefault(variable.name, variable.span)
+    if len(span_by_name) > VARIABLES_MAX:
+        message = f"this pattern has {len(span_by_name)} variables, more than {VARIABLES_MAX}"
+        draft.collector.add("CEP415", message, draft.pattern.span)
+
+
+def check_event_types(draft: Draft) -> None:
+    """Find the event type of each variable, and the stream of the pattern."""
+    names = [v.name for v in draft.variables]
+    for where in draft.pattern.wheres:
+        name = where.variable
+        if name in draft.wheres:
+            duplicate("condition of", name, where.span, draft.wheres[name].span, draft.collector)
+        elif name not in names:
+            message = f"`{name}` does not stand in `seq`"
+            draft.collector.unknown("CEP204", message, name, where.span, names, "variables")
+        else:
+            draft.wheres[name] = where
+            event_type = _event_type(draft, where)
+            if event_type is not None:
+                draft.event_types[name] = event_type
+    _set_default_types(draft)
+    draft.stream = _stream(draft)
+
+
+def _event_type(draft: Draft, where: WhereSyntax) -> EventType | None:
+    """Return the event type of a variable, None after a report."""
+    name, events = where.event_type.name, draft.resolved.events
+    event_type = events.get(name)
+    if event_type is None:
+        owner = next((e for e in events.values() if e.field(name)), None)
+        message, span = f"`{name}` is not an event type", where.event_type.span
+        if owner is None:
+            draft.collector.unknown("CEP202", message, name, span, events, "event types")
+        else:
+            help_line = f"the event type comes first: `{where.variable}: {owner.name} {name} …`"
+            draft.collector.add("CEP202", message, span, help_line, fix=Fix(span, f"{owner.name}  {name}"))
+    return event_type
+
+
+def _set_default_types(draft: Draft) -> None:
+    """Give variables without an entry in `where` the only event type there is."""
+    events = list(draft.resolved.events.values())
+    for variable in draft.variables:
+        if variable.name in draft.wheres:
+            continue
+        if len(events) == 1:
+            draft.event_types[variable.name] = events[0]
+        elif not draft.pattern.broken:
+            example = events[0].name if events else "transaction"
+            message = f"the variable `{variable.name}` has no event type"
+            help_line = f"add `{variable.name}: {example}` to `where`"
+            draft.collector.add("CEP216", message, variable.span, help_line)
+
+
+def _stream(draft: Draft) -> list[EventType]:
+    key = [k.name for k in draft.pattern.key]
+    events = draft.resolved.events.values()
+    names = {e.name for e in draft.event_types.values()}
+    if draft.pattern.over_all:
+        # An event without the key fields belongs to no key, so the pattern cannot see it.
+        names |= {e.name for e in events if all(e.field(k) for k in key)}
+    return [e for e in events if e.name in names]
+
+
+def check_key(draft: Draft) -> None:
+    """Check that the key fields exist in every event type of the stream."""
+    span_by_name: dict[str, Span] = {}
+    for key in draft.pattern.key:
+        if key.name in span_by_name:
+            duplicate("key field", key.name, key.span, span_by_name[key.name], draft.collector)
+        span_by_name.setdefault(key.name, key.span)
+        for event_type in draft.stream:
+            if event_type.name in draft.resolved.faulty:
+                continue
+            field = event_type.field(key.name)
+            if field is None:
+                names = [f.name for f in event_type.fields]
+                message = f"the key field `{key.name}` is missing in the event type `{event_type.name}`"
+                span = draft.resolved.event_spans[event_type.name]
+                labels = (Label(span, "this event type has no such field"),)
+                draft.collector.unknown("CEP417", message, key.name, key.span, names, "its fields", labels)
+            elif field.type.kind in NO_KEY_KINDS:
+                message = f"a key cannot be of type {field.type}"
+                draft.collector.add("CEP417", message, key.span, "use an id, a text, a number or an enum")
+
+
+def check_hidden_fields(draft: Draft) -> None:
+    """Refuse a parameter that has the name of a field: in a condition it would hide the field."""
+    for param in draft.pattern.params:
+        for event_type in draft.event_types.values():
+            if event_type.field(param.name) is not None:
+                message = f"the parameter `{param.name}` has the name of a field of `{event_type.name}`"
+                draft.collector.add("CEP508", message, param.span, "rename the parameter")
+                break
+
+
+def _comes_from_match(field: Field) -> bool:
+    """Return True for the id and the time of an event that a match becomes."""
+    return field.type.kind is Kind.ID or field.name == TIME_FIELD
+
+
+def check_produced(draft: Draft) -> None:
+    """Check that the emitted values make a whole event of the type that the pattern produces."""
+    pattern, measures, resolved, collector = draft.pattern, draft.measures, draft.resolved, draft.collector
+    name = pattern.produces
+    if name is None or len(measures) < len(pattern.measures):
+        return
+    event_type = resolved.events.get(name.name)
+    if event_type is None:
+        message = f"`{name.name}` is not an event type"
+        collector.unknown("CEP202", message, name.name, name.span, resolved.events, "event types")
+        return
+    label = (Label(resolved.event_spans[event_type.name], "this event type"),)
+    emitted = {m.name: m for m in measures}
+    for declared in event_type.fields:
+        if declared.name not in emitted and not declared.type.nullable and not _comes_from_match(declared):
+            message = f"an event `{event_type.name}` needs a field `{declared.name}`, which the pattern does not emit"
+            collector.add(
+                "CEP426", message, name.span, f"add `emit {declared.name} = …`, or declare it with `?`", label
+            )
+    for syntax in pattern.measures:
+        _check_value(syntax.name, emitted[syntax.name], event_type, NameRef(syntax.name, syntax.span), label, collector)
+
+
+def _check_value(
+    name: str, measure: Measure, event_type: EventType, place: NameRef, label: tuple[Label, ...], collector: Collector
+) -> None:
+    """Check that an emitted value fits the field of the produced event with the same name."""
+    field = event_type.field(name)
+    names = [f.name for f in event_type.fields if not _comes_from_match(f)]
+    if field is None:
+        message = f"an event `{event_type.name}` has no field `{name}`"
+        collector.unknown("CEP426", message, name, place.span, names, "its fields", label)
+    elif _comes_from_match(field):
+        message = f"`{name}` is the {field.type.kind.value} of the event, and comes from the match"
+        collector.add("CEP426", message, place.span, "leave it out", label)
+    elif not same(field.type, measure.value.type):
+        message = f"`{name}` is {measure.value.type} here and {field.type} in the event `{event_type.name}`"
+        collector.add("CEP426", message, place.span, "give both the same type", label)
+    elif measure.value.type.nullable and not field.type.nullable:
+        message = f"`{name}` may be null here, but not in the event `{event_type.name}`"
+        collector.add("CEP426", message, place.span, f"declare the field as `{name} {field.type}?`", label)
+
+
+def check_circles(patterns: dict[str, PatternIR], resolved: Resolved, collector: Collector) -> None:
+    """Refuse patterns that feed each other in a circle, or in too long a chain; they leave `patterns`."""
+    levels = levels_of({name: (p.event_types, p.produces) for name, p in patterns.items()})
+    for name in [n for n, p in patterns.items() if p.produces is not None and levels[n] >= PRODUCE_DEPTH_MAX]:
+        place = resolved.patterns[name].produces
+        assert place is not None, "a pattern in a circle produces"
+        message = f"the events of `{name}` come back to it, or the chain is longer than {PRODUCE_DEPTH_MAX} patterns"
+        collector.add("CEP427", message, place.span, "remove `produce` from the last pattern of the chain")
+        del patterns[name]

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
-from cep.base.schema import EventType, Type
-from cep.base.values import valueclass
+from cep.base.schema import EventType, Type, valueclass
 from cep.lang.diagnostics import Collector, Label, Span
 from cep.lang.ir import Const, Expr, Param
 from cep.lang.syntax import DefineSyntax, ExprSyntax, ListSyntax, NameRef

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cep.base.limits import REPETITIONS_MAX
-from cep.base.schema import Kind, Type
-from cep.base.values import valueclass
-from cep.lang.check.draft import Draft
+from cep.base.schema import Kind, Type, valueclass
+from cep.lang.check.clauses import Draft
 from cep.lang.check.order import body_can_be_empty, can_be_empty, is_loop
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_fix
 from cep.lang.ir import (

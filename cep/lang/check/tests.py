@@ -7,32 +7,237 @@ enum; the id is generated (in the order of the events); the key fields come from
     key of several      text: label.field (`c1.payer`); others must be given: `c1(account = 4711):`
 
 A field in `c1(…)` has the given value.
-Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/
+
+The expectations of a test, checked: keys and values that exist, and nothing that contradicts itself.
+
+Constants as written in tests → slot contents, and back to arguments of `bind`.
+
+Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 
-from cep.base.limits import TEST_EVENTS_MAX
+from cep.base.limits import PAN_DIGITS_MIN, TEST_EVENTS_MAX
 from cep.base.schema import TIME_FIELD, EventType, Kind, Type
 from cep.lang.check.bind import bind
-from cep.lang.check.expected import ExpectationChecker
 from cep.lang.check.resolve import Resolved, duplicate
-from cep.lang.check.test_constants import argument_of, neutral, slot_of
+from cep.lang.check.types import convert_const, symbol_const, written_constant
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
-from cep.lang.ir import Const, PatternIR
-from cep.lang.ir_tests import PatternTest, RefusedTest, ScriptedEvent, Slot
+from cep.lang.ir import (
+    Const,
+    Expected,
+    ExpectedCount,
+    ExpectedValue,
+    PatternIR,
+    PatternTest,
+    RefusedTest,
+    ScriptedEvent,
+    Slot,
+)
 from cep.lang.syntax import (
     AssignSyntax,
+    ExpectSyntax,
     ExprSyntax,
     Literal,
     NameRef,
     PatternTestSyntax,
     ScriptedEventSyntax,
     ScriptedKeySyntax,
+    UnarySyntax,
 )
+
+
+def slot_of(node: ExprSyntax, value_type: Type, noun: str, collector: Collector) -> Const | None:
+    """Return the constant that a test writes for a value of this type, None after a report.
+
+    `noun` names the place in the report. A TIME is written as the time since the start of the test, like the times of
+    events.
+    """
+    if isinstance(node, NameRef):
+        if value_type.kind is Kind.LIST:
+            return Const(node.name, value_type)
+        if node.name in value_type.symbols:
+            return Const(value_type.symbols.index(node.name), value_type)
+        if value_type.kind is Kind.ENUM:
+            help_line = did_you_mean(node.name, value_type.symbols, "its symbols")
+        else:
+            help_line = f'write it in quotes: "{node.name}"' if value_type.is_text else ""
+        collector.add("CEP604", f"`{node.name}` is not a value of {noun}, {_a(value_type)}", node.span, help_line)
+        return None
+    const = written_constant(node)
+    symbol = None if const is None else symbol_const(const.value, value_type)
+    if symbol is not None:
+        return symbol
+    if const is not None and const.value is None and not value_type.nullable:
+        collector.add("CEP604", f"{noun} is never null", node.span)
+        return None
+    if const is not None and const.value is None:
+        return Const(None, value_type)
+    if const is not None and const.type.kind is Kind.DURATION and value_type.kind is Kind.TIME:
+        return Const(const.value, value_type)
+    if value_type.protected and const is not None and may_be_card_number(str(const.value)):
+        help_line = 'write a name, like "card-1"'
+        collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
+        return None
+    converted = convert_const(const, value_type) if const is not None else None
+    if converted is None:
+        collector.add("CEP604", f"this is not a value of {noun}, {_a(value_type)}", node.span, _help(node, value_type))
+        return None
+    return converted
+
+
+def may_be_card_number(text: str) -> bool:
+    """Return True for a text with as many digits as a card number has."""
+    return sum(character.isdigit() for character in text) >= PAN_DIGITS_MIN
+
+
+def _a(value_type: Type) -> str:
+    return f"which is {value_type.as_nullable(False)}"
+
+
+def _help(node: ExprSyntax, value_type: Type) -> str:
+    if isinstance(node, Literal) and isinstance(node.value, str) and node.value in value_type.symbols:
+        return f"write the symbol without quotes: `{node.value}`"
+    if value_type.kind is Kind.DECIMAL:
+        return f"write a number with at most {value_type.scale} digits after the point"
+    if value_type.kind in (Kind.DURATION, Kind.TIME):
+        since = ", the time since the start of the test" if value_type.kind is Kind.TIME else ""
+        return f"write a duration like `10 min`{since}"
+    return 'write it in quotes, like `"abc"`' if value_type.is_text else ""
+
+
+def tolerance_of(node: ExprSyntax, value_type: Type) -> float:
+    """Return how far a float may be from the number written for it: it has to round to the written digits."""
+    if value_type.kind is not Kind.FLOAT:
+        return 0.0
+    if isinstance(node, UnarySyntax):
+        return tolerance_of(node.argument, value_type)
+    if isinstance(node, Literal) and isinstance(node.value, int | Decimal) and not isinstance(node.value, bool):
+        exponent = node.value.as_tuple().exponent if isinstance(node.value, Decimal) else 0
+        assert isinstance(exponent, int)
+        return 0.5 * 10.0**exponent
+    return 0.0
+
+
+def argument_of(const: Const) -> object:
+    """Return the constant as `bind` takes it."""
+    value, value_type = const.value, const.type
+    if value_type.kind is Kind.DECIMAL and isinstance(value, int):
+        return Decimal(value).scaleb(-value_type.scale)
+    if value_type.kind is Kind.ENUM and isinstance(value, int):
+        return value_type.symbols[value]
+    return f"{value} ms" if value_type.kind is Kind.DURATION else value
+
+
+def neutral(value_type: Type) -> Slot:
+    """Return the value of a field that a test does not name: null if allowed, otherwise "", 0, false or the first
+    symbol.
+    """
+    if value_type.nullable:
+        return None
+    if value_type.is_text:
+        return ""
+    if value_type.kind is Kind.BOOL:
+        return False
+    return 0.0 if value_type.kind is Kind.FLOAT else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """The matches, counts and absences that a test expects (see PatternTest)."""
+
+    expected: tuple[Expected, ...]
+    counts: tuple[ExpectedCount, ...]
+    nothing: tuple[str | None, ...]
+
+
+class ExpectationChecker:
+    """Checks the `expect` lines of one test against its pattern and the labels of its keys."""
+
+    def __init__(
+        self, test: PatternTestSyntax, pattern: PatternIR, labels: tuple[str, ...], collector: Collector
+    ) -> None:
+        self.test, self.pattern, self.labels, self.collector = test, pattern, labels, collector
+
+    def check(self) -> Expectations:
+        """Check all expectations. Report those with mistakes."""
+        expects = self.test.expects
+        if not expects and not self.test.broken:
+            message = f"the test `{self.test.name}` expects nothing, so it cannot fail"
+            help_line = "write `expect none` if nothing may come out"
+            self.collector.add("CEP602", message, self.test.span, help_line)
+        self._contradictions()
+        events = [expect for expect in expects if expect.kind in ("match", "timeout")]
+        counted = [expect for expect in expects if expect.kind == "matches"]
+        return Expectations(
+            tuple(self._expected(expect) for expect in events),
+            tuple(ExpectedCount(self._key(expect), expect.count, expect.span) for expect in counted),
+            tuple(self._key(expect) for expect in expects if expect.kind == "none"),
+        )
+
+    def _expected(self, expect: ExpectSyntax) -> Expected:
+        if expect.kind == "timeout" and self.pattern.timeout_measures is None:
+            message = f"`{self.pattern.name}` emits nothing when its time runs out"
+            help_line = "add `on timeout emit …` to the pattern"
+            self.collector.add("CEP607", message, expect.span, help_line)
+        at_ms = None if expect.at is None else expect.at.ms
+        return Expected(expect.kind == "timeout", self._key(expect), at_ms, self._values(expect), expect.span)
+
+    def _key(self, expect: ExpectSyntax) -> str | None:
+        if expect.key is None:
+            return None
+        label = _text(expect.key)
+        if label not in self.labels:
+            message = f"the test has no key `{label}`"
+            self.collector.add("CEP606", message, expect.key.span, did_you_mean(label, self.labels, "its keys"))
+        return label
+
+    def _values(self, expect: ExpectSyntax) -> tuple[ExpectedValue, ...]:
+        """Check the values that a test expects of a match or a time-out."""
+        is_timeout = expect.kind == "timeout"
+        measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
+        if is_timeout and self.pattern.timeout_measures is None:
+            return ()  # already reported: the pattern has no time-outs
+        types = {m.name: m.value.type for m in measures}
+        values: list[ExpectedValue] = []
+        span_by_name: dict[str, Span] = {}
+        for measure in expect.measures:
+            if measure.name not in types:
+                message = f"`{self.pattern.name}` emits no `{measure.name}`{' on timeout' if is_timeout else ''}"
+                help_line = did_you_mean(measure.name, types, "it emits")
+                self.collector.add("CEP606", message, measure.span, help_line)
+                continue
+            if measure.name in span_by_name:
+                duplicate("value", measure.name, measure.span, span_by_name[measure.name], self.collector)
+            span_by_name.setdefault(measure.name, measure.span)
+            # Whether a value can be null is a matter of the events; a test may expect it of every one.
+            const = slot_of(measure.value, types[measure.name].as_nullable(), f"`{measure.name}`", self.collector)
+            if const is not None:
+                tolerance = tolerance_of(measure.value, types[measure.name])
+                values.append(ExpectedValue(measure.name, const.value, types[measure.name], tolerance))
+        return tuple(values)
+
+    def _contradictions(self) -> None:
+        """Report the first two expectations that exclude each other: nothing and something, or two numbers."""
+        for later, expect in enumerate(self.test.expects):
+            for earlier in self.test.expects[:later]:
+                kinds = {expect.kind, earlier.kind}
+                overlap = expect.key is None or earlier.key is None or _text(expect.key) == _text(earlier.key)
+                same = (expect.key is None) == (earlier.key is None) and overlap
+                excluded = "none" in kinds and overlap and not (len(kinds) == 1 and not same)
+                if excluded or (kinds == {"matches"} and same):
+                    message = "these two cannot both be true" if len(kinds) > 1 else "this is expected twice"
+                    labels = (Label(earlier.span, "the other one"),)
+                    self.collector.add("CEP602", message, expect.span, "leave one of the two out", labels)
+                    return
+
+
+def _text(label: Literal | NameRef) -> str:
+    return label.name if isinstance(label, NameRef) else str(label.value)
 
 
 def check_tests(

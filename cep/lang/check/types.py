@@ -15,7 +15,7 @@ from cep.base.schema import Kind, Type, is_word, list_type
 from cep.base.secrets import PAN, SENSITIVE, token_key
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.ir import Binary, Cast, Const, Expr
-from cep.lang.parse.cursor import RESERVED
+from cep.lang.parse.lexer import RESERVED
 from cep.lang.syntax import DurationLiteral, ExprSyntax, Literal, TypeSyntax, UnarySyntax
 
 INT = Type(Kind.INT)

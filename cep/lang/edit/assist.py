@@ -1,22 +1,23 @@
 """A checked file set and a place in a text → completions and hover texts.
 
-Tested by: tests/lang/test_assist.py
+Fixes of diagnostics → the changed texts.
+
+Tested by: tests/lang/test_assist.py, tests/lang/test_golden.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 from cep.base.schema import EventType, Field, Kind
-from cep.lang.diagnostics import Collector, Span
+from cep.lang.diagnostics import Collector, Diagnostic, Span
 from cep.lang.edit.symbols import Named
 from cep.lang.functions import FUNCTIONS
 from cep.lang.ir import AggregateFn
 from cep.lang.load import Checked
-from cep.lang.parse.cursor import DECLARATIONS, RESERVED
-from cep.lang.parse.lexer import Token, TokenKind, lex
+from cep.lang.parse.lexer import DECLARATIONS, RESERVED, Token, TokenKind, lex
 from cep.lang.syntax import PatternSyntax
 
 _KINDS = ("id", "time", "string", "int", "decimal(2)", "float", "bool", "duration", "enum(…)")
@@ -245,3 +246,27 @@ def _doc(checked: Checked, word: str, name: str) -> str:
             if type(declaration).__name__ == f"{word.capitalize()}Syntax" and getattr(declaration, "name", "") == name:
                 return str(getattr(declaration, "doc", ""))
     return ""
+
+
+def fixed(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> dict[str, str]:
+    """Apply the fixes of diagnostics. Return the texts of the files that change.
+
+    Of two fixes that overlap only the first one is applied, so run it again.
+    """
+    texts: dict[str, str] = {}
+    by_file: dict[str, dict[tuple[int, int], str]] = {}
+    for diagnostic in diagnostics:
+        if diagnostic.fix is not None and diagnostic.fix.span.file in sources:
+            span = diagnostic.fix.span
+            by_file.setdefault(span.file, {}).setdefault((span.start, span.end), diagnostic.fix.replacement)
+    for file, changes in by_file.items():
+        text = sources[file]
+        parts: list[str] = []
+        position = 0
+        for (start, end), replacement in sorted(changes.items()):
+            if start < position:
+                continue
+            parts += [text[position:start], replacement]
+            position = end
+        texts[file] = "".join([*parts, text[position:]])
+    return texts

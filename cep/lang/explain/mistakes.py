@@ -1,11 +1,22 @@
 """Codes of mistakes in a pattern: CEP1xx syntax, CEP2xx names, CEP3xx types, CEP4xx structure.
 
-Tested by: tests/lang/test_diagnostics.py
+One code of a diagnostic: its title and its long form.
+
+Tested by: tests/lang/test_diagnostics.py.
 """
 
 from __future__ import annotations
 
-from cep.lang.explain.entry import Entry
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One code. The explanation gives the reason for the refusal and the right way to write it."""
+
+    title: str
+    explanation: str
+
 
 MISTAKES: dict[str, Entry] = {
     # ------------------------------------------------------------------------------------------------- syntax

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cep.base.visible import visible
+from cep.base.text import visible
 from cep.lang.diagnostics import Diagnostic, Fix, Severity, Span
 from cep.lang.explain.catalogue import CATALOGUE
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from cep.base.collection import paused
+from cep.base.process import paused
 from cep.lang.diagnostics import Collector, Diagnostic
 from cep.lang.format.flow import WIDTH, Layout, Line, Piece, Style, flow, joined, pieces, without
 from cep.lang.format.tests import test_lines
-from cep.lang.parse.cursor import CLAUSE_WORDS, Cursor
 from cep.lang.parse.file import parse_tokens
-from cep.lang.parse.lexer import TokenKind, lex
+from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, TokenKind, lex
 from cep.lang.syntax import Declaration, ImportSyntax, PatternTestSyntax
 
 INDENT = 2

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cep.lang.diagnostics import Collector, did_you_mean
-from cep.lang.parse.cursor import DECLARATIONS, Cursor, Panic
 from cep.lang.parse.expressions import parse_expression, parse_list, parse_number
-from cep.lang.parse.lexer import TokenKind, lex
+from cep.lang.parse.lexer import DECLARATIONS, Cursor, Panic, TokenKind, lex
 from cep.lang.parse.pattern import parse_pattern, parse_type
 from cep.lang.parse.tests import parse_test
 from cep.lang.syntax import (

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from cep.lang.diagnostics import Label, Span, did_you_mean
 from cep.lang.ir import SkipKind
-from cep.lang.parse.cursor import CLAUSE_WORDS, Cursor, Panic
 from cep.lang.parse.expressions import parse_expression, parse_number
-from cep.lang.parse.lexer import TokenKind
+from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, Panic, TokenKind
 from cep.lang.parse.structure import parse_structure
 from cep.lang.syntax import (
     ExprSyntax,

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link
-from cep.lang.parse.cursor import RESERVED, Cursor
 from cep.lang.parse.expressions import INTERVAL, parse_expression, parse_number
-from cep.lang.parse.lexer import TokenKind
+from cep.lang.parse.lexer import RESERVED, Cursor, TokenKind
 from cep.lang.syntax import (
     NO_SUFFIX,
     Bound,

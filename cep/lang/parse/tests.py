@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from cep.lang.diagnostics import Label, Span, did_you_mean
-from cep.lang.parse.cursor import Cursor, Panic
-from cep.lang.parse.lexer import UNITS_MS, TokenKind, duration_ms
+from cep.lang.parse.lexer import UNITS_MS, Cursor, Panic, TokenKind, duration_ms
 from cep.lang.syntax import (
     AssignSyntax,
     DurationLiteral,

@@ -15,7 +15,7 @@ changes too, and a process that was killed sends them after its next start:
     | FFFF | "" | "changelog" | "job" |                  → the name that its transactions go by, also in the topic
 
 A job whose folder is lost makes its store by reading the topic to its end (opening.py). A standby reads the topic all
-the time, and to its end when it takes over (standby.py). A job that has a store and no changelog yet sends the whole
+the time, and to its end when it takes over (job.py). A job that has a store and no changelog yet sends the whole
 store in one transaction. A topic belongs to one job, which has one process at a time.
 Tested by: tests/runners/embedded/test_changelog.py
 """
@@ -43,9 +43,18 @@ from cep.sinks.kafka import KafkaTransactionSink
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.live.kinds import kafka_client
 from cep.sources.offsets import OffsetRange
-from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_key, store_key
 from cep.state.manifest import path_inside
-from cep.state.store import Change, DurableStore, WriteBatch
+from cep.state.store import (
+    ALL_KEYS,
+    STORE_GROUP,
+    Change,
+    DurableStore,
+    KeyRange,
+    WriteBatch,
+    prefix_range,
+    split_key,
+    store_key,
+)
 
 Entry = tuple[bytes, bytes | None]
 _CHANGELOG, _LIST, _PART = b"changelog", b"list", b"part"

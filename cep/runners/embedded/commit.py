@@ -48,8 +48,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cep.base.durable import replace_file
 from cep.base.errors import SinkAwayError, StateError, StoreError, UsageError
+from cep.base.files import replace_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.mapping import PLAIN, FieldMapping
@@ -58,11 +58,9 @@ from cep.lists.store import ListStore
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, LanePosition, Outgoing, PendingOutput, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
-from cep.runners.embedded.lanes import Backlog, Lane, futures_of, lanes_of
+from cep.runners.embedded.lanes import Backlog, Lane, Sent, SinkQueues, futures_of, lanes_of
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.embedded.outlets import Outlet, Outlets
-from cep.runners.embedded.sent import Sent
-from cep.runners.embedded.sink_queues import SinkQueues
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
 from cep.sinks.base import RecallingSink

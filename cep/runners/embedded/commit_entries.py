@@ -1,7 +1,7 @@
 """The entries of a commit besides keyed state: the progress of the job, and the undelivered alerts and letters.
 
     | FFFF | "" | "commit" | "head" |            →  JSON, see Head
-    | FFFF | "" | "commit" | "sent" |            →  JSON: alerts that sinks have though no commit knows of it (sent.py)
+    | FFFF | "" | "commit" | "sent" |            →  JSON: alerts that sinks have though no commit knows of it (lanes.py)
     | FFFF | "" | "alerts" | | commit u64 |      →  Arrow stream, LZ4
     | FFFF | "" | "letters" | | commit u64 |     →  JSON array
 
@@ -22,8 +22,7 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.runners.embedded.engine import Stepped
 from cep.runners.output import decode_alerts, encode_alerts
-from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
-from cep.state.store import KeyedStore, WriteBatch
+from cep.state.store import STORE_GROUP, KeyedStore, WriteBatch, prefix_range, split_key, store_key
 
 # 1 had all of it outside the store, once per checkpoint; 2 pages with eight bytes for every number; 3 alerts
 # uncompressed

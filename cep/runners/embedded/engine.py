@@ -7,7 +7,17 @@
 All shares use one rulebook and one watermark. They run in parallel and meet at the end of each micro-batch. Between two
 micro-batches all keyed state therefore belongs to one moment, which a checkpoint stores. Patterns that read the events
 that other patterns produce run level by level in the same micro-batch, and each level has its own shares.
-Tested by: tests/runners/embedded/test_engine.py
+
+The last alert of each rule that suppresses, by key (rulebook/suppression.py), as entries of the store.
+
+    | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert:
+                                                    event time i64, ~for how long i64, severity i64, value f64, key
+
+Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
+
+A commit therefore writes only the changes. A key may be longer than a store key, so the store key has its digest.
+
+Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_stored_parts.py.
 """
 
 from __future__ import annotations
@@ -16,6 +26,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -24,28 +35,30 @@ import pyarrow as pa
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
-from cep.columnar.decode import Decoded
-from cep.columnar.route import KeyDomain, key_groups
+from cep.columnar.decode import Decoded, KeyDomain, key_groups
 from cep.engine.alerts import sorted_together
-from cep.engine.partition import divide
+from cep.engine.keyed_state import divide
 from cep.lists.store import ListStore
 from cep.nfa.program import Program
 from cep.rulebook.audit import writes_audit
 from cep.rulebook.saved import rulebook_bytes
-from cep.rulebook.suppression import fired_from_json, fired_json
-from cep.runners.embedded.fired import StoredLastAlerts
+from cep.rulebook.suppression import (
+    NO_MEASURE,
+    UNKNOWN_SEVERITY,
+    Fired,
+    LastAlert,
+    LastAlerts,
+    fired_from_json,
+    fired_json,
+)
 from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
-from cep.runners.embedded.share import ADDED_DEADLINES, Cache
-from cep.runners.embedded.shares import Shares
+from cep.runners.embedded.shares import ADDED_DEADLINES, Cache, Shares
 from cep.runners.embedded.waiting import ADDED_WAITING
 from cep.runners.handover.group_entries import entries_of, state_of
 from cep.runners.handover.warm_start import WarmStart, check_fits, laid_out
-from cep.state.keys import STORE_GROUP, prefix_range, store_key
-from cep.state.pages import StoredPage, encode_page
-from cep.state.store import DurableStore, WriteBatch
-from cep.step.audit_head import head_values
-from cep.step.counters import add_counts, nonzero
+from cep.state.past import StoredPage, encode_page
+from cep.state.store import STORE_GROUP, DurableStore, KeyedStore, WriteBatch, prefix_range, split_key, store_key
 from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
 from cep.step.event_time import (
     NO_CLOCK,
@@ -56,13 +69,60 @@ from cep.step.event_time import (
     times_json,
     too_far_ahead,
 )
-from cep.step.job import Job
+from cep.step.job import Job, add_counts, nonzero
+from cep.step.level import LastEvent
 from cep.step.marks import joined_marks
-from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of, with_gap
-from cep.step.step import MicroBatch, Progress, step
-from cep.step.suppress import filter_alerts
-from cep.step.ties import LastEvent
+from cep.step.rules import JobRules, NamedRulebook, head_values, restore_rulebook, rulebook_of, with_gap
+from cep.step.step import MicroBatch, Progress, filter_alerts, step
 from cep.step.validate import ValidEvents, validate_events
+
+FIRED = b"fired for"
+_FIRED_TIMES, _VALUES = struct.Struct("<qq"), struct.Struct("<qqqd")
+_DIGEST_BYTES = 16
+
+
+class StoredLastAlerts(LastAlerts):
+    """The last alerts of a job, stored with each `save`."""
+
+    def save(self, batch: WriteBatch) -> None:
+        """Add the changes since the last call."""
+        for rule_and_key in self.changed():
+            times = self.last.get(rule_and_key)
+            if times is None:
+                batch.delete(_key(*rule_and_key))
+            else:
+                batch.put(_key(*rule_and_key), _packed(times) + rule_and_key[1].encode())
+
+    def restore(self, store: KeyedStore) -> None:
+        """Restore the entries of the store; there are no changes after it. Raises: StateCorruptError."""
+        fired: Fired = {}
+        try:
+            for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
+                last, size = _unpacked(data)
+                fired[split_key(raw).name.decode(), data[size:].decode()] = last
+            self.put(fired)
+            self.changed()
+        except (struct.error, TypeError, ValueError) as error:
+            raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
+
+
+def _packed(last: LastAlert) -> bytes:
+    return _VALUES.pack(last[0], ~last[1], *last[2:])
+
+
+def _unpacked(data: bytes) -> tuple[LastAlert, int]:
+    """Return the last alert of an entry, and how many bytes it takes. Raises: struct.error."""
+    time_ms, for_ms = _FIRED_TIMES.unpack_from(data)
+    if for_ms >= 0:
+        return (time_ms, for_ms, UNKNOWN_SEVERITY, NO_MEASURE), _FIRED_TIMES.size
+    _, _, rank, value = _VALUES.unpack_from(data)
+    return (time_ms, ~for_ms, rank, value), _VALUES.size
+
+
+def _key(rule_id: str, key: str) -> bytes:
+    digest = blake2b(key.encode(), digest_size=_DIGEST_BYTES).digest()
+    return store_key(STORE_GROUP, b"", FIRED, rule_id.encode(), digest)
+
 
 # Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
 # many it has; and as earlier builds had them, which did not say.

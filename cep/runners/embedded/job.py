@@ -1,48 +1,59 @@
 """A checked job → the job in this process: its sources, sinks and store, opened, used until the end, and closed.
 
-Tested by: tests/cli/test_run.py, tests/cli/test_outage.py
+The changelog of a job that another process runs → a nearly current store here, until this process has the lease.
+
+    lease elsewhere   follow the changelog into FOLDER/store.partial, a few times a second
+    lease here        end; opening.py fences the previous owner, reads the rest of the changelog, and the job continues
+
+If the brokers are unreachable, the standby waits: then no process works, and none takes over.
+
+Tested by: tests/cli/test_run.py, tests/cli/test_outage.py, tests/runners/embedded/test_changelog.py.
 """
 
 from __future__ import annotations
 
+import shutil
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
-from cep.base.errors import UsageError
+from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.decode import Decoded
 from cep.engine.advance import CARRIERS
 from cep.model.setting_types import range_of
 from cep.model.settings import Settings
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.ahead import compiled_ahead
-from cep.runners.assembly import JobRunner, JobStart, audit_copy
+from cep.runners.assembly import JobRunner, JobStart, audit_copy, tell_end, tell_start
 from cep.runners.control_topic import made_topics
 from cep.runners.embedded.changelog import Changelog, changelog_of, client_of
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.kafka import Lease
+from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.reports import JobReports, KeyAnswers
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Listener, Pace, Runner, shorten_pauses
-from cep.runners.embedded.standby import turn_of
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import Answers
 from cep.runners.job import open_folder
-from cep.runners.job_lines import tell_end, tell_start
 from cep.runners.live_checkpoint import is_live_folder, lock_checkpoint
-from cep.runners.observe import Log
+from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
+from cep.runners.warm import Warming
 from cep.sinks.base import DeadLetterSink
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
 from cep.sinks.kinds import (
     SinkJob,
@@ -58,12 +69,107 @@ from cep.sources.live.kinds import (
     SourceJob,
     check_ending,
     check_sources,
+    kafka_client,
     open_control,
     open_events,
     record_format,
 )
 from cep.sources.registry.kafka import decode
+from cep.state.checkpoints import BESIDE
 from cep.step.job import Job
+
+_FOLLOW_S = 0.25
+_AT_ONCE_S = 5.0  # A first process has the lease by then; preparing later work would only delay it.
+_POLL_S = 0.05
+
+
+@contextmanager
+def turn_of(
+    settings: Settings, store: StoreSettings, changelog: Changelog | None, observed: Observed, log: Log,
+    stop: threading.Event,
+) -> Iterator[Callable[[], bool]]:  # fmt: skip
+    """Wait until this process may work on the job, or `stop` is set. Return the lease at the end.
+
+    Yields: a function that says whether it may send, and raises SinkError once another process has taken over. Without
+    `--standby` that is always. Raises: UsageError without a changelog; as `stand_by`.
+    """
+    if not settings.embedded.standby:
+        yield lambda: True
+        return
+    if changelog is None or store.folder is None:
+        raise UsageError("--standby needs --changelog TOPIC: a standby takes the state of the job from there")
+    waiting = _Waiting(observed, log)
+    with Lease(kafka_client(settings), changelog.topic, stop.set) as lease:
+        if not _has_at_once(lease, stop):
+            waiting.begin(changelog.topic)
+            warming = Warming()  # while the standby follows, so that the state is here before the kernels are compiled
+            try:
+                stand_by(store, store.folder, changelog, lease.is_here, stop, waiting.follow)
+            finally:
+                warming.close()
+        if not stop.is_set():
+            waiting.end()
+        yield lease.is_here
+
+
+def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
+    """Return True if no other process has the lease."""
+    deadline_s = time.monotonic() + _AT_ONCE_S
+    while time.monotonic() < deadline_s and not (stop.is_set() or lease.is_elsewhere):
+        if lease.is_here():
+            return True
+        stop.wait(_POLL_S)
+    return False
+
+
+@dataclass
+class _Waiting:
+    """The signs that a process gives while it stands by."""
+
+    observed: Observed
+    log: Log
+    since_s: float | None = None
+    offset: int = field(default=-1, init=False)
+
+    def begin(self, topic: str) -> None:
+        self.since_s = time.monotonic()
+        self.observed.measured({"standby": 1.0}, {})
+        self.log.tell("standby", f"stands by: another process works; topic {topic} has its state", topic=topic)
+
+    def follow(self, offset: int) -> None:
+        """Note that all up to an offset is here: the process is ready to take over."""
+        if self.offset < 0:
+            self.observed.begin()
+            self.log.tell("standby_ready", f"ready to take over: has the state up to offset {offset:,}", offset=offset)
+        self.offset = offset
+        self.observed.idle()
+
+    def end(self) -> None:
+        self.observed.measured({"standby": 0.0}, {})
+        self.observed.has_begun = False  # until it has read its sources
+        if self.since_s is not None:
+            seconds = round(time.monotonic() - self.since_s, 1)
+            self.log.tell("took_over", f"takes over the job, after {seconds:.0f} s of standing by", seconds=seconds)
+
+
+def stand_by(
+    settings: StoreSettings, folder: Path, changelog: Changelog, has_lease: Callable[[], bool], stop: threading.Event,
+    followed: Callable[[int], None] = lambda _: None,
+) -> None:  # fmt: skip
+    """Follow the changelog until this process gets the lease, or `stop` is set.
+
+    `followed` is called with the offset up to which the store is complete. Raises: UsageError if another process has
+    the folder, or if the topic is not a changelog of this job; SinkError if the lease is refused; StateError.
+    """
+    partial = followed_folder(folder)
+    with lock_checkpoint(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        with settings.open(partial / PART) as store:
+            while not (has_lease() or stop.is_set()):
+                with suppress(SourceError):  # the watch says that no broker answers
+                    followed(changelog.follow(store, partial / BESIDE))
+                stop.wait(_FOLLOW_S)
+
 
 _TOPICS = KafkaSink, KafkaTransactionSink
 _FLAGS = "either --events PATH (`-` is standard input), or --topic"

@@ -23,10 +23,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from cep.base.closing import Closing
 from cep.base.errors import SinkError
 from cep.base.kafka import reader_options, reason_of
 from cep.base.limits import LEASE_CONFIRM_MS, LEASE_MS
+from cep.base.process import Closing
 from cep.sinks.base import TAKEN_OVER, TAKEN_OVER_HELP
 from cep.sources.kafka import KafkaSettings
 

@@ -7,7 +7,24 @@
 The store keeps a commit's alerts until the last sink has them, and each commit stores the position of every sink and
 the number of the delivery that is on its way. A process that goes on from a commit repeats that delivery under its
 number, with the same alerts, and sends what waits after it.
-Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py
+
+Alerts that wait for no commit → each sink by itself: with `delivery = "at-least-once"`, or without a folder.
+
+    micro-batch 7 ─┬─▶ kafka:alerts   7
+                   └─▶ https://…      5 is on its way, 6 and 7 wait in memory
+
+A sink that answers has the alerts of a micro-batch before the next one begins. A sink that does not answer in its turn
+gets them later, and delays no other sink. A job with a folder does not commit meanwhile: after a crash it would lose
+the alerts in memory, so it makes them again from its last commit.
+
+The alerts that sinks have though the job has forgotten them → the alerts that each sink still lacks.
+
+A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then, and sends
+each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them: some come
+twice, with the same ids. PostgreSQL ignores a repeated id.
+
+Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py,
+tests/runners/embedded/test_outage.py.
 """
 
 from __future__ import annotations
@@ -15,13 +32,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
+import orjson
+import pyarrow as pa
+
 from cep.base.limits import DELIVERY_ALERTS_MAX
-from cep.runners.embedded.commit_entries import LanePosition, Outgoing
-from cep.runners.embedded.outlets import Outlet
+from cep.runners.embedded.commit_entries import SENT, LanePosition, Outgoing
+from cep.runners.embedded.outlets import Outlet, Outlets
+from cep.runners.patience import ask_in_time
+from cep.sinks.base import RecallingSink
+from cep.state.store import KeyedStore, WriteBatch
 
 
 class Waiting(NamedTuple):
@@ -169,3 +193,152 @@ def lanes_of(
 def futures_of(lanes: Sequence[Lane]) -> list[Future[Any]]:
     """Return the deliveries in progress, to wait for; without failed ones."""
     return [lane.delivery.done for lane in lanes if lane.delivery is not None and not lane.has_failed]
+
+
+_TURN_S = 1.0  # for a sink that answers; after it the job goes on without
+
+
+class _Sent(NamedTuple):
+    """The part of a micro-batch for a sink, on its way: alerts or lines, bytes, the time (ms UTC), and its end."""
+
+    size: int
+    bytes: int
+    since_ms: int
+    done: Future[None]
+
+
+@dataclass(slots=True)
+class _Line:
+    """One sink, and the parts that it does not have yet, the oldest first. `is_late`: it has missed its turn."""
+
+    outlet: Outlet
+    thread: ThreadPoolExecutor
+    parts: deque[_Sent] = field(default_factory=deque)
+    is_late: bool = False
+
+
+class SinkQueues:
+    """The deliveries of a job whose alerts wait for no commit. Use it from one thread.
+
+    `count` is called with a sink and the number of alerts that it has taken.
+    """
+
+    def __init__(self, outlets: Outlets, count: Callable[[Outlet, int], None]) -> None:
+        self._outlets, self._count = outlets, count
+        self._lines = [_Line(outlet, ThreadPoolExecutor(1, f"delivery to {outlet.name}")) for outlet in outlets.all]
+
+    def send(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
+        """Queue a micro-batch for all sinks at the same time, and wait for each as long as its turn lasts.
+
+        Raises: SinkError.
+        """
+        for line in self._lines:
+            content = line.outlet.content(alerts, lines)
+            if len(content):
+                bytes_count = content.nbytes if isinstance(content, pa.Table) else sum(map(len, content))
+                done = line.thread.submit(self._outlets.send, line.outlet, content, number)
+                line.parts.append(_Sent(len(content), bytes_count, int(time.time() * 1_000), done))
+        wait([line.parts[-1].done for line in self._lines if line.parts and not line.is_late], _TURN_S)
+        for line in self._lines:
+            line.is_late = bool(line.parts) and not line.parts[-1].done.done()
+        self.finish()
+
+    def finish(self) -> None:
+        """Forget deliveries that are over. Raises: SinkError, also SinkAwayError once the job is to stop."""
+        for line in self._lines:
+            while line.parts and line.parts[0].done.done():
+                line.parts[0].done.result()
+                self._count(line.outlet, line.parts.popleft().size)
+            line.is_late = line.is_late and bool(line.parts)
+
+    @property
+    def tasks(self) -> list[Future[None]]:
+        """The delivery of each sink that is on its way."""
+        return [line.parts[0].done for line in self._lines if line.parts]
+
+    @property
+    def undelivered_count(self) -> int:
+        """The number of alerts and lines that some sink lacks."""
+        alerts = [_size(line) for line in self._lines if line.outlet.belongs is None]
+        lines = [_size(line) for line in self._lines if line.outlet.belongs is not None]
+        return max(alerts, default=0) + max(lines, default=0)
+
+    @property
+    def undelivered_bytes(self) -> int:
+        """The bytes of the parts that wait in memory."""
+        return sum(part.bytes for line in self._lines for part in line.parts)
+
+    @property
+    def backlogs(self) -> dict[str, Backlog]:
+        """The alerts that wait for each sink of alerts, by its name."""
+        return {
+            line.outlet.name: Backlog(_size(line), line.parts[0].since_ms if line.parts else None)
+            for line in self._lines if line.outlet.belongs is None
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End the threads. Sinks that still have a delivery on its way are not closed."""
+        if self.tasks:
+            self._outlets.left.set()
+        for line in self._lines:
+            line.thread.shutdown(wait=False)
+
+
+def _size(line: _Line) -> int:
+    return sum(part.size for part in line.parts)
+
+
+@dataclass
+class Sent:
+    """The ids of the alerts that a sink has, by the name of the sink."""
+
+    ids: dict[str, set[str]] = field(default_factory=dict)
+    is_new: bool = False
+
+    @staticmethod
+    def stored(store: KeyedStore, names: Sequence[str]) -> Sent:
+        """Read what `save` wrote. `names` are those of the sinks of alerts, in their order."""
+        saved = orjson.loads(store.get(SENT) or b"{}")
+        if isinstance(saved, list):  # an earlier build: ids that all sinks have
+            return Sent({name: set(saved) for name in names})
+        if "counts" in saved:  # a later one: by id, how many of the first sinks have it
+            counts, sinks_count = saved["counts"], saved["sinks"]
+            places = {name: place if len(names) == sinks_count else sinks_count - 1 for place, name in enumerate(names)}
+            return Sent({name: {i for i, count in counts.items() if count > place} for name, place in places.items()})
+        return Sent({name: set(ids) for name, ids in saved.items()})
+
+    def save(self, batch: WriteBatch) -> None:
+        """Store the ids, if they have changed."""
+        if self.is_new:
+            batch.put(SENT, orjson.dumps({name: sorted(ids) for name, ids in sorted(self.ids.items())}))
+            self.is_new = False
+
+    def recall(self, lanes: Sequence[Lane], after: dict[str, int], created_ms: int) -> int:
+        """Ask each sink for the alerts that it got after a number (RecallingSink.recall). Return the highest number.
+
+        Raises: SinkError.
+        """
+        newest = -1
+        places = [place for lane in lanes for place in lane.places if place]
+        for lane in lanes:
+            if isinstance(lane.outlet.sink, RecallingSink):
+                recalled = ask_in_time(partial(lane.outlet.sink.recall, after[lane.name], created_ms, places))
+                newest = max(newest, recalled.number)
+                self.ids.setdefault(lane.name, set()).update(recalled.alert_ids)
+        self.is_new = True
+        return newest
+
+    def lacking(self, name: str, alerts: pa.Table) -> pa.Table:
+        """Return the alerts that the sink of this name does not have."""
+        ids = self.ids.get(name)
+        if not ids or not alerts.num_rows:
+            return alerts
+        return alerts.filter(pa.array([alert_id not in ids for alert_id in alerts["alert_id"].to_pylist()], pa.bool_()))
+
+    def settle(self, name: str, alerts: pa.Table) -> None:
+        """Forget alerts that the sink has by now: they come no more."""
+        ids = self.ids.get(name)
+        if ids and alerts.num_rows:
+            before = len(ids)
+            ids.difference_update(alerts["alert_id"].to_pylist())
+            self.is_new |= len(ids) < before

@@ -7,7 +7,7 @@
 
 The first of these that exists is used:
 
-1. the store that has followed the changelog, if this process was a standby (standby.py)
+1. the store that has followed the changelog, if this process was a standby (job.py)
 2. the local store, if it can be read and no other process has continued from its checkpoint or in the changelog
 3. the store of the changelog (changelog.py)
 4. the newest whole checkpoint
@@ -15,7 +15,14 @@ The first of these that exists is used:
 A checkpoint that was restored and has had no commit since is restored again, because it does not know which alerts were
 sent since. A store that cannot be judged (a full disk, an unreachable target, another format) stays unchanged, and the
 job does not start: it may be the only store.
-Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
+
+The folder of a job → the place of its checkpoints: the folder itself, or the configured target.
+
+    FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
+    FOLDER/target          the place that was asked for, so that `cep job state` and `cep job savepoint` find it
+
+Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py,
+tests/runners/embedded/test_savepoint.py.
 """
 
 from __future__ import annotations
@@ -25,15 +32,58 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.errors import StateCorruptError, StateError
+from cep.base.errors import StateCorruptError, StateError, StoreError
+from cep.base.files import replace_file
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head, store_of_payload
-from cep.runners.embedded.targets import default_target, remembered_target
 from cep.state.checkpoints import BESIDE, PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore
 from cep.state.target import PARTIAL, Target
+
+_CHECKPOINTS, _ASKED = "checkpoints", "target"
+
+
+def default_target(folder: Path) -> Target:
+    """Return the place inside the folder."""
+    return Target(str(folder / _CHECKPOINTS))
+
+
+def is_embedded(folder: Path) -> bool:
+    """Return True if the folder is of a process of `cep run`."""
+    return (folder / _CHECKPOINTS).is_dir() or (folder / _ASKED).exists()
+
+
+def remembered_target(folder: Path, target_text: str | None) -> Target:
+    """Return the target that a starting job uses: the named one, or the one inside its folder for None.
+
+    Raises: StoreError.
+    """
+    if target_text is not None and ":" not in target_text:
+        target_text = str(Path(target_text).resolve())
+    target = default_target(folder) if target_text is None else Target(target_text)
+    path = folder / _ASKED
+    try:
+        if target_text is None:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_bytes() != target_text.encode():
+            replace_file(path, target_text.encode())
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; make room on the disk, then start again") from error
+    return target
+
+
+def target_of(folder: Path) -> Target:
+    """Return the target of a job that has run in the folder. Raises: StoreError, StateCorruptError."""
+    path = folder / _ASKED
+    try:
+        return Target(path.read_text(encoding="utf-8")) if path.exists() else default_target(folder)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateCorruptError(
+            f"{path} names no place of checkpoints ({error}); write there what `--checkpoint-target` had, or restore it"
+        ) from error
+
 
 PART = "store"
 _STORE, _DAMAGED = "store", "damaged"

@@ -1,7 +1,7 @@
 """Alerts, dead letters and suppressed alerts of a commit → their sinks: step 4 of commit.py.
 
 Each sink takes its part by itself, from a thread of its own, so one that hangs delays no other: lanes.py for committed
-alerts, sink_queues.py for alerts that wait for no commit.
+alerts, lanes.py for alerts that wait for no commit.
 Every sink takes a number twice as if it came once. So a sink that is away is tried again under the same number, for as
 long as it takes.
 Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_commit.py,
@@ -25,7 +25,7 @@ from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.engine.alerts import NO_ALERTS
 from cep.runners.patience import Patience, impatient
 from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
-from cep.step.suppress import is_suppressed
+from cep.step.step import is_suppressed
 
 _LEAVE_S = 0.05
 Content: TypeAlias = pa.Table | list[bytes]

@@ -18,20 +18,18 @@ import orjson
 
 from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.rulebook.kafka import StatusTopic
-from cep.runners.assembly import JobStart
+from cep.runners.assembly import JobStart, tell_changes, tell_runs
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.run import BatchReport, Runner
-from cep.runners.job_lines import tell_changes, tell_runs
 from cep.runners.live_checkpoint import write_progress
 from cep.runners.meanings import forget_open_runs, is_in_lines, open_runs
 from cep.runners.observe import CHECKPOINTS, Log, Observed
 from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import write_status
-from cep.step.audit_head import sign_status
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status, sign_status
 
 _MEASURE_S = 1.0
 _WRITE_S = 60.0

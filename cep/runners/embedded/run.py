@@ -29,12 +29,12 @@ from cep.base.errors import SinkAwayError, SourceAwayError, StateCorruptError
 from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.lanes import SinkQueues
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.shares import EVENTS_ALONE
-from cep.runners.embedded.sink_queues import SinkQueues
 from cep.sources.live.base import Chunk, decode_chunks
-from cep.step.counters import add_counts
 from cep.step.event_time import read_time
+from cep.step.job import add_counts
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0

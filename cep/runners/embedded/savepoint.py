@@ -21,18 +21,16 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.base.reading import read_document
+from cep.base.files import read_document
 from cep.columnar.batch import TEXT
-from cep.columnar.route import KeyDomain, key_groups
+from cep.columnar.decode import KeyDomain, key_groups
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
-from cep.runners.embedded.opening import PART, StoreSettings
-from cep.runners.embedded.pages import stored_states
-from cep.runners.embedded.pasts import pasts_of_group
-from cep.runners.embedded.targets import default_target, is_embedded, target_of
+from cep.runners.embedded.opening import PART, StoreSettings, default_target, is_embedded, target_of
+from cep.runners.embedded.pages import pasts_of_group, stored_states
 from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import (
     JOB_FILE,
@@ -42,13 +40,11 @@ from cep.runners.live_checkpoint import (
     read_job,
 )
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
-from cep.state.keys import group_range
-from cep.state.pages import StoredPage, encode_page
-from cep.state.past import StoredPast
+from cep.state.past import StoredPage, StoredPast, encode_page
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
-from cep.state.store import DurableStore, WriteBatch
+from cep.state.store import DurableStore, WriteBatch, group_range
 from cep.state.target import Target
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 
 
 def has_savepoint(target: Target) -> bool:

@@ -22,11 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import read_only
-from cep.columnar.route import key_groups
-from cep.kernels.repeats import NEW, fill_slots, judge_pairs
+from cep.columnar.decode import key_groups
+from cep.kernels.groups import NEW, fill_slots, judge_pairs
 from cep.runners.handover.group_entries import BUCKET, EARLIER_SEEN, SEEN
-from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
-from cep.state.store import KeyedStore, WriteBatch
+from cep.state.store import STORE_GROUP, KeyedStore, WriteBatch, prefix_range, split_key, store_key
 from cep.step import duplicates
 
 ADDED_SEEN, _EARLIER_ADDED = b"added-event-ids", (b"added-ids", b"added-seen")

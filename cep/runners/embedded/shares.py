@@ -6,33 +6,328 @@
 
 Each level has its own shares. A small micro-batch does not repay several threads: all shares are then matched as one in
 the caller's thread, which pays the fixed cost of a match only once.
-Tested by: tests/runners/embedded/test_engine.py, tests/step/test_step.py
+
+One worker's key groups: their events → alerts, with their keyed state in pages.
+
+    events of a micro-batch ─▶ on time? ─▶ seen before? ─▶ due? ─▶ advance ─▶ alerts
+                                 late       duplicates     wait     pages touched or due, all key groups together
+
+The store has, besides pages: waiting events (waiting.py), seen ids (seen.py), and the deadlines of pages:
+
+    | key group | "" | "deadlines" | level |                    →  int64[domains, pages], as of the last `save_whole`
+    | FFFF | "" | "added-deadlines" | domain | commit, share |  →  (slot u32, ms i64) … what each commit has changed
+
+Tested by: tests/runners/embedded/test_engine.py, tests/step/test_step.py.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import EventBatch, concat_batches
-from cep.columnar.route import key_groups
+from cep.columnar.batch import EventBatch, concat_batches, decode_batch, encode_batch
+from cep.columnar.decode import KeyDomain, key_groups, key_pages, key_slots
+from cep.engine.keyed_state import KeyedState, concat_states, partition_keys
+from cep.engine.migrate import migrate_state
 from cep.histories.store import Histories
 from cep.kernels.layout import Int64
-from cep.runners.embedded.pages import MatchedPages, Shapes
+from cep.nfa.program import Program
+from cep.runners.embedded.pages import MatchedPages, Pages, Pasts, Place, Shapes
 from cep.runners.embedded.seen import SeenOfLevel
-from cep.runners.embedded.share import Cache, Share, SharePasts
-from cep.runners.handover.group_entries import domain_name
-from cep.state.store import DurableStore
+from cep.runners.embedded.waiting import WaitingOfShare
+from cep.runners.handover.group_entries import (
+    DEADLINES,
+    NEVER,
+    PAGE,
+    PAGE_BITS,
+    PAST,
+    PAST_DEADLINES,
+    SEGMENT,
+    SEGMENTS,
+    GroupState,
+    deadlines_name,
+    domain_name,
+    entries_of,
+)
+from cep.state.past import decode_page, encode_page
+from cep.state.store import STORE_GROUP, DurableStore, KeyedStore, WriteBatch, prefix_range, split_key, store_key
 from cep.step.job import ARRIVAL, Job
+from cep.step.level import begin_pages
 from cep.step.ports import Events, Portion
-from cep.step.programs import Programs
-from cep.step.rules import JobRules
+from cep.step.rules import JobRules, Programs
+
+ADDED_DEADLINES = b"added-deadlines"
+_ADDED = np.dtype([("slot", "<u4"), ("ms", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The pages that a share keeps: how many for a key group, and bytes of each domain's in memory (None: all)."""
+
+    pages_count: int
+    bytes_max: int | None
+
+
+class Share:
+    """The key groups first <= g < end. One thread uses it at a time.
+
+    By the number of the key domain: `kept` are the bytes of pages, `pasts` the histories, `pages` the matched pages.
+    """
+
+    def __init__(
+        self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int, seen: SeenOfLevel
+    ) -> None:
+        """`seen` is of all shares of the level."""
+        self._job = job
+        self._names = [domain_name(domain, level) for domain in job.domains]
+        self._deadlines_name = deadlines_name(level)
+        self._level = level
+        self._store = store
+        self._count = cache.pages_count
+        self.groups = groups
+        layout = (groups, job.groups_count, self._count)
+        # Histories have as many pages as the job says: there a page is little more than a list of segments.
+        half = None if cache.bytes_max is None else cache.bytes_max // 2
+        self.stored_pages = [Pages(store, name, layout, shapes, half) for name in self._names]
+        self._pasts = Pasts(store, self._names, half)
+        shape = (len(self._names), len(groups), job.pages_count)
+        # when all histories of a page end; NEVER: it has no histories
+        self._over = np.full(shape, NEVER, np.int64)
+        self._saved_over = self._over.copy()
+        self.pasts = [
+            SharePasts(job, number, groups.start, self._pasts, over.reshape(-1))
+            for number, over in enumerate(self._over)
+        ]
+        self.pages = [
+            MatchedPages((stored,), pasts, stays_open=True)
+            for stored, pasts in zip(self.stored_pages, self.pasts, strict=True)
+        ]
+        self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
+        self.seen = seen
+
+    @property
+    def parts(self) -> tuple[Share]:
+        """The arrivals of these key groups are kept in one part."""
+        return (self,)
+
+    def close_pages(self) -> None:
+        """Pack the open pages, for code that reads pages."""
+        for pages in self.pages:
+            pages.close()
+
+    def begin(self, number: int, keyed_state: KeyedState, program: Program) -> Counter[str]:
+        """Begin with this state of a key domain, whose keys belong to this share; returns its runs, as counters."""
+        return begin_pages(self.pages[number], keyed_state, program)
+
+    # --------------------------------------------------------------------------------------------- save, restore
+
+    @property
+    def loads_count(self) -> int:
+        """Return how many pages and segments were read from the store."""
+        return self._pasts.loads + sum(pages.loads for pages in self.stored_pages)
+
+    @property
+    def changed_bytes(self) -> int:
+        """The bytes of the pages that `save_changes` is going to write."""
+        return sum(
+            stored.changed_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
+        )
+
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of the pages that are in memory."""
+        return sum(
+            stored.cached_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
+        )
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """The bytes in memory by part; event ids belong to the level."""
+        return {
+            "pages": self.page_bytes,
+            "page_index": sum(stored.index_bytes for stored in self.stored_pages) + 2 * self._over.nbytes,
+            "past": self._pasts.nbytes,
+        }
+
+    def save_changes(self, batch: WriteBatch, item: bytes) -> int:
+        """Add the changes since the last commit to a write batch. Return their size in bytes, without pages.
+
+        `item` names the commit and the share, in the order of the commits.
+        """
+        self.close_pages()
+        bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
+        self._save_pasts(batch)
+        for number, pages in enumerate(self.stored_pages):
+            slots = pages.save(batch)
+            if len(slots):
+                changed = np.empty(len(slots), _ADDED)
+                changed["slot"] = slots + self.groups.start * self._count
+                changed["ms"] = pages.deadlines[slots]
+                value = changed.tobytes()
+                batch.put(store_key(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number], item), value)
+                bytes_count += len(value)
+        return bytes_count
+
+    def save_whole(self, batch: WriteBatch) -> None:
+        """Add changed pages, and all other state by key group. The entries of earlier commits become unnecessary."""
+        self.close_pages()
+        self._save_pasts(batch)
+        for pages in self.stored_pages:
+            pages.save(batch)
+        deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.stored_pages])
+        for index, group in enumerate(self.groups):
+            value = deadlines[:, index, :].astype("<i8").tobytes()
+            batch.put(store_key(group, b"", DEADLINES, self._deadlines_name), value)
+        self.waiting.save_whole(batch)
+        self.seen.save_whole(batch)
+
+    def _save_pasts(self, batch: WriteBatch) -> None:
+        self._pasts.save(batch)
+        changed = self._over != self._saved_over
+        if not changed.any():
+            return
+        for index in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
+            value = self._over[:, index, :].astype("<i8").tobytes()
+            batch.put(store_key(self.groups.start + index, b"", PAST_DEADLINES, self._deadlines_name), value)
+        self._saved_over[:] = self._over
+
+    def restore(self, store: KeyedStore) -> None:
+        """Restore the state of these key groups from the store. Pages stay in the store until they are needed."""
+        for index, group in enumerate(self.groups):
+            data = store.get(store_key(group, b"", PAST_DEADLINES, self._deadlines_name))
+            if data is not None:
+                self._over[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
+        self._saved_over[:] = self._over
+        shape = (len(self.stored_pages), self._count)
+        for index, group in enumerate(self.groups):
+            data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
+            if data is not None:
+                for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
+                    self.stored_pages[number].deadlines[index * self._count : (index + 1) * self._count] = deadlines
+        first, end = self.groups.start * self._count, self.groups.stop * self._count
+        for number, pages in enumerate(self.stored_pages):
+            for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number])):
+                changed = np.frombuffer(data, _ADDED)
+                of_share = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
+                pages.deadlines[of_share["slot"].astype(np.int64) - first] = of_share["ms"]
+            pages.restored()
+        self.waiting.restore(store)
+        self.seen.restore(store, self.groups)
+
+    # ------------------------------------------------------------------------------- for savepoints, by key group
+
+    def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> GroupState:
+        """Return the state of a key group in the form that savepoints have, with as many pages as the job says."""
+        job, group_state = self._job, GroupState()
+        for number, domain in enumerate(job.domains):
+            if domain not in programs:
+                continue  # its runs belong to no rule
+            program = programs[domain]
+            whole, _ = self.pages[number].take(self.stored_pages[number].slots_of(group), program)
+            if whole is None:
+                continue
+            part = key_pages(whole.keys, job.groups_count, job.pages_count).astype(np.int64)
+            for page, cut in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
+                deadline_ms = cut.expiry_min
+                if deadline_ms is not None:
+                    group_state.pages[number << PAGE_BITS | page] = encode_page(cut)
+                    group_state.deadlines[number << PAGE_BITS | page] = deadline_ms
+        for number in range(len(job.domains)):
+            waiting_events = dict(self.waiting.by_group(number))
+            if group in waiting_events:
+                group_state.waiting[number] = encode_batch(waiting_events[group])
+        group_state.seen.update({(number, bucket): data for number, bucket, data in self.seen.of_group(group)})
+        self._add_pasts(group, group_state)
+        return group_state
+
+    def _add_pasts(self, group: int, group_state: GroupState) -> None:
+        """Copy the histories of a key group unchanged: the store has them in the form of a savepoint already."""
+        for number, name in enumerate(self._names):
+            for key, data in self._store.scan(prefix_range(group, b"", PAST, name)):
+                (page,) = PAGE.unpack(split_key(key).item)
+                group_state.heads[number << PAGE_BITS | page] = data
+            for key, data in self._store.scan(prefix_range(group, b"", SEGMENTS, name)):
+                page, segment = SEGMENT.unpack(split_key(key).item)
+                group_state.segments[number << PAGE_BITS | page, segment] = data
+            for page, ms in enumerate(self._over[number, group - self.groups.start].tolist()):
+                if ms != NEVER:
+                    group_state.over[number << PAGE_BITS | page] = ms
+
+    def take_over(self, group: int, group_state: GroupState, programs: Mapping[KeyDomain, Program]) -> None:
+        """Start with a key group of a savepoint. Raises: StateError."""
+        for number, domain in enumerate(self._job.domains):
+            domain_pages = [data for page, data in sorted(group_state.pages.items()) if page >> PAGE_BITS == number]
+            if domain_pages and domain in programs:
+                program = programs[domain]
+                states = [migrate_state(decode_page(data), program)[0] for data in domain_pages]
+                self.begin(number, concat_states(states, program.row_registers), program)
+        for number, data in group_state.waiting.items():
+            self.waiting.hold(number, decode_batch(data))
+        for (number, bucket), data in group_state.seen.items():
+            self.seen.hold(group, number, bucket, data)
+        batch = WriteBatch()
+        pasts = GroupState(heads=group_state.heads, segments=group_state.segments)
+        for key, data in entries_of(self._job, self._level, group, pasts):
+            batch.put(key, data)
+        self._store.write(batch)
+        for page, ms in group_state.over.items():
+            self._over[page >> PAGE_BITS, group - self.groups.start, page & (1 << PAGE_BITS) - 1] = ms
+
+    def save_pages(self, batch: WriteBatch) -> None:
+        """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
+        self.close_pages()
+        for pages in self.stored_pages:
+            pages.save(batch)
+
+
+class SharePasts:
+    """The histories of a share, as the job asks for them (DomainPasts).
+
+    `over`: int64[slots], when all histories of a slot end, ms; NEVER without histories.
+    """
+
+    def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
+        self._job = job
+        self._number = number
+        self._first_group = first_group
+        self._pasts = pasts
+        self._over = over
+
+    @property
+    def slots_count(self) -> int:
+        return len(self._over)
+
+    def slots(self, keys: pa.Array) -> Int64:
+        return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        (pages,) = (self._over <= min(watermark_ms, NEVER - 1)).nonzero()
+        return pages.tolist()
+
+    def read(self, slot: int) -> Histories:
+        return Histories() if self._over[slot] == NEVER else self._pasts.read(self._place(slot))
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        self._pasts.write(self._place(slot), histories)
+        self._over[slot] = min(over_ms, NEVER - 1)
+
+    def remove(self, slot: int) -> None:
+        if self._over[slot] != NEVER:
+            self._pasts.remove(self._place(slot))
+            self._over[slot] = NEVER
+
+    def _place(self, slot: int) -> Place:
+        group, page = divmod(slot, self._job.pages_count)
+        return Place(self._number, self._first_group + group, page)
+
 
 EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, by all shares as one
 T = TypeVar("T")

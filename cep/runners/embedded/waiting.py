@@ -19,13 +19,11 @@ import numpy as np
 
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.columnar.batch import EventBatch, concat_batches, conformed
-from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.route import key_groups, split_by_group
+from cep.columnar.batch import EventBatch, concat_batches, conformed, decode_batch, encode_batch
+from cep.columnar.decode import key_groups, split_by_group
 from cep.runners.handover.group_entries import WAITING
-from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
-from cep.state.store import KeyedStore, WriteBatch
-from cep.step.waiting import split_due
+from cep.state.store import STORE_GROUP, KeyedStore, WriteBatch, prefix_range, split_key, store_key
+from cep.step.level import split_due
 
 ADDED_WAITING = b"added-waiting"
 _RUN_EVENTS_MAX = 1 << 16  # merging this many takes some milliseconds, not a second

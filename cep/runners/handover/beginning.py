@@ -19,12 +19,12 @@ from typing import Any
 
 import orjson
 
-from cep.base.durable import replace_file, sync
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
+from cep.base.files import replace_file, sync
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.handover.group_entries import GroupState, state_of
 from cep.runners.live_checkpoint import BEGINS_FOLDER
-from cep.state.entries import read_entries, write_entries
+from cep.state.savepoints import read_entries, write_entries
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
 

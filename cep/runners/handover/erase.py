@@ -24,14 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.secrets import TOKENS_MATCH
-from cep.columnar.batch import TEXT
-from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.route import KeyDomain
+from cep.columnar.batch import TEXT, decode_batch, encode_batch
+from cep.columnar.decode import KeyDomain
 from cep.engine.keyed_state import select_keys
 from cep.engine.migrate import migrate_state
 from cep.histories.pages import detach_segments, keys_with_past, partition_histories
-from cep.histories.rows import Block
-from cep.histories.store import StoredSegment
+from cep.histories.store import Block, StoredSegment
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.rulebook.audit import note_erasure
@@ -40,14 +38,21 @@ from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
 from cep.runners.handover.payload import Payload, payload_in
 from cep.state.checkpoints import Part
-from cep.state.keys import split_key
 from cep.state.memory import MemoryStore
-from cep.state.pages import decode_page, encode_page
-from cep.state.past import SegmentCache, decode_head, decode_segment, encode_head, store_segments
+from cep.state.past import (
+    SegmentCache,
+    decode_head,
+    decode_page,
+    decode_segment,
+    encode_head,
+    encode_page,
+    store_segments,
+)
 from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint, write_savepoint
+from cep.state.store import split_key
 from cep.state.target import Target
 from cep.step.job import Job
-from cep.step.programs import Programs
+from cep.step.rules import Programs
 
 # SHA-256 as JSON has it, and the random id of a job: a short key may be among its digits.
 _HASH = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")

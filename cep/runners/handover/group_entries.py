@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cep.base.limits import TIME_MS_MAX
-from cep.columnar.route import KeyDomain
+from cep.columnar.decode import KeyDomain
 from cep.kernels.arrange import page_keys
 from cep.kernels.layout import Int64, UInt8
-from cep.state.keys import split_key, store_key
+from cep.state.store import split_key, store_key
 from cep.step.duplicates import refuse_earlier_ids
 from cep.step.job import Job
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import orjson
 
-from cep.base.durable import replace_file
 from cep.base.errors import UsageError
+from cep.base.files import replace_file
 from cep.base.limits import TIME_MS_MIN
 from cep.rulebook.saved import RulebookStore, rulebook_from_bytes
 from cep.rulebook.saved import Saved as SavedRulebook
@@ -34,7 +34,7 @@ from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_
 from cep.state.target import Target
 from cep.step.event_time import times_from_json
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
+from cep.step.rules import rule_status
 
 
 def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload], Payload] = lambda p: p) -> Saved:

@@ -4,7 +4,7 @@
     FOLDER/files/SHA256                    its files, under their checksums:
         about.json                         the replay's job, its rules, the time of the cut, who was alerted.
         NAME.keys                          the entries of a list that the rules name (lists/store.py).
-        LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/whole.py)
+        LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/past.py)
 
 History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it, and no
 window has closed at or after it. The live job skips earlier events of its source, and counts them. The history and the
@@ -27,20 +27,19 @@ from typing import Any
 import numpy as np
 import orjson
 
-from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, StateFormatError, StoreError, UsageError
+from cep.base.files import replace_file
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import misreadings
-from cep.columnar.route import KeyDomain, key_groups
-from cep.engine.keyed_state import KeyedState, concat_states
+from cep.columnar.decode import KeyDomain, key_groups
+from cep.engine.keyed_state import KeyedState, concat_states, divide
 from cep.engine.migrate import migrate_state
-from cep.engine.partition import divide
 from cep.lists.members import mapped
 from cep.lists.store import SUFFIX, ListStore
 from cep.nfa.program import Program
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
+from cep.state.past import decode_whole, encode_whole
 from cep.state.target import Target
-from cep.state.whole import decode_whole, encode_whole
 from cep.step.job import Job
 
 KIND, FORMAT = "warm-start", 3

@@ -20,8 +20,8 @@ from importlib import import_module
 
 from pyspark import daemon
 
-from cep.base.collection import paused
-from cep.base.private import make_private
+from cep.base.files import make_private
+from cep.base.process import paused
 
 MODULE = "cep.runners.spark.daemon"
 _PRELOADED = (

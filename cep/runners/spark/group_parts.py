@@ -7,7 +7,7 @@
     segments  domain << 16, page  number    past events of many keys.
     waiting   domain              0         events that are not due yet.
     event-ids domain              bucket    secret, event ids and digests of content.
-    fired     bucket              0         when rules that suppress last fired (suppress_stage.py).
+    fired     bucket              0         when rules that suppress last fired (match_stream.py).
 
 Spark creates a variable's encoders again in every task, at some four milliseconds of Java each; one variable per part
 took a quarter of Java's processor time in a small micro-batch.
@@ -32,8 +32,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
+from cep.base.files import replace_file
 
 VARIABLE = "parts"
 PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "event-ids"
@@ -82,7 +82,7 @@ class GroupParts:
 
 
 class Stage(Protocol):
-    """The work on the rows of one key group: match_stage.py, suppress_stage.py."""
+    """The work on the rows of one key group: match_stage.py, match_stream.py."""
 
     def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]: ...
 

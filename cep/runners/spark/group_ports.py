@@ -29,26 +29,29 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateFormatError
 from cep.base.limits import PAGE_CACHE_BYTES, SEGMENT_CACHE_BYTES, TIME_MS_MAX, TIME_MS_MIN
-from cep.columnar.batch import EventBatch, concat_batches, conformed
-from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.route import key_pages
+from cep.columnar.batch import EventBatch, concat_batches, conformed, decode_batch, encode_batch
+from cep.columnar.decode import key_pages
 from cep.engine.keyed_state import KeyedState
-from cep.histories.rows import Block
-from cep.histories.store import Histories, StoredSegment
-from cep.kernels.repeats import NEW
+from cep.histories.store import Block, Histories, StoredSegment
+from cep.kernels.groups import NEW
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.spark.group_parts import GroupParts, Part
-from cep.state.pages import decode_page, encode_page
-from cep.state.past import SegmentCache, decode_head, decode_segment, digests_of, encode_head, store_segments
+from cep.state.past import (
+    SegmentCache,
+    decode_head,
+    decode_page,
+    decode_segment,
+    digests_of,
+    encode_head,
+    encode_page,
+    store_segments,
+)
 from cep.step import duplicates
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
-from cep.step.pages import SinglePages
+from cep.step.level import LastEvent, SinglePages, split_due
 from cep.step.ports import Events, Portion
-from cep.step.programs import Programs
-from cep.step.rules import JobRules
-from cep.step.ties import LastEvent
-from cep.step.waiting import split_due
+from cep.step.rules import JobRules, Programs
 
 _VALUES_COUNTS = (9, 10, 11, 12)  # earlier builds had no gap, no last event, or no waiting heartbeat
 _DIGEST_BYTES = 16
@@ -74,7 +77,7 @@ class GroupProgress:
     since_ms: int = TIME_MS_MAX  # of the first event
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known
     heartbeat_ms: int = TIME_MS_MIN  # of the latest that does not count yet
-    last_event: LastEvent | None = None  # matched at the watermark (step/ties.py)
+    last_event: LastEvent | None = None  # matched at the watermark (step/level.py)
     gap_ms: int = TIME_MS_MIN
 
     def to_bytes(self) -> bytes:

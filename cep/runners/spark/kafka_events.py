@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from cep.runners.spark.packed import RECORDS_AT_ONCE, DecodedPart, pack_parts, task_order
 from cep.runners.spark.paused_partitions import partition_name
-from cep.sources.headers import headers_of
 from cep.sources.kafka import KafkaSettings, read_range
 from cep.sources.offsets import OffsetRange
-from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.form import RecordFormat, headers_of
 from cep.sources.registry.kafka import decode
 from cep.step.event_time import TimesRead
 from cep.step.job import Job

@@ -3,7 +3,14 @@
     events ─▶ pack (packed.py) ────────────┐
     control ─▶ once to every key group ────┴─▶ match, level by level ─▶ driver (live_output.py) ─▶ sinks
 
-Tested by: tests/runners/spark/test_live.py
+Hadoop's local file system without a process for each file.
+
+Where Hadoop's native library is missing, as in Spark's Python package, its local file system starts `chmod` for every
+file that it makes: six per micro-batch, a tenth of a small micro-batch's time. Java can set permissions itself. Hadoop
+has no setting for that, but creates one file system per process and keeps it. A file system that differs in this method
+alone therefore replaces Hadoop's own. Its source is compiled by the compiler that Spark has for its own queries.
+
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_driver.py.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
@@ -21,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cep.base.errors import CepError, SinkAwayError, SourceAwayError, UsageError
-from cep.base.utc import utc_ms
+from cep.base.text import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.saved import RulebookStore
 from cep.runners.handover.beginning import Beginning, read_beginning
@@ -33,21 +41,77 @@ from cep.runners.spark.admission import HAS_ADMISSION, end_when_done
 from cep.runners.spark.group_parts import prepare_query
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
-from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stream import control_records, control_rows, match_stages
 from cep.runners.spark.packed import CLOCK_COLUMN, PART_COLUMN, WRITTEN_COLUMN, file_packer
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.place import Place
 from cep.runners.spark.progress import failure_of, measures, positions
-from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import PACKED_SCHEMA, FolderSource, Source, TopicSource, batch_clock
+from cep.runners.spark.state import partitions_next
 from cep.sources.kafka import KafkaSettings, topic_ids
 from cep.sources.live.files import control_values
 from cep.sources.offsets import is_time, refuse_new_topics
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
-from cep.step.rules import JobRules, rulebook_of
+from cep.step.rules import JobRules, rule_status, rulebook_of
+
+_CLASS = "cep.PlainLocalFiles"
+_SOURCE = """\
+package cep;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class PlainLocalFiles extends LocalFileSystem {
+  public PlainLocalFiles() {
+    super(new Raw());
+  }
+
+  public static class Raw extends RawLocalFileSystem {
+    public void setPermission(Path path, FsPermission permission) throws IOException {
+      if (permission.getStickyBit()) {
+        super.setPermission(path, permission);
+      } else {
+        String text = permission.getUserAction().SYMBOL + permission.getGroupAction().SYMBOL
+            + permission.getOtherAction().SYMBOL;
+        Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(text));
+      }
+    }
+  }
+}
+"""
+
+
+def set_permissions_in_java(spark: SparkSession) -> bool:
+    """Make this process's Java create local files without the program `chmod`. Return True if it does.
+
+    If Spark has no compiler, or refuses this with its Hadoop, nothing changes and files are only slower. The same holds
+    for the Java of other machines.
+    """
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 the one way to Java
+    assert jvm is not None, "a session has its Java"
+    try:
+        conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+        local = jvm.java.net.URI("file:///")
+        file_system = jvm.org.apache.hadoop.fs.FileSystem.get(local, conf)
+        if file_system.getClass().getName() == _CLASS:
+            return True
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler.cook(_SOURCE)
+        conf.setClassLoader(compiler.getClassLoader())
+        conf.set("fs.file.impl", _CLASS)
+        file_system.close()  # it leaves Hadoop's register of file systems, no more
+        return bool(jvm.org.apache.hadoop.fs.FileSystem.get(local, conf).getClass().getName() == _CLASS)
+    except Py4JError:
+        return False
+
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {

@@ -43,8 +43,8 @@ from pyspark.sql import DataFrame
 
 from cep.base.audit import is_audit
 from cep.base.errors import CepError, StateCorruptError
+from cep.base.files import read_document
 from cep.base.limits import MICRO_BATCHES_RETAINED, TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
-from cep.base.reading import read_document
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.saved import RulebookStore

@@ -2,7 +2,7 @@
 
     events ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the last event ─▶ suppress ─▶ alerts
                                         ▲                          │
-                                        └──── produced events ─────┘ level by level (rulebook/levels.py)
+                                        └──── produced events ─────┘ level by level (rulebook/rulebook.py)
 
 `match` is `Rules.match` of a user's DataFrame: a part of the user's query, which runs when the user requests rows. If a
 rule suppresses alerts, one task sees all alerts and decides which go out. `cep replay` (replay.py) reads files, runs
@@ -34,17 +34,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from cep.base.errors import UsageError
-from cep.columnar.batch import EventBatch, concat_batches
-from cep.columnar.codec import decode_batch
+from cep.columnar.batch import EventBatch, concat_batches, decode_batch
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import ALERT_SCHEMA, NO_ALERTS, sort_alerts
 from cep.lists.store import ListStore
-from cep.rulebook.levels import by_level
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.rulebook import Rulebook, by_level
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.suppression import SHADOW, Policies, suppress_alerts
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, put_state
-from cep.runners.output import decode_alerts, encode_alerts
+from cep.runners.output import UNCONFIRMED, decode_alerts, encode_alerts
 from cep.runners.spark.packed import (
     ALERTS,
     CLOCK_COLUMN,
@@ -62,7 +60,6 @@ from cep.runners.spark.packed import (
     produced_rows,
 )
 from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
-from cep.runners.to_the_end import UNCONFIRMED
 from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
 from cep.step.duplicates import first_ones
 from cep.step.event_time import TimesRead
@@ -70,7 +67,7 @@ from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
 from cep.step.marks import Marks, joined_marks, marks_bytes, marks_from_bytes, with_marks
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import programs_by_level
+from cep.step.rules import programs_by_level
 
 _MICROS = pa.timestamp("us", "UTC")  # the one unit that Spark takes
 CONNECT = "pyspark.sql.connect"
@@ -110,7 +107,7 @@ def match(
         return rows.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 
     alerts = alerts_of(replace(job, to_the_end=False))
-    if job.to_the_end:  # as in to_the_end.py: the alerts that only the end of time gives, with their mark
+    if job.to_the_end:  # as in output.py: the alerts that only the end of time gives, with their mark
         more = alerts_of(job).join(alerts.select("alert_id"), "alert_id", "left_anti")
         alerts = alerts.unionByName(more.withColumn(UNCONFIRMED, F.lit(True)))
     if suppresses(rulebook):

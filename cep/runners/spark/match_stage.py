@@ -28,8 +28,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql import Row
 
-from cep.columnar.batch import EventBatch
-from cep.columnar.codec import decode_batch
+from cep.columnar.batch import EventBatch, decode_batch
 from cep.lists.store import ListStore
 from cep.runners.handover.beginning import Beginning, group_beginning
 from cep.runners.output import encode_alerts
@@ -55,13 +54,13 @@ from cep.runners.spark.packed import (
 from cep.runners.spark.place import Place
 from cep.step.dead_letters import evicted_dead_letters
 from cep.step.event_time import NOTHING_READ, TimesRead, times_json
-from cep.step.rule_status import rule_status
 from cep.step.rules import (
     JobRules,
     clock_of,
     given_digest,
     given_rulebook,
     read_records,
+    rule_status,
     rulebook_of,
     save_rulebook,
 )
@@ -77,7 +76,7 @@ class MatchStage:
         self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
         stored: GroupParts, list_files: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """`level`: the level of the rules (rulebook/levels.py). `begins`: the directory and state that the job begins
+        """`level`: the level of the rules (rulebook/rulebook.py). `begins`: the directory and state that the job begins
         with. `place`: the folder that the driver sees, if this is to be proven. `list_files`: the files of lists that
         Spark has copied to this machine. Raises: StoreError.
         """

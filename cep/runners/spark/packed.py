@@ -26,12 +26,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row
 
-from cep.columnar.batch import TEXT, EventBatch, concat_batches
-from cep.columnar.codec import encode_batch
-from cep.columnar.decode import Decoded, concat_decoded, decode_table, in_partition
+from cep.columnar.batch import TEXT, EventBatch, concat_batches, encode_batch
+from cep.columnar.decode import Decoded, concat_decoded, decode_table, in_partition, key_groups, route, split_by_group
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.order import ordered_by_id
-from cep.columnar.route import key_groups, route, split_by_group
 from cep.columnar.shown import RowTexts
 from cep.sources.live.files import decoded_file
 from cep.sources.pieces import FilePart, read_part

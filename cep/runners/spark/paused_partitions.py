@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.base.reading import read_document
+from cep.base.files import read_document
 from cep.sinks.durable import write_durably
 from cep.sources.offsets import OffsetRange, Offsets
 from cep.step.event_time import PartitionTimes, too_far_ahead

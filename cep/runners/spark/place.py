@@ -14,8 +14,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.durable import replace_file
 from cep.base.errors import StoreError
+from cep.base.files import replace_file
 
 _FILE = "place"
 _SEEN: set[Place] = set()  # of this process, which looks once

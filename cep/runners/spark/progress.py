@@ -20,7 +20,7 @@ from rich.console import Console
 
 from cep.base import errors
 from cep.base.errors import CepError, SourceError
-from cep.base.progress import progress_bar
+from cep.base.terminal import progress_bar
 from cep.sources.offsets import Position
 
 _POLL_S = 0.2

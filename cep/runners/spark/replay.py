@@ -21,13 +21,12 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import NO_ALERTS, sort_alerts
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.handover.warm_start import Ending, cut_ms, job_until
-from cep.runners.output import Replayed, decode_alerts
+from cep.runners.output import Replayed, decode_alerts, replay_to_the_end
 from cep.runners.spark.match import history_times, match_levels, ship
 from cep.runners.spark.packed import ALERTS, COUNTERS, MARKS, PART_COLUMN, STATE, TIMES, part_packer
 from cep.runners.spark.progress import failure_of, with_progress
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import PACKED_SCHEMA
-from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of
 from cep.sources.pieces import parts_of, shares_of
 from cep.state.manifest import StoredFile

@@ -12,29 +12,70 @@ Steps of a savepoint, each of which may be the last one before a crash:
 
 A restore fetches and verifies every file into a folder next to the new checkpoint directory, and renames that folder
 last. A job locks its checkpoint directory, so a savepoint of a running job is refused, not torn.
-Tested by: tests/runners/spark/test_savepoint.py
+
+The checkpoint directory of a stopped live job on Spark → a savepoint that both runners start from.
+
+    Spark's state store, by its data source ─▶ entries by key group (group_entries.py), through a store on disk
+    progress of a key group, rulebook ───────▶ rulebook, watermark, event times
+    Spark's offset log ──────────────────────▶ positions: next offsets of a topic, names of files that were read
+
+The offsets of the last micro-batch that has ended are where the next one begins, so that micro-batch has to be the last
+that was begun.
+
+Tested by: tests/runners/spark/test_savepoint.py.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
-from cep.base.errors import UsageError
-from cep.runners.live_checkpoint import LOCK_FILE, lock_checkpoint
-from cep.runners.spark.state import job_of, last_batch
+import orjson
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cep.base.errors import StateCorruptError, UsageError
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import RulebookStore, rulebook_bytes
+from cep.runners.handover.beginning import lane_name, read_beginning
+from cep.runners.handover.group_entries import GroupState, entries_of
+from cep.runners.handover.payload import STAGES, Payload, Saved
+from cep.runners.live_checkpoint import (
+    JOB_FILE,
+    LOCK_FILE,
+    QUERY_FOLDER,
+    RULEBOOKS_FOLDER,
+    RULES_FILE,
+    lock_checkpoint,
+    read_progress,
+)
+from cep.runners.rule_output import last_alerted
+from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
+from cep.runners.spark.group_ports import GroupProgress
+from cep.runners.spark.sink_queue import refuse_waiting
+from cep.runners.spark.state import ended_batch, job_of, last_batch, operators, stored_part, unreadable
+from cep.sources.offsets import Position
+from cep.state.checkpoints import Part
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch, path_inside, sha256_of
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from cep.state.savepoints import write_savepoint
+from cep.state.store import WriteBatch
 from cep.state.target import Target
+from cep.step.event_time import times_json
+from cep.step.job import Job
 
 KIND = "spark-savepoint"
 _PREFIX, _SUFFIX = "savepoint-", ".manifest"
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CopiedCheckpoint:
     """An existing savepoint. Units: bytes; `copied` are the bytes that the target did not have."""
 
     name: str
@@ -44,7 +85,7 @@ class Saved:
     copied: int
 
 
-def save(checkpoint: Path, target: Target) -> Saved:
+def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
     """Copy the checkpoint directory of a stopped job.
 
     Raises: UsageError if the folder does not belong to a job, or is in use; StoreError if the target fails;
@@ -68,7 +109,7 @@ def save(checkpoint: Path, target: Target) -> Saved:
         name = f"{_PREFIX}{batch_id:09d}-{int(time.time() * 1_000)}"
         manifest = Manifest(KIND, batch_id, int(time.time() * 1_000), (), tuple(files))
         target.create(name + _SUFFIX, manifest.to_bytes())
-    return Saved(name, batch_id, len(files), sum(f.size for f in files), copied)
+    return CopiedCheckpoint(name, batch_id, len(files), sum(f.size for f in files), copied)
 
 
 def savepoints(target: Target) -> list[str]:
@@ -77,7 +118,7 @@ def savepoints(target: Target) -> list[str]:
     return sorted(name for name in names if name.startswith(_PREFIX))
 
 
-def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
+def restore(target: Target, checkpoint: Path, name: str | None = None) -> CopiedCheckpoint:
     """Create a checkpoint directory from a savepoint, by default from the latest one.
 
     Raises: UsageError if the savepoint does not exist, or the folder is not empty; StateCorruptError if a file differs
@@ -104,7 +145,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     size = sum(file.size for file in manifest.files)
-    return Saved(chosen, manifest.number, len(manifest.files), size, size)
+    return CopiedCheckpoint(chosen, manifest.number, len(manifest.files), size, size)
 
 
 def _belongs(path: Path) -> bool:
@@ -114,3 +155,148 @@ def _belongs(path: Path) -> bool:
 
 def _described(path: Path, checkpoint: Path) -> StoredFile:
     return StoredFile(path.relative_to(checkpoint).as_posix(), path.stat().st_size, sha256_of(path))
+
+
+_CACHE_BYTES = 64 << 20
+_ENTRIES_AT_ONCE = 256
+_DONE = -1  # of a file that was read to its end (sources/live/files.py)
+_LOG_FILE = re.compile(r"(\d+)(\.compact)?")
+
+
+def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
+    """Write the state of a stopped job as a savepoint.
+
+    Raises: UsageError if the folder does not belong to a job, is in use, or its last micro-batch has not ended;
+    StateError, StoreError.
+    """
+    job = job_of(checkpoint)
+    with lock_checkpoint(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
+        last_batch_id = ended_batch(checkpoint, "make the savepoint")
+        refuse_waiting(checkpoint)
+        memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
+        with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
+            progress = _gather(spark, checkpoint, job, store)
+            rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
+            payload = _payload(checkpoint, rulebook, progress, last_batch_id)
+            part = Part(STAGES, store, 0, job.groups_count)
+            created_ms = int(time.time() * 1_000)
+            work, lists = Path(scratch) / "entries", rulebook.lists.files()
+            savepoint = write_savepoint(target, work, (part,), payload.to_bytes(), created_ms, lists)
+    return Saved(range(job.groups_count), len(savepoint.files))
+
+
+def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
+    """Copy all entries into a store, which orders them by key group. Return the progress of a key group."""
+    shared_progress: GroupProgress | None = None
+    for level, operator in enumerate(operators(checkpoint)):
+        batch = WriteBatch()
+        for group, group_state, progress in _stored_parts(spark, checkpoint, operator):
+            if level == 0 and progress is not None:
+                shared_progress = progress  # the same in every key group, but for the deadlines
+            for key, value in entries_of(job, level, group, group_state):
+                batch.put(key, value)
+            if len(batch.changes) >= _ENTRIES_AT_ONCE:
+                store.write(batch)
+                batch = WriteBatch()
+        store.write(batch)
+    if shared_progress is None:
+        raise StateCorruptError(f"{checkpoint} has no key groups; restore it")
+    return shared_progress
+
+
+def _stored_parts(
+    spark: SparkSession, checkpoint: Path, operator: int
+) -> Iterator[tuple[int, GroupState, GroupProgress | None]]:
+    """Yield (key group, a part of its state, its progress if that is the part)."""
+    for name in (PAGES, PAST, SEGMENTS, WAITING, SEEN, PROGRESS):
+        try:
+            for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
+                content = bytes(row.content)
+                if name == PROGRESS:
+                    progress = GroupProgress.from_bytes(content)
+                    yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
+                elif name == PAGES:
+                    yield row.key_group, GroupState(pages={row.at: content}), None
+                elif name == PAST:
+                    yield row.key_group, GroupState(heads={row.at: content}), None
+                elif name == SEGMENTS:
+                    yield row.key_group, GroupState(segments={(row.at, row.number): content}), None
+                elif name == WAITING:
+                    yield row.key_group, GroupState(waiting={row.at: content}), None
+                else:
+                    yield row.key_group, GroupState(seen={(row.at, row.number): content}), None
+        except PySparkException as error:
+            raise unreadable(checkpoint, error) from error
+
+
+def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
+    """Build the payload of a savepoint: rules, positions, totals and the state that all key groups share."""
+    begins = read_beginning(checkpoint)
+    query = checkpoint / QUERY_FOLDER
+    before = {} if begins is None else begins.positions
+    names = ("events", "control")
+    offsets = [_offset(query, number, batch_id) for number in range(len(names))]
+    return Payload(
+        job=orjson.loads((checkpoint / JOB_FILE).read_bytes()),
+        rules=orjson.loads((checkpoint / RULES_FILE).read_bytes()),
+        base=batch_id + (0 if begins is None else begins.first_number),
+        engine={
+            "rulebook": rulebook_bytes(rulebook).decode(),
+            "held_memory": last_alerted(checkpoint),
+            "watermark_ms": progress.watermark_ms,
+            "since_ms": progress.since_ms,
+            "gap_ms": progress.gap_ms,
+            "heartbeat_ms": progress.heartbeat_ms,
+            "times": times_json({lane_name(partition): time_ms for partition, time_ms in progress.times.items()}),
+        },
+        positions={
+            name: {**before.get(name, {}), **read_positions(query, number, batch_id)}
+            for number, name in enumerate(names)
+        },
+        totals=dict(read_progress(checkpoint)[1]),
+        topic_ids={
+            **({} if begins is None else begins.topic_ids),
+            **{t: i for offset in offsets if isinstance(offset, Position) for t, i in offset.topic_ids.items()},
+        },
+    )
+
+
+def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
+    """Return how far a source was read: offsets of topics, or names of files; None for a source that the job lacks."""
+    path = query / "offsets" / str(batch_id)
+    try:
+        lines = path.read_text().splitlines()[2:]  # v1 | metadata | the offset of each source
+        if source >= len(lines) or lines[source] == "-":
+            return set()
+        offset = orjson.loads(lines[source])
+        if "logOffset" in offset:
+            return _files_read(query / "sources" / str(source), offset["logOffset"])
+        return Position.from_json(offset)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateCorruptError(f"{path} does not say how far the job has read ({error!r}); restore it") from error
+
+
+def read_positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
+    """Return how far a source was read by the end of a micro-batch, as the embedded runner writes it down.
+
+    `query` is the folder of Spark's checkpoint, in which the events are source 0. Raises: StateCorruptError.
+    """
+    offset = _offset(query, source, batch_id)
+    if isinstance(offset, set):
+        return dict.fromkeys(offset, _DONE)
+    return {
+        f"{topic}[{partition}]": position
+        for topic, by_partition in offset.offsets.items()
+        for partition, position in by_partition.items()
+    }
+
+
+def _files_read(log: Path, last: int) -> set[str]:
+    """Yield the names in Spark's log of files, up to an entry; older entries are gathered into one now and then."""
+    names: set[str] = set()
+    for path in log.iterdir():
+        numbered = _LOG_FILE.fullmatch(path.name)
+        if numbered and int(numbered[1]) <= last:
+            for line in path.read_text().splitlines()[1:]:
+                names.add(unquote(Path(urlparse(orjson.loads(line)["path"]).path).name))
+    return names

@@ -72,7 +72,7 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
     "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
     # A micro-batch with keyed state makes some thirty small files. On a local disk, Spark's default way of making them
-    # starts some seventy processes (readlink, chmod) a micro-batch, this one few, with local_files.py none; both end in
+    # starts some seventy processes (readlink, chmod) a micro-batch, this one few, with live.py none; both end in
     # a rename. A checkpoint directory on HDFS wants the default back, whose rename is atomic there.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

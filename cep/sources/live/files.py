@@ -21,13 +21,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from cep.base.errors import InputError, SourceError, UnreadableError, UsageError
-from cep.base.reading import open_file
+from cep.base.files import open_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.inputs import FORMATS, confining_root, opened_json, packing_of, suffix_of
-from cep.sources.json_forms import has_json_lines
-from cep.sources.json_lines import LineCutter, json_values, whole_lines
+from cep.sources.json_lines import LineCutter, has_json_lines, json_values, whole_lines
 from cep.sources.live.base import Chunk, Positions, decode_chunks, file_name, unreadable_file
 from cep.sources.tables import TableFile, open_table
 

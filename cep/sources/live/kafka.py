@@ -21,7 +21,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cep.base.errors import SourceError, SourceGoneError
 from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, is_away, is_temporary, reader_options
-from cep.sources.headers import with_headers
 from cep.sources.kafka import (
     KafkaSettings,
     damaged,
@@ -33,6 +32,7 @@ from cep.sources.kafka import (
 )
 from cep.sources.live.base import Chunk, Positions
 from cep.sources.offsets import refuse_new_topics
+from cep.sources.registry.form import with_headers
 
 _DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
 _FIXED = {"isolation.level": "read_committed"}

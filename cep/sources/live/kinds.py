@@ -17,13 +17,12 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.columnar.mapping import FieldMapping, mapping_of_settings
 from cep.model.settings import ControlSettings, EventsSettings, Settings
-from cep.sources.headers import headers_of
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource
 from cep.sources.live.kafka import TopicSource
 from cep.sources.live.lines import LinesSource
-from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.form import RecordFormat, headers_of
 
 _STDIN = Path("-")
 

@@ -1,17 +1,62 @@
 """The form of a topic's values, as in the settings.
 
 It is separate from the decoders: planning a read of a topic needs only the form, and starts in half the time.
-Tested by: tests/sources/registry/test_registry.py
+
+Headers of Kafka records → members of the JSON objects that the records hold, for mappings that read them.
+
+    columns   event_type = header:ce_type
+    record    ce_type=payment  {"id": "p1"}  ─▶  {"header:ce_type":"payment","id": "p1"}
+
+So a header is a field as others are, also in a dead letter. A header that a record lacks is null: a record that brings
+a member of this name itself has it twice, and is set aside.
+
+Tested by: tests/sources/registry/test_registry.py, tests/sources/test_live_kafka.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cep.base.addresses import check_registry
+import orjson
+
 from cep.base.errors import UsageError
+from cep.base.secrets import check_registry
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.sources.headers import headers_of
+
+_HEADER = "header:"
+_FRAME_BYTES = 5  # of a schema's id in front of JSON
+
+Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None
+
+
+def headers_of(mapping: FieldMapping) -> tuple[str, ...]:
+    """Return the names of the headers that a mapping reads."""
+    names = [path[0].removeprefix(_HEADER) for _, path in mapping.columns if path[0].startswith(_HEADER)]
+    return tuple(dict.fromkeys(names))
+
+
+def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) -> bytes | None:
+    """Add headers of a Kafka record to its value, a JSON object, as members. Another value is returned unchanged.
+
+    `names` are the headers to add; of several headers with one name, the last counts. Bytes that are not UTF-8 are
+    escaped. Cost: one copy of the value.
+    """
+    if value is None:
+        return None
+    begin = _FRAME_BYTES if value[:1] == b"\0" else len(value) - len(value.lstrip())
+    if value[begin : begin + 1] != b"{":
+        return value
+    header_values = dict(headers or ())
+    members = orjson.dumps({_HEADER + name: _text(header_values.get(name)) for name in names})
+    rest = value[begin + 1 :]
+    comma = b"" if rest.lstrip()[:1] == b"}" else b","
+    return value[:begin] + members[:-1] + comma + rest
+
+
+def _text(header: str | bytes | None) -> str | None:
+    return header.decode("utf-8", "backslashreplace") if isinstance(header, bytes) else header
+
 
 FORMATS = ("json", "avro", "protobuf")
 

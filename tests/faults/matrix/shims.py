@@ -20,10 +20,10 @@ from tests.faults.matrix.virtual_kafka import Admin, Reader, Writer
 from tests.faults.matrix.virtual_parts import Bucket, DiskStore
 
 _TIMES = (
-    "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.job_lines",
+    "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.assembly",
     "cep.runners.control_topic", "cep.runners.embedded.changelog", "cep.runners.embedded.commit",
     "cep.runners.embedded.kafka", "cep.runners.embedded.lanes", "cep.runners.embedded.outlets",
-    "cep.runners.embedded.reports", "cep.runners.embedded.run", "cep.runners.embedded.standby",
+    "cep.runners.embedded.reports", "cep.runners.embedded.run", "cep.runners.embedded.job",
     "cep.runners.spark.kafka", "cep.runners.spark.sink_queue", "cep.sinks.webhook", "cep.sources.kafka",
     "cep.sources.live.kafka",
 )  # fmt: skip
@@ -38,7 +38,7 @@ _THREADS = (
 )  # fmt: skip
 _EXECUTORS = (
     "cep.runners.embedded.lanes",
-    "cep.runners.embedded.sink_queues",
+    "cep.runners.embedded.lanes",
     "cep.runners.embedded.commit",
     "cep.state.checkpoints",
 )
@@ -89,7 +89,7 @@ def stand_ins(world: Any) -> dict[str, Any]:
         "cep.runners.embedded.job.compiled_ahead": lambda _: nullcontext(),
         "cep.runners.embedded.job.shorten_pauses": lambda: None,
         "cep.cli.run.sys": SimpleNamespace(stderr=_Stderr(world)),
-        "cep.runners.embedded.standby.Warming": lambda: SimpleNamespace(close=lambda: None),
+        "cep.runners.embedded.job.Warming": lambda: SimpleNamespace(close=lambda: None),
     }
 
 

@@ -14,7 +14,7 @@ from random import Random
 
 import orjson
 
-from cep.base.utc import utc_ms, utc_text
+from cep.base.text import utc_ms, utc_text
 from cep.model.rule import Changes, HeartbeatRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.ledger import hash_of

@@ -32,8 +32,7 @@ from cep.runners.spark.live_output import StoppedBetween
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CONTROL
 from cep.runners.spark.paused_partitions import FILE, PausedPartitions
-from cep.step.rule_status import rule_status
-from cep.step.rules import JobRules, bundle_records, rulebook_of
+from cep.step.rules import JobRules, bundle_records, rule_status, rulebook_of
 from tests.faults.matrix.virtual_time import Ended, clock
 from tests.step.cases import PlainMap
 

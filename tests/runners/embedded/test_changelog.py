@@ -25,8 +25,7 @@ from cep.base.errors import SourceError, StateCorruptError, StateFormatError, Us
 from cep.base.exits import Exit
 from cep.base.limits import CHANGELOG_PART_BYTES, CHANGELOG_RECORD_BYTES_MAX, STORE_KEY_BYTES_MAX
 from cep.cli.main import main
-from cep.histories.rows import Block
-from cep.histories.store import StoredSegment
+from cep.histories.store import Block, StoredSegment
 from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
 from cep.runners.embedded import changelog as module
@@ -35,19 +34,18 @@ from cep.runners.embedded.changelog import Changelog, Entry, _changes, _packed, 
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import HEAD
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.job import stand_by
 from cep.runners.embedded.opening import PART, StoreSettings, followed_folder, open_store
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.pasts import pasts_of_group
+from cep.runners.embedded.pages import pasts_of_group
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.embedded.standby import stand_by
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
-from cep.state.keys import ALL_KEYS, KeyRange, store_key
 from cep.state.memory import MemoryStore
 from cep.state.past import decode_head
-from cep.state.store import DurableStore, WriteBatch
+from cep.state.store import ALL_KEYS, DurableStore, KeyRange, WriteBatch, store_key
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning

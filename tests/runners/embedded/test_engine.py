@@ -20,9 +20,8 @@ import pytest
 
 from cep.base.audit import is_audit
 from cep.base.errors import StateCorruptError, UsageError
-from cep.base.utc import utc_ms
-from cep.columnar.decode import decode_table
-from cep.columnar.route import KEY_SEPARATOR
+from cep.base.text import utc_ms
+from cep.columnar.decode import KEY_SEPARATOR, decode_table
 from cep.model.rule import ControlRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import engine as engine_module
@@ -30,13 +29,12 @@ from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded import shares
 from cep.runners.embedded.engine import Engine, Stepped, Workers
-from cep.runners.embedded.pasts import Pasts, Place
+from cep.runners.embedded.pages import Pasts, Place
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
-from cep.state.keys import STORE_GROUP, prefix_range
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
-from cep.state.store import DurableStore
+from cep.state.store import STORE_GROUP, DurableStore, prefix_range
 from cep.step.job import ARRIVAL, Job
 from tests.runners.embedded.cases import MINUTE_MS, cut, day, decoded, deployment, expected, latest_ms, save
 from tests.runners.laundering import circles, transfers

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from cep.base.audit import CODE
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.model.rule import HeartbeatRecord
 from cep.runners.embedded.commit import Commits, Sources
@@ -22,8 +22,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.files import FileSink
+from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster

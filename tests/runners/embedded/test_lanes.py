@@ -26,10 +26,10 @@ from cep.runners.embedded import lanes as lanes_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import SENT, Head, parse_head
 from cep.runners.embedded.engine import Engine, Stepped, Workers
+from cep.runners.embedded.lanes import Sent
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.embedded.sent import Sent
 from cep.runners.patience import Patience
 from cep.sinks.base import Recalled
 from cep.state.memory import MemoryStore

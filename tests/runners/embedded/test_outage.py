@@ -18,8 +18,8 @@ import pytest
 from cep.base.errors import SinkAwayError, SinkError, SourceAwayError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
+from cep.runners.embedded import lanes as queues_module
 from cep.runners.embedded import run as run_module
-from cep.runners.embedded import sink_queues as queues_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli import replay as verb
 from cep.model.rule import ControlRecord, RetireRecord
 from cep.rulebook.deploy import deploy

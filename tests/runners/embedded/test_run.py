@@ -29,7 +29,7 @@ from confluent_kafka import Consumer
 from cep.base.errors import SinkError
 from cep.base.limits import LEASE_MS
 from cep.base.schema import Field, Kind, Schema, Type
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
@@ -41,8 +41,7 @@ from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
 from cep.runners.live_checkpoint import open_checkpoint
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.files import FileSink
+from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import Chunk, Positions

@@ -23,7 +23,7 @@ from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.base.exits import Exit
 from cep.cli.main import main
 from cep.runners.embedded import savepoint
-from cep.runners.embedded.targets import default_target, is_embedded, remembered_target, target_of
+from cep.runners.embedded.opening import default_target, is_embedded, remembered_target, target_of
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE
 from cep.state.target import Target
 from tests.runners.embedded.cases import day, deployment, expected

@@ -19,10 +19,9 @@ from cep.base.audit import is_audit
 from cep.base.exits import Exit
 from cep.cli.main import main
 from cep.model.rule import PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord, UpsertRecord, topic_key
-from cep.rulebook.changes import change_path, write_change
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import change_path, read_rules, write_change
 from cep.rulebook.kafka import StatusTopic, Topic
-from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned, with_nonce
+from cep.rulebook.trust import Signable, approve, digest_of, sign, unsigned, with_nonce
 from cep.runners.control_topic import read_control_topic, read_status
 from cep.runners.handover.erase import ways_to_write
 from tests.real_kafka import KafkaCluster

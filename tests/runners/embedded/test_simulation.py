@@ -41,9 +41,9 @@ from cep.sinks.base import Recalled
 from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.state.checkpoints import PAYLOAD, checkpoint_numbers, read_manifest
-from cep.state.keys import ALL_KEYS, STORE_GROUP, split_key, store_key
 from cep.state.manifest import FOLDER, Manifest, fetch
 from cep.state.rocks import RocksStore
+from cep.state.store import ALL_KEYS, STORE_GROUP, split_key, store_key
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing

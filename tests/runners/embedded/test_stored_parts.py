@@ -17,32 +17,29 @@ from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MIN
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.batch import TEXT, EventBatch, data_columns, empty_batch
-from cep.columnar.route import key_groups
-from cep.engine.keyed_state import KeyedState, select_keys
-from cep.engine.partition import partition_keys
-from cep.kernels.repeats import NEW, OTHER, SAME
+from cep.columnar.decode import key_groups
+from cep.engine.keyed_state import KeyedState, partition_keys, select_keys
+from cep.kernels.groups import NEW, OTHER, SAME
 from cep.nfa.program import Program
 from cep.rulebook.suppression import NO_MEASURE, UNKNOWN_SEVERITY, Policies, fired_from_json, suppress_alerts
 from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded import waiting as waiting_module
-from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.fired import FIRED, StoredLastAlerts
+from cep.runners.embedded.engine import FIRED, Engine, StoredLastAlerts, Workers
 from cep.runners.embedded.pages import Shapes, stored_states
 from cep.runners.embedded.seen import ADDED_SEEN, SeenOfLevel
-from cep.runners.embedded.share import Cache, Share
+from cep.runners.embedded.shares import Cache, Share
 from cep.runners.embedded.waiting import ADDED_WAITING, WaitingOfShare
 from cep.runners.handover.group_entries import EARLIER_SEEN, NEVER
 from cep.sinks.json_form import json_lines
-from cep.state.keys import STORE_GROUP, group_range, prefix_range, split_key, store_key
 from cep.state.memory import MemoryStore
-from cep.state.pages import encode_page
-from cep.state.store import WriteBatch
+from cep.state.past import encode_page
+from cep.state.store import STORE_GROUP, WriteBatch, group_range, prefix_range, split_key, store_key
 from cep.step import duplicates
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
-from cep.step.programs import programs_by_level
+from cep.step.rules import programs_by_level
 from cep.step.validate import validate_events
 from tests.columnar.common import ONE
 from tests.rulebook.test_suppression import alert, table

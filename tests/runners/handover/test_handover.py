@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.base.exits import Exit
 from cep.base.limits import TIME_MS_MAX
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.runners.handover.beginning import (
     Beginning,
@@ -33,9 +33,8 @@ from cep.runners.handover.beginning import (
 )
 from cep.runners.handover.erase import has_any, has_any_in_file
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
-from cep.runners.handover.payload import Payload
-from cep.runners.handover.set_back import consequences, set_back
-from cep.state.keys import split_key
+from cep.runners.handover.payload import Payload, consequences, set_back
+from cep.state.store import split_key
 from cep.step.event_time import PartitionTime, times_from_json
 from cep.step.job import Job
 from tests.columnar.common import TWO

@@ -17,16 +17,15 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.exits import Exit
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
-from cep.histories.rows import Block
-from cep.histories.store import StoredSegment
+from cep.histories.store import Block, StoredSegment
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.levels import by_level
+from cep.rulebook.rulebook import by_level
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.warm_to_spark import begin_warm
+from cep.runners.embedded.replay import begin_warm
 from cep.runners.handover.beginning import group_beginning, read_beginning
 from cep.runners.handover.warm_start import NAME, About, Ending, finish, job_until, open_warm_start
 from cep.runners.spark.replay import read_events, replay

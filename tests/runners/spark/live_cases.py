@@ -29,7 +29,7 @@ from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.sources import FolderSource
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.sinks.json_form import json_lines as alert_lines
 from cep.step.job import Job
 

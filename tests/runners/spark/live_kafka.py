@@ -17,11 +17,11 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from cep.base.kafka import WRITER_FIXED
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import FolderSource, TopicSource
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.step.job import Job
 from tests.real_kafka import TIMEOUT_S, KafkaCluster
 from tests.runners.spark.live_cases import disordered, rows, time_ms, write_file

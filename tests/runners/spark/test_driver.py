@@ -35,11 +35,11 @@ from cep.base.errors import (
     StateFormatError,
     UsageError,
 )
-from cep.base.private import private_files
+from cep.base.files import private_files
 from cep.runners.java import check_java
 from cep.runners.observe import Observed
 from cep.runners.spark import live, session
-from cep.runners.spark.local_files import set_permissions_in_java
+from cep.runners.spark.live import set_permissions_in_java
 from cep.runners.spark.progress import failure_of, measures, positions
 from cep.runners.spark.session import _PYTHON, _pass_on, _python_of_workers
 from tests.base.test_durable import readable_by_others

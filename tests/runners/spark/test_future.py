@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cep.base.errors import SinkError, StateCorruptError
 from cep.base.limits import READ_AHEAD_MS_MAX
-from cep.base.utc import utc_ms
+from cep.base.text import utc_ms
 from cep.model.rule import HeartbeatRecord
 from cep.runners.live_checkpoint import read_progress
 from cep.runners.spark.live import LiveSettings, serve, start_live
@@ -31,8 +31,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.paused_partitions import FILE, PausedPartitions, partition_name, read_paused, without_paused
 from cep.runners.spark.sources import FolderSource, TopicSource
 from cep.sinks.base import AlertSink
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.files import FileSink
+from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sources.offsets import Offsets, Position, ranges_between
 from cep.step.event_time import PartitionTime
 from cep.step.job import ARRIVAL, Job

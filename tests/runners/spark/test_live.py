@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
 from cep.base.schema import Field, Kind, Schema, Type
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
@@ -28,10 +28,9 @@ from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.spark.group_parts import PAGES
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
-from cep.runners.spark.rescale import partitions_of
 from cep.runners.spark.sources import FolderSource
-from cep.runners.spark.state import stored_part
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.runners.spark.state import partitions_of, stored_part
+from cep.sinks.files import DeadLetterFiles
 from cep.sources.live.base import decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.step.job import ARRIVAL, Job

@@ -20,15 +20,12 @@ from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.runners.spark.sink_queue import FOLDER, digest_of, refuse_waiting
-from cep.sinks.base import AlertSink
-from cep.sinks.dead_letters import DeadLetterFiles
-from cep.sinks.files import FileSink, read_alerts
+from cep.sinks.base import AlertSink, RefusedAlerts
+from cep.sinks.files import DeadLetterFiles, FileSink, read_alerts
 from cep.sinks.kafka import KafkaDeadLetters
-from cep.sinks.refused import RefusedAlerts
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sinks.webhook import WebhookSink, WebhookTarget
-from cep.step.rule_status import rule_status
-from cep.step.rules import apply_records
+from cep.step.rules import apply_records, rule_status
 from tests.cli.test_run import Judge
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import SOURCE, new_book, upsert

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 
 import cep
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.model.rule import HeartbeatRecord
 from cep.rulebook.files import read_rules

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from cep.base.errors import InputError, SourceError, UsageError
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.columnar.convert import Written
 from cep.columnar.mapping import FieldMapping
 from cep.model.rule import ControlRecord, RetireRecord

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.audit import is_audit
 from cep.base.secrets import secret_keys
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.model.rule import (
     ControlRecord,
@@ -44,8 +44,8 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned, with_nonce
 from cep.rulebook.suppression import Policies, suppress_alerts
+from cep.rulebook.trust import Signable, approve, digest_of, sign, unsigned, with_nonce
 from cep.runners.control_topic import read_status
 from cep.runners.embedded import replay as embedded
 from cep.runners.live_checkpoint import open_checkpoint
@@ -54,13 +54,13 @@ from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
+from cep.runners.spark.savepoint import save_for_both
 from cep.runners.spark.sources import TopicSource
-from cep.runners.spark.to_savepoint import save_for_both
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import DeadLetterFiles
 from cep.sinks.kafka import KafkaDeadLetters, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.pieces import read_pieces
-from cep.state.entries import read_entries
+from cep.state.savepoints import read_entries
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS

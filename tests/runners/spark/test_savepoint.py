@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.errors import SinkError, StateCorruptError, StateFormatError, UsageError
-from cep.base.utc import utc_text
+from cep.base.text import utc_text
 from cep.cli import state
 from cep.cli.main import main
 from cep.model.rule import UpsertRecord
@@ -29,7 +29,7 @@ from cep.report.keyed_state import count_runs
 from cep.rulebook.deploy import deploy
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.targets import is_embedded
+from cep.runners.embedded.opening import is_embedded
 from cep.runners.handover.beginning import Beginning
 from cep.runners.handover.to_spark import load_for_spark
 from cep.runners.live_checkpoint import lock_checkpoint, open_checkpoint, read_job, read_progress
@@ -37,10 +37,8 @@ from cep.runners.live_checkpoint import lock_checkpoint as locked
 from cep.runners.spark.group_parts import VARIABLE, prepare_query
 from cep.runners.spark.group_ports import GroupProgress
 from cep.runners.spark.live_output import LiveOutput
-from cep.runners.spark.rescale import CAN_REPARTITION, PARTITIONS, partitions_of, rescale
-from cep.runners.spark.savepoint import KIND, restore, save, savepoints
-from cep.runners.spark.state import last_batch, stored_pages
-from cep.runners.spark.to_savepoint import read_positions, save_for_both
+from cep.runners.spark.savepoint import KIND, read_positions, restore, save, save_for_both, savepoints
+from cep.runners.spark.state import CAN_REPARTITION, PARTITIONS, last_batch, partitions_of, rescale, stored_pages
 from cep.sinks.json_form import json_lines
 from cep.sources.offsets import Position
 from cep.sources.pieces import read_pieces
@@ -269,7 +267,7 @@ def test_a_rescale_that_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_spark_that_cannot_is_named(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.runners.spark.rescale.CAN_REPARTITION", False)
+    monkeypatch.setattr("cep.runners.spark.state.CAN_REPARTITION", False)
     with pytest.raises(UsageError, match=r"cannot lay out a checkpoint anew; run this with Spark 4\.3"):
         rescale(spark, tmp_path, 2)
 

@@ -28,11 +28,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from cep.base.errors import StateCorruptError, StoreError
 from cep.base.limits import MICRO_BATCHES_RETAINED, TIME_MS_MAX, TIME_MS_MIN
-from cep.base.utc import utc_text
-from cep.columnar.codec import decode_batch
-from cep.columnar.decode import Poison, decode_json
+from cep.base.text import utc_text
+from cep.columnar.batch import decode_batch
+from cep.columnar.decode import Poison, decode_json, key_groups
 from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
-from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.model.rule import HeartbeatRecord, RetireRecord
 from cep.rulebook.saved import RulebookStore, rulebook_bytes, save

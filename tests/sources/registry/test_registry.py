@@ -24,9 +24,8 @@ from cep.base.errors import SourceError, UsageError
 from cep.base.limits import FAILING_SCHEMAS_MAX, UNKNOWN_SCHEMAS_MAX
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.redact import redact
-from cep.sources.registry.avro_shape import Shape, shape_of
 from cep.sources.registry.form import RecordFormat
-from cep.sources.registry.kafka import _message_class, _shapes_of, client_of, decode
+from cep.sources.registry.kafka import Shape, _message_class, _shapes_of, client_of, decode, shape_of
 from tests.cli.test_erase import wrong
 from tests.columnar import common
 from tests.columnar.protected import CARDS, card_numbers, keys

@@ -7,7 +7,12 @@
 Lists without a type are constants of their patterns and not handled here. Lists of the control topic replace declared
 ones; `cep rules publish` sends them to a running job.
 
-Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/
+Patterns → the lists in which they look up tokens; and the number of list entries that are not tokens.
+
+A field of type `pan` or `sensitive` is a token in a rule, so a list for it must contain tokens. A card number would
+match nothing, and would stay in a file, in the topic, in the state and in letters.
+
+Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/, tests/rulebook/test_suppression.py.
 """
 
 from __future__ import annotations
@@ -17,21 +22,67 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.base.errors import SourceError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Kind, list_kind
+from cep.base.secrets import TOKENS_MATCH
 from cep.lang.check.resolve import list_value
 from cep.lang.diagnostics import Diagnostic, Severity, Span
-from cep.lang.ir import Const, PatternIR
+from cep.lang.functions import IN_LIST
+from cep.lang.ir import Call, Const, Param, PatternIR
 from cep.lang.load import Checked
 from cep.lang.syntax import ListSyntax
 from cep.lang.walk import nodes_of
-from cep.lists.content import Content
-from cep.lists.entries import TEXT, WrongEntry, keys_of, read_entries
-from cep.lists.timeline import FixedVersion, Lists
-from cep.nfa.list_tokens import raw_count, raw_in_place, token_lists
+from cep.lists.entries import TEXT, Keys, WrongEntry, keys_of, read_entries
+from cep.lists.store import Content, FixedVersion, Lists
+
+_TEXTS = ("string", "prefix")  # kinds of lists in which texts are looked up; other fields are never protected
+
+
+def token_lists(pattern: PatternIR) -> set[tuple[str, str]]:
+    """Return (name, kind) of each list in which a pattern looks up a protected field, such as a card token.
+
+    The name of a list that is written in place is the JSON of its entries. A parameter without a value has its default.
+    """
+    defaults = {param.name: param.default for param in pattern.params}
+    calls = (call for call in nodes_of(pattern, Call) if call.fn == IN_LIST)
+    lists = set()
+    for looked_up, list_argument in (call.arguments[:2] for call in calls):
+        name = (
+            list_argument.value
+            if isinstance(list_argument, Const)
+            else defaults.get(list_argument.name)
+            if isinstance(list_argument, Param)
+            else None
+        )
+        if looked_up.type.protected and isinstance(name, str):
+            lists.add((name, list_kind(list_argument.type)))
+    return lists
+
+
+def raw_in_place(pattern: PatternIR) -> int:
+    """Count the entries that are not tokens, in lists that a rule writes in place."""
+    return sum(raw_count(pa.array(json.loads(name), TEXT)) for name, _ in token_lists(pattern) if name.startswith("["))
+
+
+def raw_count(entries: pa.Array) -> int:
+    """Count the entries, large_string, that are not tokens."""
+    is_token = pc.match_substring_regex(entries, f"^(?:{TOKENS_MATCH})$")
+    return len(entries) - (pc.sum(is_token).as_py() or 0)
+
+
+def raw_keys(keys: Keys, kind: str) -> int:
+    """Count the keys of a set that are not tokens."""
+    if kind not in _TEXTS:
+        return 0
+    offsets = np.ascontiguousarray(keys.offsets, np.int64)
+    data = np.ascontiguousarray(keys.data)
+    return raw_count(pa.LargeStringArray.from_buffers(len(keys), pa.py_buffer(offsets), pa.py_buffer(data)))
+
 
 _HELP = {
     "CEP320": "give tokens, as alerts show them; never write the value itself into a list",

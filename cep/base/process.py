@@ -1,0 +1,102 @@
+"""Pausing Python's cyclic garbage collector.
+
+A syntax tree is a hundred thousand objects without a cycle; the collector walks all of them again and again while the
+tree grows, which is a third of the time of a check.
+
+The number of processors that this process may use: fewer than the machine has, where it is bound to some.
+
+An open thing → a closed one at the end of a `with`, also after an error.
+
+A package that is not installed → which extra of cep brings it.
+
+    pip install cep           matches frames and files, tests patterns, replays, measures
+    pip install 'cep[all]'    everything
+
+Tested by: tests/base/test_collection.py, tests/base/test_extras.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from cep.base.errors import UsageError
+
+_MANY = 50_000  # objects; to look at fewer takes less than a few milliseconds
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """No cyclic collection inside; afterwards as before. Memory is still freed by reference counts."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            _age()
+            gc.enable()
+
+
+def _age() -> None:
+    """Let many new objects count as old: a full collection visits them, but no earlier one.
+
+    Freezing and unfreezing does that without a traversal. Objects that were frozen for good stay frozen.
+    """
+    if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
+        gc.freeze()
+        gc.unfreeze()
+
+
+def processors_count() -> int:
+    """Return how many processors this process may use; 1 if this is unknown."""
+    if hasattr(os, "sched_getaffinity"):  # Linux; macOS binds no process
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Closing(ABC):
+    """A base class whose objects close themselves at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all open resources."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+
+# By import name. `pyproject.toml` has the packages of each extra.
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "py4j", "pandas"), "spark"),
+    **dict.fromkeys(
+        ("confluent_kafka", "fastavro", "authlib", "attr", "attrs", "cachetools", "certifi", "httpx2", "google"),
+        "kafka",
+    ),
+    "psycopg": "postgres",
+    "s3fs": "s3",
+    **dict.fromkeys(("pygls", "lsprotocol"), "editor"),
+    **dict.fromkeys(("jinja2", "vl_convert"), "charts"),
+    "opentelemetry": "otel",
+    "deltalake": "lake",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
+    """Return the extra to install for a missing package; None if it belongs to no extra, which is a bug."""
+    package = (error.name or "").split(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return UsageError(
+        f"this needs the package {package}, which is not installed: pip install 'cep[{extra}]', or 'cep[all]' for all "
+        "that cep can do"
+    )
