@@ -1,6 +1,6 @@
 """Receivers over HTTP for tests. `Webhook` notes alerts, their micro-batches, and their delays.
 
-Tested by: tests/faults/test_soak.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cep replay`: rules and a finite history → a file of alerts, and a table of the results.
 
-Tested by: tests/cli/test_replay.py, tests/runners/spark/test_replay.py
+Tested by: tests/cli/test_replay.py, tests/runners/test_replay.py
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ A list may change without a new version of its rules. So its entries are not a p
 of the rule alone would not notice an edited list. `cep rules sign` puts the name of each list's entries
 (lists/store.py) into the record. A job takes a declared list only if its signed rules name these entries, or if a
 signed change of the list in `signed/` has the same entries.
-Tested by: tests/step/test_job.py, tests/rulebook/test_levels.py, tests/rulebook/test_files.py,
+Tested by: tests/step/test_step.py, tests/rulebook/test_levels.py, tests/rulebook/test_files.py,
 tests/rulebook/test_signers.py
 """
 

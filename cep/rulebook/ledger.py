@@ -13,7 +13,7 @@ The ledger answers every question about the order of records, for signed and uns
 The answers follow from the records and their order alone, so a running job, a replay, and a job that is rebuilt from
 the same records agree. A record that names nothing counts by its version, like records of other programs. A signed
 record names the version before under its signatures (trust.py); an unsigned one has `changes`.
-Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_trust.py, tests/upgrade/test_earlier.py
+Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_trust.py, tests/upgrade/test_upgrade.py
 """
 
 from __future__ import annotations

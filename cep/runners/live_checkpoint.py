@@ -13,8 +13,8 @@
     CHECKPOINT/query/              Spark's offsets, commits and keyed state.
     CHECKPOINT/lock                held by the process that works on the folder.
 
-Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_live_output.py,
-tests/runners/spark/test_live.py, tests/runners/embedded/test_run.py
+Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_driver.py, tests/runners/spark/test_live.py,
+tests/runners/embedded/test_run.py
 """
 
 from __future__ import annotations

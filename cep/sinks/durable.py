@@ -1,6 +1,6 @@
 """Bytes → a file that is there whole or not at all (base/files.py), or a SinkError.
 
-Tested by: tests/sinks/test_files.py, tests/runners/spark/test_live_output.py
+Tested by: tests/sinks/test_files.py, tests/runners/spark/test_driver.py
 """
 
 from __future__ import annotations

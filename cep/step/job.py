@@ -2,7 +2,7 @@
 
 Counters by name, added up once for each micro-batch at several places.
 
-Tested by: tests/step/test_job.py, tests/step/test_step.py.
+Tested by: tests/step/test_step.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Events and keyed state of one key domain → alerts, produced events, counters and the keyed state after them.
 
-Tested by: tests/step/test_job.py
+Tested by: tests/step/test_step.py
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ writes an audit.
 
 A rulebook → the compiled programs of each level, once a process.
 
-Tested by: tests/runners/spark/test_tasks.py, tests/step/test_step.py, tests/runners/test_output.py,
-tests/step/test_job.py.
+Tested by: tests/runners/spark/test_tasks.py, tests/step/test_step.py, tests/runners/test_output.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decoded records → the events of each key domain, dead letters and counters; step 1 of every runner.
 
-Tested by: tests/step/contract.py, tests/runners/spark/test_tasks.py, tests/runners/embedded/test_replay.py
+Tested by: tests/step/contract.py, tests/runners/spark/test_tasks.py, tests/runners/test_replay.py
 """
 
 from __future__ import annotations

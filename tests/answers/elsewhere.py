@@ -27,7 +27,7 @@ _TESTED = (
     ("B4", "INT96 of the year 8999",
      "sources/test_files.py::test_times_of_old_parquet_are_exact_and_far_ones_stay_far"),
     ("B4", "INT96 on Spark",
-     "runners/spark/test_replay.py::test_old_times_of_parquet_are_those_of_the_embedded_replay"),
+     "runners/test_replay.py::test_old_times_of_parquet_are_those_of_the_embedded_replay"),
     ("B8", "times that clocks skip count", "columnar/test_times.py::test_local_times_that_clocks_skip_are_counted"),
     ("B", "times of a record in two forms", "sources/test_public_sets.py::test_times_of_one_record_in_two_forms"),
     ("C", "comparisons as with fractions", "nfa/test_averages.py::test_comparisons_are_those_of_fractions"),

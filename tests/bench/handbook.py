@@ -27,7 +27,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import cep
 from tests.bench import baselines
-from tests.bench.detection import found, rule
+from tests.bench.labelled import found, rule
 from tests.bench.peer_data import ULB, show, stop
 from tests.testing.library import PATTERNS
 

@@ -3,13 +3,19 @@
 `cards` are payments with a report of each fraud days later, `laundering` transfers, each as money that leaves one
 account and comes into another, `charged_back` one month of a payments company, `logged_in` logins to servers with
 planted break-ins, `among_honest` frauds of a field planted among the events of honest people.
+
+Logins are real logs of SSH servers, without labels of break-ins. A break-in is therefore planted for each address that
+has only failures: a success ten seconds after the last failure, with its user name. For a field of planted fraud, a
+model reads fields of the event and functions of the past: counts and sums that an analyst writes down in an hour, by
+event type and by key, over an hour, a day, a week.
 Tested by: tests/bench/test_baselines.py
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +24,207 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.bench import detection
-from tests.bench.handbook_data import simulated
-from tests.bench.laundering_data import simulated_transfers
-from tests.bench.peer_data import ULB
+from cep.lang.load import bundle_source
+from cep.model.rule import ParamValue, UpsertRecord
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded.replay import replay
+from cep.sources.pieces import read_pieces
+from cep.step.job import Job
+from tests.bench.peer_data import SHARED, ULB, upsert
 from tests.bench.planted import FIELDS, planted
-from tests.bench.planted_features import READ
+from tests.bench.simulated_data import simulated, simulated_transfers
 from tests.testing.library import PATTERNS
+
+ROOT = Path(__file__).parents[2]
+SSH = ULB.with_name("ssh_login_events.parquet")
+TRANSFERS = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
+CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
+_CARD = """'transaction' as event_type, {id} as tx_id, event_time, {card}::varchar as card_id,
+    {account}::varchar as account_id, round(amount, 2) as amount, 'approved' as status, '{channel}' as channel,
+    '' as country, null::double as lat, null::double as lon, {device} as device_id,
+    {merchant}::varchar as merchant_id"""
+
+
+def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -> UpsertRecord:
+    """Return a rule for a pattern of `patterns/`."""
+    record = upsert(bundle_source(ROOT / "patterns" / file), pattern)
+    return record.model_copy(update={"id": name, "params": dict(params)})
+
+
+def found(records: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
+    """Return the alerts on a table of events."""
+    deployment = deploy(list(records))
+    assert deployment.set_aside == (), deployment.set_aside
+    job = Job(deployment.schema, deployment.key_domains)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.parquet"
+        pq.write_table(events, path)
+        replayed = replay(job, deployment.rulebook, read_pieces(path, job.schema), 2)
+    assert replayed.dead_letters == (), replayed.dead_letters[:2]
+    return replayed.alerts
+
+
+def _labels(event: str, kind: str) -> str:
+    """Return the SQL of the label columns, in which the two data sets differ."""
+    return f"{event} as event_id, true as label, {kind} as kind, null::varchar as episode, 0::bigint as reported_at"
+
+
+def _asked(events: str, labels: str, **tables: pa.Table) -> tuple[pa.Table, pa.Table]:
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.sql(events).to_arrow_table(), connection.sql(labels).to_arrow_table()
+
+
+def chargebacks() -> tuple[pa.Table, pa.Table]:
+    """Return (events, labels) of card payments online, some of which were charged back."""
+    columns = _CARD.format(
+        id="tx_id::varchar", card="card_masked", account="user_id", channel="ecom", device="device_id::varchar",
+        merchant="merchant_id",
+    )  # fmt: skip
+    labels = _labels("tx_id::varchar", "'chargeback'")
+    return _asked(f"select {columns} from '{CHARGEBACKS}'", f"select {labels} from '{CHARGEBACKS}' where is_chargeback")
+
+
+def money_moves(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return (events, labels) of transfers: each is money that leaves an account, and money that comes into another."""
+    half = """select 'money' as event_type, '{way}' || tx_id as money_id, event_time, {own}::varchar as account_id,
+        '{direction}' as direction, 'transfer' as means, {other}::varchar as counterparty,
+        round(amount, 2) as sum_of_money, null::varchar as to_country from given"""
+    halves = [
+        half.format(way=way, own=account, other=other, direction=direction)
+        for way, account, other, direction in (
+            ("a", "orig_account_id", "dest_account_id", "outgoing"),
+            ("b", "dest_account_id", "orig_account_id", "incoming"),
+        )
+    ]
+    labels = [
+        f"select {columns} from given where is_sar"
+        for columns in (_labels(f"'{way}' || tx_id", "typology") for way in "ab")
+    ]
+    return _asked(" union all ".join(halves) + " order by event_time", " union all ".join(labels), given=table)
+
+
+def logins() -> tuple[pa.Table, pa.Table]:
+    """Return (events, labels) of logins to servers, with a break-in after the failures of each address."""
+    with duckdb.connect() as connection:
+        connection.sql(f"""create table logins as
+            select source || '-' || seq as login_id, event_time, source || ' ' || source_ip as source_ip, user_name,
+                   event_type = 'login_success' as ok
+            from '{SSH}' where event_type in ('login_failed', 'login_success') and source_ip is not null""")
+        connection.sql("""create table planted as
+            select 'planted-' || row_number() over (order by source_ip), max(event_time) + interval 10 second,
+                   source_ip, arg_max(user_name, event_time), true
+            from logins group by source_ip having not bool_or(ok)""")
+        connection.sql("create table events as from logins union all from planted")
+        columns = _labels("login_id", "'break-in'")
+        labels = f"select {columns} from events where login_id like 'planted-%'"
+        table = connection.sql("select 'login' as event_type, * from events order by event_time").to_arrow_table()
+        return table, connection.sql(labels).to_arrow_table()
+
+
+_SPANS = {"1h": "1 h", "1d": "1 d", "7d": "7 d"}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The raw columns of a set, and its features by name."""
+
+    raw: Sequence[str]
+    features: Mapping[str, str]
+
+
+def _counts(event: str, key: str, field: str, values: Sequence[str]) -> dict[str, str]:
+    return {
+        f"n_{value}_{span}": f"count({event} over previous {window} by {key} where {field} == {value})"
+        for value in values
+        for span, window in _SPANS.items()
+    }
+
+
+def _over(function: str, name: str, key: str, where: str = "") -> dict[str, str]:
+    """Return a function over each span."""
+    return {f"{name}_{span}": f"{function} over {window} by {key}{where})" for span, window in _SPANS.items()}
+
+
+_CASE = "(employee_id, customer_id)"
+_STEPS = (
+    "password_reset", "device_added", "phone_changed", "email_changed", "sim_changed", "code_sent", "code_passed",
+    "payee_added", "address_changed", "limit_raised", "remote_tool_seen",
+)  # fmt: skip
+_MONEY = "money.sum_of_money"
+READ: Mapping[str, Read] = {
+    "takeover": Read(
+        ("step", "paid as amount"),
+        _counts("account_event", "user_id", "step", _STEPS)
+        | _over("sum(account_event.paid", "paid", "user_id", " where step == payment")
+        | {"usual": "median(account_event.paid over previous 60 d by user_id where step == payment)"}
+        | {"payee_times": "count(account_event over previous 60 d by (user_id, payee) where step == payment)"},
+    ),
+    "insiders": Read(
+        ("act", "case_id is null as without_case", "paid as amount"),
+        _over("distinct(staff_event.customer_id", "looked_at", "employee_id", " where case_id is null")
+        | _over("count(staff_event", "all_acts", "employee_id")
+        | {
+            f"{act}_{days}": f"count(staff_event over previous {days} d by {_CASE} where act == {act})"
+            for act in ("contact_changed", "password_reset", "limit_changed", "waived")
+            for days in (3, 30)
+        },
+    ),
+    "lending": Read(
+        ("loan_step", "credit as amount"),
+        _counts("loan_event", "customer_id", "loan_step", ("applied", "drawn", "repaid", "returned"))
+        | {
+            "good": "count(loan_event over previous 400 d by customer_id where loan_step == repaid)",
+            "usual": "avg(loan_event.credit over previous 400 d by customer_id where loan_step == repaid)",
+            "lenders": "distinct(loan_event.lender over 7 d by customer_id where loan_step == applied)",
+            "of_device": "distinct(loan_event.customer_id over 7 d by device_id where loan_step == applied)",
+        },
+    ),
+    "money": Read(
+        ("direction", "means", "to_country", "sum_of_money as amount"),
+        {
+            name: text
+            for way in ("incoming", "outgoing")
+            for name, text in (
+                _over(f"sum({_MONEY}", f"sum_{way}", "account_id", f" where direction == {way}")
+                | _over("count(money", f"n_{way}", "account_id", f" where direction == {way}")
+                | _over("distinct(money.counterparty", f"who_{way}", "account_id", f" where direction == {way}")
+            ).items()
+        }
+        | _over(f"sum({_MONEY}", "cash", "account_id", " where direction == incoming and means == cash")
+        | _over("count(money", "coins", "account_id", " where means == exchange")
+        | {"usual": f"median({_MONEY} over previous 60 d by account_id)"}
+        | {"times": "count(money over previous 60 d by (account_id, counterparty))"},
+    ),
+    "wallets": Read(
+        ("move", "worth as amount"),
+        _counts("wallet_event", "wallet_id", "move", ("deposited", "bought", "withdrawn"))
+        | _over("sum(wallet_event.worth", "bought", "wallet_id", " where move == bought")
+        | {
+            "address_times": "count(wallet_event over previous 60 d by (wallet_id, address))",
+            "address_sum": "sum(wallet_event.worth over previous 60 d by (wallet_id, address))",
+        },
+    ),
+    "sessions": Read(
+        ("lat", "lon"),
+        _over("distinct(session.device_id", "devices", "user_id")
+        | _over("distinct(session.user_id", "users", "device_id")
+        | {
+            "device_times": "count(session over previous 60 d by (user_id, device_id))",
+            "lat_before": "last(session over previous 2 d by user_id where lat is not null).lat",
+            "lon_before": "last(session over previous 2 d by user_id where lon is not null).lon",
+        },
+    ),
+    "guesses": Read(
+        ("ok",),
+        _over("count(login", "bad_of_source", "source_ip", " where not ok")
+        | _over("distinct(login.user_name", "names_of_source", "source_ip")
+        | _over("count(login", "bad_of_name", "user_name", " where not ok")
+        | _over("distinct(login.source_ip", "sources_of_name", "user_name"),
+    ),
+}
+
 
 DELAY_DAYS = 7
 NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins", *FIELDS)
@@ -180,7 +380,7 @@ def cards(name: str, payments: pa.Table) -> Given:
 
 def laundering(name: str, transfers: pa.Table) -> Given:
     """Return transfers as money that leaves an account and money that comes into another; a model scores the first."""
-    events, labels = detection.transfers(transfers)
+    events, labels = money_moves(transfers)
     with duckdb.connect() as connection:
         connection.register("l", labels)
         connection.register("t", transfers)
@@ -206,7 +406,7 @@ def laundering(name: str, transfers: pa.Table) -> Given:
 
 def charged_back() -> Given:
     """Return card payments online, some of which were charged back."""
-    events, labels = detection.chargebacks()
+    events, labels = chargebacks()
     labels = labels.append_column("spell", labels["event_id"])
     declared = (PATTERNS / "events.cep").read_text(encoding="utf-8")
     features = _past("transaction", "amount", ("card_id", "account_id", "device_id", "merchant_id"), (1, 7, 30))
@@ -221,7 +421,7 @@ def logged_in() -> Given:
 
     It is the longest of the recordings, of 24 days. Another one, months later, would leave parts of the time empty.
     """
-    events, labels = detection.logins()
+    events, labels = logins()
     events = events.filter(pc.starts_with(events["source_ip"], f"{_RECORDING} "))
     labels = labels.filter(pc.is_in(labels["event_id"], value_set=events["login_id"].combine_chunks()))
     labels = labels.append_column("spell", labels["event_id"])
@@ -264,11 +464,11 @@ def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Gi
     if "laundering" in names:
         transfers = simulated_transfers(seed, customers, 3 * days, max(1, customers // 25))
         sets.append(laundering("laundering", transfers))
-    if "transfers" in names and detection.TRANSFERS.exists():
-        sets.append(laundering("transfers", pq.read_table(detection.TRANSFERS)))
-    if "chargebacks" in names and detection.CHARGEBACKS.exists():
+    if "transfers" in names and TRANSFERS.exists():
+        sets.append(laundering("transfers", pq.read_table(TRANSFERS)))
+    if "chargebacks" in names and CHARGEBACKS.exists():
         sets.append(charged_back())
-    if "logins" in names and detection.SSH.exists():
+    if "logins" in names and SSH.exists():
         sets.append(logged_in())
     sets += [among_honest(name, seed) for name in FIELDS if name in names]
     return sets

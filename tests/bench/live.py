@@ -42,20 +42,8 @@ from cep.runners.warm import warm_up
 from cep.sinks.files import DeadLetterFiles
 from cep.state.past import decode_page
 from cep.step.job import Job
+from tests.bench import peer_data
 from tests.bench.peer import run_peer, write_events
-from tests.bench.peer_data import (
-    KEYS,
-    MASK,
-    NAMES,
-    by_rule,
-    checksum,
-    peer_batch,
-    peer_columns,
-    peer_program,
-    records,
-    run_once,
-    show,
-)
 from tests.mock_kafka import PARTITIONS
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
@@ -105,15 +93,15 @@ class Answers:
     """Matches and checksum of each pattern, as the peer counts them; it adds up micro-batches and stores no alerts."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, int]] = dict.fromkeys(NAMES, (0, 0))
+        self._found: dict[str, tuple[int, int]] = dict.fromkeys(peer_data.NAMES, (0, 0))
 
     def add(self, alerts: pa.Table) -> None:
         """Add the alerts of one micro-batch."""
         for name in pc.unique(alerts["rule_id"]).to_pylist():
             events = alerts.filter(pc.equal(alerts["rule_id"], name))["events"].to_pylist()
             count, total = self._found[name]
-            added = int(checksum([[int(event["event_id"]) for event in bound] for bound in events]), 16)
-            self._found[name] = count + len(events), (total + added) & MASK
+            added = int(peer_data.checksum([[int(event["event_id"]) for event in bound] for bound in events]), 16)
+            self._found[name] = count + len(events), (total + added) & peer_data.MASK
 
     def by_pattern(self) -> dict[str, tuple[int, str]]:
         return {name: (count, f"{total:016x}") for name, (count, total) in self._found.items()}
@@ -179,8 +167,10 @@ def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
 
 def answers_of(columns: dict[str, Any]) -> dict[str, tuple[int, str]]:
     """Return the matches of one call of the engine with all events."""
-    results = by_rule(run_once(peer_program(NAMES), peer_batch(columns)), len(NAMES))
-    return dict(zip(NAMES, results, strict=True))
+    results = peer_data.by_rule(
+        peer_data.run_once(peer_data.peer_program(peer_data.NAMES), peer_data.peer_batch(columns)), len(peer_data.NAMES)
+    )
+    return dict(zip(peer_data.NAMES, results, strict=True))
 
 
 def parse() -> argparse.Namespace:
@@ -198,8 +188,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options = parse()
-    columns = peer_columns(options.events)
-    rules = records()
+    columns = peer_data.peer_columns(options.events)
+    rules = peer_data.records()
     deployment = deploy(rules)
     job = Job(deployment.schema, deployment.key_domains, options.key_groups, options.pages)
     initial = tuple(record.to_json() for record in rules)
@@ -249,11 +239,11 @@ def print_figures(
         beside = (f"{peer['events_per_s']:,.0f}", f"{rate / peer['events_per_s']:.2f}") if peer else ("-", "-")
         shown.append((label, f"{number:,}", f"{spent:.1f}", f"{rate:,.0f}", *beside))
     head = ("live catch-up", "events", "seconds", "events/s", "Flink CEP in memory", "ours ÷ Flink")
-    show(f"{options.key_groups} key groups, {options.pages} pages, {CORES} cores", head, shown)
+    peer_data.show(f"{options.key_groups} key groups, {options.pages} pages, {CORES} cores", head, shown)
     size, keys = stored_sizes
     totals = caught.reports[-1].totals
     print(f"matches: {totals['matches']:,}")
-    print(f"keyed state: {size:,} bytes, {keys:,} keys of {KEYS:,}, {size / max(keys, 1):,.0f} bytes per key")
+    print(f"keyed state: {size:,} bytes, {keys:,} keys of {peer_data.KEYS:,}, {size / max(keys, 1):,.0f} bytes per key")
     print(f"state store: {caught.calls():,.0f} gets and puts in a micro-batch; late events: {totals['late_events']:,}")
     print(f"milliseconds of a micro-batch: {caught.phases()}")
 

@@ -8,7 +8,7 @@ an episode, however many events it has.
 Each function of an episode writes one from the description of its typology in the rules and manuals that `patterns/`
 names as sources. Amounts, gaps and counts are drawn around typical values of such a case, with a wide spread. They do
 not know the thresholds of the patterns, and many of the episodes lie below them.
-Tested by: tests/bench/test_planted.py
+Tested by: tests/bench/test_baselines.py
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tests.bench.report_time [DAYS]
 
-The events are payments after the Fraud Detection Handbook (`handbook_data.py`), so no data are needed. A report has the
-figures of a backtest first, so the multiple is at least 1.
+The events are payments after the Fraud Detection Handbook (`simulated_data.py`), so no data are needed. A report has
+the figures of a backtest first, so the multiple is at least 1.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cep.analysis.measure import Terms, measure
 from cep.analysis.report import report
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
-from tests.bench.detection import rule as rule_of
-from tests.bench.handbook_data import simulated
 from tests.bench.labelled import cards
+from tests.bench.labelled import rule as rule_of
 from tests.bench.peer_data import show
+from tests.bench.simulated_data import simulated
 
 _CUSTOMERS, _TERMINALS, _DAYS = 5_000, 10_000, 110  # a million payments
 _TURNS = 3

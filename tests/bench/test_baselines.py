@@ -1,4 +1,7 @@
-"""The yardstick of the detection benchmarks: figures by hand, and the simulator's kinds of fraud."""
+"""The yardstick of the detection benchmarks: figures by hand, and the simulator's kinds of fraud.
+
+Frauds planted into honest months: every kind exists among honest events, and a seed repeats its result.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ import pytest
 from cep.analysis.backtest import Part
 from cep.analysis.marks import Marks
 from tests.bench.baselines import Alerts, best_limit, card_precision, figures, lacking, matrix, of_events
-from tests.bench.handbook_data import START_MS, simulated
-from tests.bench.laundering_data import TYPOLOGIES, simulated_transfers
+from tests.bench.planted import FIELDS, planted
+from tests.bench.simulated_data import START_MS, TYPOLOGIES, simulated, simulated_transfers
 
 DAY_MS = 86_400_000
 
@@ -117,3 +120,33 @@ def test_money_is_laundered_as_its_typology_says() -> None:
                 hub = payees[0]
                 out = [amount for amount, payer in zip(sums, payers, strict=True) if payer == hub]
                 assert sum(out) == pytest.approx(0.9 * (sum(sums) - sum(out)), abs=0.1)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_set_has_frauds_of_each_kind_among_honest_events(name: str) -> None:
+    field = FIELDS[name]
+    events, labels = planted(name, 1, banks=1)
+    assert set(events["event_type"].to_pylist()) == {field.event_type}
+    ids = events[field.id].to_pylist()
+    assert len(set(ids)) == len(ids)
+    assert set(labels["event_id"].to_pylist()) <= set(ids)
+    times = events["event_time"]
+    assert times.to_pylist() == sorted(times.to_pylist())
+    is_honest = pc.invert(pc.starts_with(events[field.id], "planted"))
+    assert pc.max(times) == pc.max(times.filter(is_honest)), "a fraud that goes on for long would stretch the history"
+    of_kind = Counter(dict(zip(labels["episode"].to_pylist(), labels["kind"].to_pylist(), strict=True)).values())
+    assert of_kind == dict.fromkeys(field.kinds, field.of_each)
+    assert pc.mean(pc.starts_with(events[field.id], "planted")).as_py() < 0.7
+
+
+def test_a_good_month_before_a_bust_out_is_no_fraud() -> None:
+    events, labels = planted("lending", 1, banks=1)
+    loans = events.filter(pc.is_in(events["loan_event_id"], labels["event_id"].combine_chunks()))
+    assert "bust_out" in labels["kind"].to_pylist()
+    assert events.filter(pc.starts_with(events["loan_event_id"], "planted")).num_rows > loans.num_rows
+
+
+def test_the_same_from_a_seed_and_another_from_the_next() -> None:
+    first, again, other = (planted("wallets", seed, banks=1)[0] for seed in (1, 1, 2))
+    assert first.equals(again)
+    assert not first.equals(other)

@@ -11,8 +11,8 @@ a precision of 0.5 there. *As sent* are the alerts that a team gets if each rule
 a day; the other rows of rules show all matches. A model that reads *raw columns* has the fields of the event, one that
 reads *cep features* also has columns of its past from `cep.features`.
 
-**simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `handbook_data.py`; it needs
-no data. **laundering**: transfers after IBM's AMLSim, written down in `laundering_data.py`, over three times the days.
+**simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `simulated_data.py`; it needs
+no data. **laundering**: transfers after IBM's AMLSim, written down in `simulated_data.py`, over three times the days.
 **payments**: the Handbook's own. **transfers**: AMLSim's own. **chargebacks**: one month of a payments company.
 **logins**: the log of a SSH server. These four lie next to the repository; missing ones are left out. A set without an
 event or a fraud in one part of its time is left out too, with a line.

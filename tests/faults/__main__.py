@@ -15,7 +15,7 @@ import sys
 import time
 
 from tests.bench.peer_data import show
-from tests.faults.campaign import run, table
+from tests.faults.simulation import run, table
 
 
 def main() -> None:

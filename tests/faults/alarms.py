@@ -2,7 +2,7 @@
 
 It evaluates the rules' expressions as Prometheus does, if they have one of the shapes below, and refuses all others:
 otherwise an alarm that it cannot evaluate would look like a silent one. `promtool` reads all rules.
-Tested by: tests/faults/test_alarms.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

@@ -8,18 +8,31 @@ Each sink must have the alerts of the replay of all events that were not set asi
 again must be refused. The command prints for each fault the number of its seeds, the alarms that rang after its begin,
 and after how many seconds: minutes of the alert rules are seconds here, and the job checks its surroundings every five.
 It ends with 1 if a seed went wrong.
-Tested by: tests/faults/test_real.py
+
+The job runs as processes: started, watched, killed, started again; its sinks are compared with the replay.
+
+    payments, changes ─▶ Kafka ─▶ `cep run` or `cep live` ─▶ a folder, a topic, PostgreSQL where there is one
+                                        │
+                                        └─ /metrics, twice a second ─▶ alarms.py, whose minutes are seconds here
+
+`look_after` restarts each process that has ended, as a platform does, except a process that refuses its topic.
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
+import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,14 +40,352 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from cep.model.rule import Changes
+import orjson
+import psycopg
+from confluent_kafka import Producer
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from cep.base.kafka import WRITER_FIXED
+from cep.base.text import utc_text
+from cep.model.rule import Changes, HeartbeatRecord
 from cep.rulebook.files import read_rules
 from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
-from tests.faults.real_job import LATENESS_S, RealJob, now_ms
-from tests.real_kafka import RealKafka
+from tests.faults.alarms import Alarms
+from tests.faults.soak import ROOT, committed
+from tests.real_kafka import TIMEOUT_S, RealKafka, add_partitions
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk
+
+SCALE = 1 / 60
+LATENESS_S = 2.0
+AGAIN_S = 1.0  # how long a platform waits before it starts a process again
+START_S, END_S = 240.0, 240.0
+UNKNOWN_S = 32.0  # `cep run` looks for new partitions every 30 s, and has to ask the brokers
+PARTITIONS = 2
+RATE_S = 1 / 30  # between two payments
+PATTERNS = """event payment {
+  tx_id       id
+  event_time  time
+  card_id     string?
+  amount      decimal(2)
+  status      enum(approved, declined)
+}
+
+pattern testing by card_id {
+  seq    probe{2,} greedy -> hit  within 5 s
+  where  probe: payment  status == declined
+         hit:   payment  status == approved and amount > 50.00
+  skip   past last
+  emit   probes = count(probe)
+}
+
+pattern silence by card_id {
+  seq    large -> !other within 3 s
+  where  large: payment  amount > 90.00
+         other: payment  status == approved
+  emit   amount = large.amount
+}
+
+pattern spree by card_id {
+  seq    now
+  where  now: payment  amount > 1.2 * avg(payment.amount over previous 5 s) and count(payment over 5 s) >= 2
+  emit   amount = now.amount
+}
+
+pattern never by card_id {
+  seq    one
+  where  one: payment  amount > 1000000.00
+}
+"""
+
+
+def write_rules(folder: Path) -> None:
+    """Write the first files of the job."""
+    folder.mkdir()
+    (folder / "all.cep").write_text(PATTERNS)
+    for name in ("testing", "silence", "spree", "never"):
+        fields = {"id": name, "pattern": name, "version": 1, "status": "live", "severity": "low", "owner": "o",
+                  "message": "{key}", "file": "all.cep"}  # fmt: skip
+        lines = "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in fields.items())
+        (folder / f"{name}.toml").write_text(lines)
+
+
+@dataclass
+class Member:
+    """A process of the job, with its own folder."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    address: str
+    ended_s: float | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def said(self, event: str) -> bool:
+        return f'"event":"{event}"' in self.log.read_text()
+
+
+@dataclass
+class RealJob:
+    """A job with its inputs and outputs. `checkpoints` is the parent of the folders of its processes."""
+
+    folder: Path
+    kafka: RealKafka
+    postgres: RealPostgres | None
+    runner: str
+    chance: Random
+    checkpoints: Path
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    members: list[Member] = field(default_factory=list)
+    alarms: Alarms = field(default_factory=lambda: Alarms(SCALE))
+    waiting: list[bytes] = field(default_factory=list)  # payments of a burst that is still to come
+    is_held: bool = False
+    number: int = 0
+    expects_refusal: bool = False
+    unknown_until_s: float = 0.0  # until this time the job may not know the last partition
+    extra_words: tuple[str, ...] = ()
+    has_standby: bool = True  # of `cep run`
+    unknown: set[str] = field(default_factory=set)  # ids of payments sent to it until then, which may be late
+
+    def __post_init__(self) -> None:
+        self.topics = {kind: f"{kind}-{self.name}" for kind in ("payments", "rules", "alerts", "state", "status")}
+        for kind, partitions in (("payments", PARTITIONS), ("rules", 1), ("alerts", 1)):
+            self.kafka.create(self.topics[kind], partitions)
+        write_rules(self.folder / "rules")
+        self.partitions = PARTITIONS
+        self.producer = Producer(
+            {**WRITER_FIXED, "bootstrap.servers": self.kafka.address, "log_level": 2, "linger.ms": 5}
+        )
+        self.history = self.folder / "history.jsonl"
+        self.database: str | None = None
+        if self.postgres is not None:
+            with psycopg.connect(self.postgres.address, autocommit=True) as connection:
+                connection.execute(f"create database job_{self.name}".encode())
+            self.database = f"{self.postgres.address.rpartition('/')[0]}/job_{self.name}"
+
+    # ------------------------------------------------------------------------------------------------- processes
+
+    def start(self, name: str = "one") -> Member:
+        """Start a process with this name, which continues in its folder."""
+        place = self.checkpoints / name
+        place.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        words = [
+            self.runner, "--rules", str(self.folder / "rules"), "--bootstrap-servers", self.kafka.address,
+            "--topic", self.topics["payments"], "--control-topic", self.topics["rules"],
+            "--status-topic", self.topics["status"], "--checkpoint", str(place / "job"),
+            "--lateness", f"{LATENESS_S:.0f} s", "--idle", "3 s", "--dedup", "1 min", "--key-groups", "4",
+            "--log", "json", "--listen", address, "--alerts", str(self.folder / "alerts"),
+        ]  # fmt: skip
+        if self.database is not None:
+            words += ["--alerts", self.database]
+        words += ["--alerts", f"kafka:{self.topics['alerts']}"]
+        if self.runner == "run":
+            words += ["--changelog", self.topics["state"], "--interval", "200 ms"]
+            words += ["--standby"] if self.has_standby else []
+        else:
+            words += ["--trigger", "500 ms", "--cores", "2"]
+        words += self.extra_words
+        log = self.folder / f"{len(self.members)}.log"
+        with log.open("wb") as file:
+            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+        self.members.append(Member(name, process, log, address))
+        return self.members[-1]
+
+    def wait_until(self, event: str, member: Member) -> None:
+        """Wait until a process has logged an event. Errors: AssertionError if it ends before, or after a while."""
+        until_s = time.monotonic() + START_S
+        while not member.said(event):
+            is_in_time = member.is_alive and time.monotonic() < until_s
+            assert is_in_time, member.log.read_text()[-2_000:]
+            time.sleep(0.2)
+
+    @property
+    def at_work(self) -> Member | None:
+        """The working process, or None."""
+        return next((member for member in self.members if member.is_alive and member.said("started")), None)
+
+    def kill(self) -> None:
+        """Kill the working process, and its children."""
+        for member in [self.at_work] if self.at_work else [member for member in self.members if member.is_alive]:
+            os.killpg(member.process.pid, signal.SIGKILL)
+            member.process.wait()
+
+    def look_after(self) -> None:
+        """Start ended processes again."""
+        for name in {member.name for member in self.members}:
+            last = [member for member in self.members if member.name == name][-1]
+            if last.is_alive or self.expects_refusal:
+                continue
+            last.ended_s = last.ended_s or time.monotonic()
+            if time.monotonic() - last.ended_s > AGAIN_S:
+                self.start(name)
+
+    def close(self) -> None:
+        """Kill all processes."""
+        for member in self.members:
+            if member.is_alive:
+                os.killpg(member.process.pid, signal.SIGKILL)
+                member.process.wait()
+
+    # ---------------------------------------------------------------------------------------------------- records
+
+    def send(self, kind: str, value: bytes) -> None:
+        """Produce a record; if the brokers are away, the producer sends it later."""
+        partition = self.chance.randrange(self.partitions) if kind == "payments" else 0
+        if partition == self.partitions - 1 and time.monotonic() < self.unknown_until_s:
+            self.unknown.add(orjson.loads(value)["tx_id"])
+        self.producer.produce(self.topics[kind], value, partition=partition)
+        self.producer.poll(0)
+
+    def add_partition(self) -> None:
+        """Add a partition to the topic of payments. The producer refuses it until it has asked the brokers."""
+        topic, self.partitions = self.topics["payments"], self.partitions + 1
+        add_partitions(self.kafka, topic, self.partitions)
+        assert len(self.producer.list_topics(topic, TIMEOUT_S).topics[topic].partitions) == self.partitions
+        if self.runner == "run":  # the other runner asks for each micro-batch
+            self.unknown_until_s = time.monotonic() + UNKNOWN_S
+
+    def payment(self, ahead_ms: int = 0) -> None:
+        """Make a payment of now, or so far ahead, and send it unless payments are held up."""
+        chance, self.number = self.chance, self.number + 1
+        event = {
+            "tx_id": f"{'odd' if ahead_ms else 't'}{self.number}",
+            "event_time": utc_text(now_ms() + ahead_ms),
+            "card_id": f"c{chance.randrange(20)}",
+            "amount": round(chance.uniform(1, 100), 2),
+            "status": chance.choice(("approved", "declined")),
+        }
+        line = orjson.dumps(event)
+        with self.history.open("ab") as file:
+            file.write(line + b"\n")
+        self.waiting.append(line)
+        if not self.is_held:
+            for waiting in self.waiting:
+                self.send("payments", waiting)
+            self.waiting.clear()
+
+    def odd_payments(self, ahead_ms: int) -> None:
+        """Send payments with wrong times; they count if the job does not set them aside."""
+        for _ in range(5):
+            self.payment(ahead_ms)
+
+    def heartbeat(self, at_ms: int) -> None:
+        """Send a heartbeat."""
+        self.send("rules", HeartbeatRecord(event_time=utc_text(at_ms)).to_json())
+
+    # ---------------------------------------------------------------------------------------------------- watching
+
+    def scrape(self) -> None:
+        """Read the metrics of all processes, and evaluate the alarms."""
+        self.alarms.scrape(now_ms(), list(self._metrics()))
+
+    def _metrics(self) -> Iterator[Metric]:
+        for name in {member.name for member in self.members}:
+            member = [member for member in self.members if member.name == name][-1]
+            up = GaugeMetricFamily("up", "up", labels=["instance"])
+            try:
+                with urllib.request.urlopen(f"http://{member.address}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                up.add_metric([name], 0.0)
+                yield up
+                continue
+            up.add_metric([name], 1.0)
+            yield up
+            for family in text_string_to_metric_families(text):
+                family.samples = [
+                    sample._replace(labels={**sample.labels, "instance": name}) for sample in family.samples
+                ]
+                yield family
+
+    # -------------------------------------------------------------------------------------------------- at the end
+
+    def settle(self) -> None:
+        """Let the job read all records and send all certain alerts. Errors: AssertionError after a while."""
+        self.is_held = False
+        self.payment()
+        assert self.producer.flush(END_S) == 0
+        last_ms, until_s = now_ms(), time.monotonic() + END_S
+        while not self._is_settled(last_ms + 8_000):  # the longest window, and the lateness
+            assert time.monotonic() < until_s, [member.log.read_text()[-1_500:] for member in self.members[-2:]]
+            self.look_after()
+            self.heartbeat(now_ms())
+            self.producer.flush(END_S)
+            self.scrape()
+            time.sleep(0.5)
+
+    def _is_settled(self, watermark_ms: int) -> bool:
+        """Return True if the working process has passed a time, read all, and its sinks have all alerts."""
+        member = self.at_work
+        if member is None or now_ms() < watermark_ms:
+            return False
+        now = self.alarms.samples[-1][1]
+        mine = {
+            name: [value for labels, value in samples.items() if ("instance", member.name) in labels]
+            for name, samples in now.items()
+        }
+        delay_s = mine.get("cep_watermark_delay_seconds", [1e9])[0]
+        lags, undelivered = mine.get("cep_lag_records", [1.0]), mine.get("cep_undelivered_alerts", [0.0])
+        return now_ms() - delay_s * 1_000 > watermark_ms and not any(lags) and not any(undelivered)
+
+    def stop(self) -> None:
+        """End all processes in order. Errors: AssertionError if one ends in another way."""
+        for member in [member for member in self.members if member.is_alive]:
+            member.process.send_signal(signal.SIGTERM)
+            code = member.process.wait(END_S)
+            assert code == 0, member.log.read_text()[-2_000:]
+
+    def ids(self) -> dict[str, list[str]]:
+        """Return the ids of the alerts in each sink."""
+        paths = sorted((self.folder / "alerts").glob("**/*.jsonl"))
+        lines = [line for path in paths for line in path.read_bytes().splitlines()]
+        by_sink = {
+            "folder": [orjson.loads(line)["alert_id"] for line in lines],
+            "topic": [
+                orjson.loads(value)["alert_id"] for value in committed(self.kafka.address, self.topics["alerts"])
+            ],
+        }
+        if self.database is not None:
+            with psycopg.connect(self.database) as connection:
+                by_sink["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
+        return by_sink
+
+    def replayed(self) -> list[str]:
+        """Return the ids of the replay of all payments that were not set aside."""
+        aside = set[str]()
+        for path in self.checkpoints.glob("*/job/dead_letters/*.jsonl"):
+            aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
+        counted, out = self.folder / "counted.jsonl", self.folder / "replayed.jsonl"
+        lines = self.history.read_bytes().splitlines()
+        counted.write_bytes(b"".join(line + b"\n" for line in lines if orjson.loads(line)["tx_id"] not in aside))
+        words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(counted), "--out", str(out)]
+        words.append("--to-the-end")  # the heartbeats of `settle` are later than the last payment
+        command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+        return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
+
+    def set_aside(self) -> int:
+        """Return how many payments were set aside, without payments of a partition that the job could not know yet."""
+        paths = self.checkpoints.glob("*/job/dead_letters/*.jsonl")
+        lines = [orjson.loads(line) for path in paths for line in path.read_bytes().splitlines()]
+        ids = [str(line.get("event_id", "")) for line in lines]
+        return sum(name.startswith("t") and name not in self.unknown for name in ids)
+
+
+def now_ms() -> int:
+    """Return the clock."""
+    return int(time.time() * 1_000)
+
 
 SECONDS, RATE = 18.0, 30
 SCRAPE_S = 0.5

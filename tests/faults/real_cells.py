@@ -11,7 +11,7 @@ Without flags it runs each fault at each moment on `cep run`, and each fault at 
 starts more slowly. The first 36 cells have each fault and each moment on each runner. `--parallel` cells run at a time,
 each with its own broker and PostgreSQL, because a cell mostly waits. After `--minutes` no other cell begins. The
 simulation (tests/faults/matrix) has more faults and seeds. Ends with 1 if a cell is wrong.
-Tested by: tests/faults/test_real.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ from cep.model.rule import Changes
 from cep.rulebook.files import read_rules
 from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
-from tests.faults.real import DISK_MB
-from tests.faults.real_job import RATE_S, Member, RealJob, now_ms
+from tests.faults.real import DISK_MB, RATE_S, Member, RealJob, now_ms
 from tests.real_kafka import RealKafka
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk

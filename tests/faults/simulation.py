@@ -4,16 +4,21 @@
                       ─▶ it checks its surroundings (runners/watch.py) ─▶ its metrics are scraped (alarms.py)
 
 The job is the real one: runner, engine, commits, changelog, store on disk, rulebook, watch. world.py simulates brokers,
-sinks and clocks, lives.py the processes. The alerts must equal the replay of all events that no dead letter names, each
-once.
+sinks and clocks. A `Life` has the runner, engine, commits and store of one process, from its start to its end. A
+`Follower` reads the changelog into a folder of its own while its process waits for its turn. The alerts must equal the
+replay of all events that no dead letter names, each once.
 Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations
 
 import shutil
+import statistics
+import tempfile
+import threading
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,14 +33,109 @@ from cep.base.errors import CepError, SinkAwayError, SinkError, SourceError, Sto
 from cep.base.text import utc_text
 from cep.model.rule import Changes, HeartbeatRecord, parse_control
 from cep.rulebook.ledger import hash_of
-from cep.runners.embedded.opening import followed_folder
+from cep.runners.embedded.changelog import Changelog
+from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
+from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.run import Listener, Pace, Runner
 from cep.runners.observe import Observed
+from cep.runners.patience import Patience
+from cep.runners.watch import Watch, Watched
+from cep.sources.kafka import KafkaSettings
+from cep.state.checkpoints import BESIDE
+from cep.step.job import Job
 from tests.faults.alarms import Alarms
-from tests.faults.lives import LATENESS_MS, RULES, Follower, Life
-from tests.faults.world import TOPIC, Brokers, Clock, Receiver, StateTopic
-from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
+from tests.faults.world import TOPIC, Brokers, Clock, Control, Link, Partitions, Receiver, StateTopic
+from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
 from tests.runners.embedded.outside import Crash
 from tests.runners.spark.live_cases import time_ms
+
+RULES = suppressing()
+GIVEN = deployment(RULES)
+INITIAL = tuple(record.to_json() for record in RULES)
+LATENESS_MS, AHEAD_MS = 15_000, MINUTE_MS
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 4, 1, LATENESS_MS, idle_ms=MINUTE_MS, ahead_ms=AHEAD_MS)
+STATE = "state"
+
+
+def _settings(folder: Path) -> StoreSettings:
+    return StoreSettings(folder, kept_count=2, cache_bytes=8 << 20, checkpoint_ms=3_600_000)
+
+
+def _changelog(link: Link, folder: Path) -> Changelog:
+    return Changelog(STATE, KafkaSettings("simulated"), link, job=folder.name)
+
+
+class Follower:
+    """A standby."""
+
+    def __init__(self, simulation: Simulation, folder: Path) -> None:
+        self.folder = folder
+        self.link = Link(simulation.receiver, simulation.state, simulation.clock)
+        self.changelog = _changelog(self.link, folder)
+        partial = followed_folder(folder)
+        self._beside = partial / BESIDE
+        self._store = _settings(folder).open(partial / PART)
+
+    def follow(self) -> None:
+        """Read on to the end of the changelog."""
+        self.changelog.follow(self._store, self._beside)
+
+    def close(self) -> None:
+        """End, or leave the store to the process that takes over."""
+        self._store.close()
+
+
+class Life:
+    """One process of the job; `follower` is its state as a standby, if it was one."""
+
+    def __init__(self, simulation: Simulation, folder: Path, follower: Follower | None = None) -> None:
+        chance = simulation.chance
+        self.observed = Observed(300_000)
+        self.patience = Patience(threading.Event(), self.observed.away, 0.002)
+        if follower is None:
+            self.link = Link(simulation.receiver, simulation.state, simulation.clock)
+            changelog = _changelog(self.link, folder)
+        else:
+            self.link, changelog = follower.link, follower.changelog
+        has_changelog = simulation.has_changelog
+        self.commits = Commits(_settings(folder), simulation.on_step, changelog=changelog if has_changelog else None)
+        self.engine = Engine(JOB, INITIAL, self.commits.store, Workers(1))
+        order = chance.choice((sorted, lambda numbers: sorted(numbers, reverse=True)))
+        source = Partitions(simulation.brokers, order, chance.choice((10, 50)))
+        sources = Sources(source, Control(simulation.brokers))
+        outlets = Outlets(
+            (self.link,), simulation.letters, None, self.observed.sending, patience=self.patience,
+        )  # fmt: skip
+
+        def report(batch: Any) -> None:
+            self.observed.finished(batch.batch_id, batch.totals, self.engine.watermark_ms)
+            self.observed.positions = source.positions()
+
+        def idle() -> None:
+            self.observed.idle()
+            self.observed.positions = source.positions()
+
+        self.runner = Runner(
+            self.engine, sources, outlets, self.commits, Pace(), Listener(report, idle), simulation.clock.job_ms
+        )
+        self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
+
+    def begin(self) -> None:
+        """Continue from the last commit. Raises: SinkAwayError instead of waiting, as time stands still here."""
+        self.patience.stop.set()
+        self.runner.start()
+        self.patience.stop.clear()
+        self.observed.begin()
+        self.observed.finished(self.commits.batch_id - 1, self.commits.totals)
+
+    def close(self) -> None:
+        """Release everything."""
+        self.patience.stop.set()
+        self.engine.close()
+        self.commits.close()
+
 
 DAY_MS = 86_400_000
 STEP_MS, DELAY_MS = 20_000, 10_000  # records reach the brokers within DELAY_MS, in any order
@@ -430,3 +530,35 @@ def quicker(lines: Sequence[bytes]) -> list[bytes]:
 
 def _record(data: bytes) -> Any:
     return parse_control(data)[0]
+
+
+_MEMORY = Path("/dev/shm")  # the files need not survive, so they need no disk
+
+
+def run(seed: int) -> Outcome:
+    """Run one seed; an exception becomes its problem."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as name:
+        simulation = Simulation(seed, Path(name))
+        try:
+            return simulation.run()
+        except Exception:  # noqa: BLE001 a campaign goes on
+            simulation.outcome.problem = traceback.format_exc(limit=-3)
+            return simulation.outcome
+
+
+def table(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
+    """Return a row for each fault."""
+    rows: list[tuple[str, ...]] = []
+    listed = list(outcomes)
+    for fault, alarms in FAULTS.items():
+        having = [outcome for outcome in listed if fault in outcome.begun_ms]
+        rang: dict[str, list[int]] = {}
+        for outcome in having if alarms else ():
+            for alarm, minutes in outcome.rang(fault).items():
+                rang.setdefault(alarm, []).append(minutes)
+        shown = "; ".join(
+            f"{alarm} in {len(minutes)}, after {statistics.median(minutes):.0f} ({max(minutes):.0f})"
+            for alarm, minutes in rang.items()
+        )
+        rows.append((fault, str(len(having)), shown or "-"))
+    return rows

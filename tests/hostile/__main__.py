@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from tests.hostile.campaign import run
-from tests.hostile.record import Part, Tally, left_to_do, read_record
+from tests.hostile.mutate import Part, Tally, left_to_do, read_record
 
 _SHOWN = 40  # failures
 _EACH_S = 60  # between two lines without a progress bar

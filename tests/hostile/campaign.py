@@ -7,7 +7,7 @@ count. An input that took more than five seconds of the clock is fed again, and 
 alarm does not stop a loop in compiled code, but the parent does. It reads the number of the input from shared memory,
 and continues with the next one in a new process. It does the same when a worker dies.
 
-Each finished part is a line of a record (record.py), if there is one. An interrupted campaign continues from it.
+Each finished part is a line of a record (mutate.py), if there is one. An interrupted campaign continues from it.
 Tested by: tests/hostile/test_campaign.py
 """
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.hostile.record import Numbers, Part, Tally, divided
+from tests.hostile.mutate import Numbers, Part, Tally, divided
 
 ALARM_S = 5  # of the processor, for one input; a module of kinds may have another limit
 _WAIT_S = 30  # of the clock: for an input that waits for ever; a shared machine may be slow

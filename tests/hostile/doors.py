@@ -537,12 +537,8 @@ def repositories(folder: Path) -> Feed:
     return feed
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("job files", 30, job_files), _kind("job records", 30, job_records), _kind("packed files", 8, packed_files),
-    _kind("linked savepoints", 20, linked_savepoints), _kind("changelogs", 15, changelogs),
-    _kind("repositories", 8, repositories),
+    Kind("job files", 30, job_files), Kind("job records", 30, job_records), Kind("packed files", 8, packed_files),
+    Kind("linked savepoints", 20, linked_savepoints), Kind("changelogs", 15, changelogs),
+    Kind("repositories", 8, repositories),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -301,13 +301,9 @@ def _texts(line: bytes) -> list[str]:
     return [v for v in value.values() if isinstance(v, str)] if isinstance(value, dict) else []
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("JSON events", 160, json_events), _kind("framed JSON events", 15, framed_json_events),
-    _kind("packed events", 15, packed_events), _kind("Avro events", 30, avro_events),
-    _kind("framed Avro events", 25, framed_avro_events), _kind("Protobuf events", 25, protobuf_events),
-    _kind("CSV events", 30, csv_events), _kind("Parquet events", 25, parquet_events), _kind("replays", 12, replays),
+    Kind("JSON events", 160, json_events), Kind("framed JSON events", 15, framed_json_events),
+    Kind("packed events", 15, packed_events), Kind("Avro events", 30, avro_events),
+    Kind("framed Avro events", 25, framed_avro_events), Kind("Protobuf events", 25, protobuf_events),
+    Kind("CSV events", 30, csv_events), Kind("Parquet events", 25, parquet_events), Kind("replays", 12, replays),
 )  # fmt: skip

@@ -76,11 +76,7 @@ def spark_folders(folder: Path) -> Feed:
         # Imported here: modules that need Spark take a second, and other kinds do without.
         from cep.runners.spark.live_output import RetainedRulebooks  # noqa: PLC0415
         from cep.runners.spark.savepoint import read_positions  # noqa: PLC0415
-        from cep.runners.spark.state import (  # noqa: PLC0415
-            job_of,
-            partitions_of,
-            planned_batch,
-        )
+        from cep.runners.spark.state import job_of, partitions_of, planned_batch  # noqa: PLC0415
 
         bad = _copied(good, folder / "bad")
         _damage(bad, random)
@@ -237,11 +233,7 @@ def _broken_document(data: bytes, random: Random) -> bytes:
     return json.dumps(broken_value(json.loads(data), random)).encode()
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("rocksdb folders", 12, rocks), _kind("job folders", 12, job_folders),
-    _kind("spark folders", 12, spark_folders),
+    Kind("rocksdb folders", 12, rocks), Kind("job folders", 12, job_folders),
+    Kind("spark folders", 12, spark_folders),
 )  # fmt: skip

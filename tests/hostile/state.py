@@ -7,7 +7,6 @@ import json
 import shutil
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -218,11 +217,7 @@ def payloads(folder: Path) -> Feed:
     return feed
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("manifests", 80, manifests), _kind("entries", 50, entries), _kind("checkpoints", 25, checkpoints),
-    _kind("savepoints", 25, savepoints), _kind("payloads", 40, payloads),
+    Kind("manifests", 80, manifests), Kind("entries", 50, entries), Kind("checkpoints", 25, checkpoints),
+    Kind("savepoints", 25, savepoints), Kind("payloads", 40, payloads),
 )  # fmt: skip

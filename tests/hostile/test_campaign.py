@@ -37,8 +37,7 @@ from tests.columnar.common import GOOD
 from tests.hostile import campaign
 from tests.hostile.campaign import run
 from tests.hostile.doors import _RECORD, _HonestJob, job_files
-from tests.hostile.mutate import broken_bytes, broken_value
-from tests.hostile.record import Part, Tally, divided, left_to_do, read_record
+from tests.hostile.mutate import Part, Tally, broken_bytes, broken_value, divided, left_to_do, read_record
 from tests.hostile.roles import ACTIONS, CELLS, ROLES
 from tests.rulebook.people import TRUST, by_two, upsert_by_two
 from tests.rulebook.records import retire

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -302,12 +302,8 @@ def declared(folder: Path) -> Feed:
     return feed
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("patterns", 20, patterns), _kind("files", 15, files), _kind("rules", 70, rule_files),
-    _kind("settings", 40, settings), _kind("controls", 170, controls), _kind("lists", 60, lists),
-    _kind("declared lists", 20, declared),
+    Kind("patterns", 20, patterns), Kind("files", 15, files), Kind("rules", 70, rule_files),
+    Kind("settings", 40, settings), Kind("controls", 170, controls), Kind("lists", 60, lists),
+    Kind("declared lists", 20, declared),
 )  # fmt: skip

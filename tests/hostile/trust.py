@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -12,15 +12,7 @@ from random import Random
 from cep.base.errors import CepError, UsageError
 from cep.base.secrets import SECRETS_FILE, secret_keys
 from cep.base.signing import new_key, read_key
-from cep.model.rule import (
-    HeartbeatRecord,
-    ListRecord,
-    PauseRecord,
-    RetireRecord,
-    RollbackRecord,
-    SnoozeRecord,
-    UpsertRecord,
-)
+from cep.model import rule
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_change
 from cep.rulebook.rulebook import Rulebook
@@ -100,7 +92,7 @@ def signed_changes(folder: Path) -> Feed:
     path = folder / "change.json"
     records = _signed(rules().values())
     trees = [json.loads(record.to_json()) for record in records]
-    heartbeat = json.loads(HeartbeatRecord(event_time="2026-03-01T00:00:00Z").to_json())
+    heartbeat = json.loads(rule.HeartbeatRecord(event_time="2026-03-01T00:00:00Z").to_json())
     before = Rulebook(job.schema, job.domains)
     before.trust = TRUST
     # The rules that other records pause, snooze or bring back are in force. The others come with the records
@@ -132,20 +124,20 @@ def signed_changes(folder: Path) -> Feed:
 _IN_FORCE = 2  # two versions of a rule, so that one can be brought back
 
 
-def _signed(upserts: Iterable[UpsertRecord]) -> list[Signable]:
+def _signed(upserts: Iterable[rule.UpsertRecord]) -> list[Signable]:
     """Return two signed versions of a rule, and then every kind of change as the next record after them."""
     first, *others = upserts
     signed = by_two(first)
     second = first.model_copy(update={"version": first.version + 1, "message": "another"})
     later = by_two(second, signed)
-    back = RollbackRecord(id=first.id, version=first.version + 2, to_version=first.version, rule=first)
+    back = rule.RollbackRecord(id=first.id, version=first.version + 2, to_version=first.version, rule=first)
     return [
         signed, later, *map(by_two, others), by_two(back, later),
-        by_two(RetireRecord(id=first.id, version=first.version + 2), later),
-        by_two(PauseRecord(id=first.id, version=1)),
-        by_two(SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", by="Ada")),
-        by_two(SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", key="C-1", by="Ada")),
-        by_two(ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a", "b"])),
+        by_two(rule.RetireRecord(id=first.id, version=first.version + 2), later),
+        by_two(rule.PauseRecord(id=first.id, version=1)),
+        by_two(rule.SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", by="Ada")),
+        by_two(rule.SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", key="C-1", by="Ada")),
+        by_two(rule.ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a", "b"])),
     ]  # fmt: skip
 
 
@@ -162,11 +154,7 @@ def _seen(book: Rulebook) -> str:
     return json.dumps([sorted(saved.records), [index[name] for name in ("rules", "ledger", "snoozes", "lists")]])
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("signers files", 25, signers), _kind("key files", 20, private_keys),
-    _kind("signed changes", 35, signed_changes),
+    Kind("signers files", 25, signers), Kind("key files", 20, private_keys),
+    Kind("signed changes", 35, signed_changes),
 )  # fmt: skip

@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -306,10 +305,6 @@ def _schema_of(answer: bytes) -> object:
         return None
 
 
-def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
-    return Kind(name, weight, feed)
-
-
 KINDS = (
-    _kind("HTTP requests", 35, requests), _kind("editor messages", 30, editors), _kind("registry answers", 12, answers),
+    Kind("HTTP requests", 35, requests), Kind("editor messages", 30, editors), Kind("registry answers", 12, answers),
 )  # fmt: skip

@@ -110,10 +110,13 @@ def drawn_rule(random: Random, name: str) -> UpsertRecord:
         f"  skip   {random.choice(_SKIPS)}\n"
         f"  emit   n = count(a), total = sum(a.amount), opened = min(a.opened), {past}{timeout}\n}}\n"
     )
-    suppress = "1 d" if random.random() < 0.3 else None
+    return _rule(name, source, "{n} of {key}", "1 d" if random.random() < 0.3 else None)
+
+
+def _rule(name: str, source: str, message: str = "{key}", suppress: str | None = None) -> UpsertRecord:
     return UpsertRecord(
-        id=name, version=1, pattern=name, status="live", severity="low", owner="o", message="{n} of {key}",
-        source=source, suppress=suppress,
+        id=name, version=1, pattern=name, status="live", severity="low", owner="o", message=message, source=source,
+        suppress=suppress,
     )  # fmt: skip
 
 
@@ -138,15 +141,12 @@ def hot() -> Stream:
         "  where  a: payment  amount < 5.00\n         b: payment  amount > 500.00\n"
         "  skip   none\n  emit   small = a.amount, large = b.amount\n}\n"
     )
-    rule = UpsertRecord(
-        id="hot", version=1, pattern="hot", status="live", severity="low", owner="o", message="{key}", source=source
-    )
     lines = []
     for number in range(RUNS_PER_KEY_MAX + 300):
         fields = {"tx_id": f"t{number}", "terminal_id": "1", "customer_id": "2" if number % 50 == 7 else "1"}
         amount = 900.0 if number % 1_150 == 1_149 else 1.0 + number % 3
         lines.append(orjson.dumps({"event_time": utc_text(_BEGIN_MS + 10_000 * number), **fields, "amount": amount}))
-    return Stream(lines, [rule])
+    return Stream(lines, [_rule("hot", source)])
 
 
 def losing() -> Stream:
@@ -163,12 +163,8 @@ def losing() -> Stream:
         ),
     }
     more = [
-        UpsertRecord(
-            id=name, version=1, pattern=name, status="live", severity="low", owner="o", message="{key}",
-            source=f"{_EVENTS}pattern {name} by customer_id {{\n  {text}\n}}\n",
-        )
-        for name, text in patterns.items()
-    ]  # fmt: skip
+        _rule(name, f"{_EVENTS}pattern {name} by customer_id {{\n  {text}\n}}\n") for name, text in patterns.items()
+    ]
     lines = list(busy.lines)
     begin = orjson.loads(lines[-1])["event_time"]
     event = {"event_time": begin, "terminal_id": "1", "customer_id": "3", "amount": 1.0}
@@ -217,10 +213,6 @@ pattern steps by card_id {
 }
 """
     source = source if is_declared else source.replace("  order       by number\n", "")
-    record = UpsertRecord(
-        id="steps", version=1, pattern="steps", status="live", severity="low", owner="o", message="{key} {n} {before}",
-        source=source,
-    )  # fmt: skip
     names = [f"{random.choice('xyz')}{n}" for n in range(600)]
     random.shuffle(names)
     lines, us = [], 0
@@ -235,4 +227,4 @@ pattern steps by card_id {
             "number": number,
         }
         lines.append(orjson.dumps(event))
-    return Stream(lines, [record])
+    return Stream(lines, [_rule("steps", source, "{key} {n} {before}")])

@@ -11,7 +11,6 @@ import csv
 import io
 import itertools
 import os
-import threading
 import uuid
 from collections import Counter
 from dataclasses import replace
@@ -35,7 +34,7 @@ from cep.rulebook.deploy import deploy
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.replay import replay
 from cep.runners.spark import replay as on_spark
-from cep.runners.spark.live import LiveSettings, serve, start_live
+from cep.runners.spark.live import LiveSettings
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.sources import FolderSource
 from cep.sinks.files import DeadLetterFiles
@@ -46,7 +45,7 @@ from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import save
 from tests.runners.parity_cases import tied
-from tests.runners.spark.live_cases import END, LiveRun, disordered, replayed, time_ms, write_file
+from tests.runners.spark.live_cases import END, LiveRun, disordered, replayed, run_live, time_ms, write_file
 from tests.runners.spark.live_cases import rows as alert_rows
 from tests.runners.spark.live_kafka import TopicRun, changed
 
@@ -258,11 +257,7 @@ def test_files_are_in_order_however_tasks_share_them(spark: SparkSession, tmp_pa
 
     output = LiveOutput(live.checkpoint.parent, DeadLetterFiles(tmp_path / "letters"), [], live.reports.append)
     folders = FolderSource(events), FolderSource(tmp_path / "live" / "control")
-    serve(
-        start_live(spark, LiveSettings(job, live.initial, *folders, live.checkpoint, available_now=True), output),
-        output,
-        threading.Event(),
-    )
+    run_live(spark, LiveSettings(job, live.initial, *folders, live.checkpoint), output)
     live.phase([], [END])
     assert live.alerts() == expected
     assert live.totals["ties_out_of_order"] == 0
@@ -321,7 +316,7 @@ def test_a_topic_keeps_the_order_of_events_of_one_time(
     for name in ("duplicates", "reused_ids"):
         assert live.totals[name] == theirs.counters[name] == expected.counters[name] > 0
     assert live.totals["ties_out_of_order"] == 0
-    letters = [letter for letter in live.letters() if letter["code"] == "reused_id"]
+    letters = [letter for letter in live.letters if letter["code"] == "reused_id"]
     assert len(letters) == live.totals["reused_ids"]
 
     alerts = ran_on_topic(tmp_path / "run", live, stream.records[0].source, 2)  # type: ignore[union-attr]

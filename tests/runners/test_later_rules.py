@@ -7,7 +7,6 @@ the control records, not on their cuts.
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -30,18 +29,14 @@ from cep.lang.walk import histories
 from cep.model.rule import RetireRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import Pace, Runner
-from cep.sinks.files import DeadLetterFiles, FileSink
-from cep.sources.live.files import FilesSource
+from cep.runners.embedded.run import Pace
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.rules import Programs, rule_status
 from tests.engine.bridge import through_bytes
+from tests.runners.embedded.outside import run_once
 from tests.runners.spark.live_cases import END, LiveRun, make_job, time_ms, write_file
 
 DOMAIN = ("card_id",)
@@ -224,15 +219,7 @@ def ran(
         for name, content in (("events", lines), ("control", records)):
             if content:
                 write_file(folder / name / f"{number}.jsonl", content, number)
-        commits = Commits(StoreSettings(folder / "job", "memory"))
-        engine = Engine(job, initial, commits.store, Workers(2))
-        sources = Sources(FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True))
-        outlets = Outlets([FileSink(folder / "alerts")], None)
-        Runner(engine, sources, outlets, commits, Pace(interval_ms=1, records_max=90)).run(
-            threading.Event(), until_end=True
-        )
-        for opened in (sources, outlets, engine, commits):
-            opened.close()
+        run_once(folder, job, initial, Workers(2), Pace(interval_ms=1, records_max=90))
     return sorted(line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines())
 
 
@@ -307,19 +294,12 @@ def ran_with_letters(
             if content:
                 write_file(folder / name / f"{number:03}.jsonl", content, number)
                 number += 1
-        commits = Commits(StoreSettings(folder / "job", "memory"))
-        engine = Engine(job, initial, commits.store, Workers(1))
-        sources = Sources(FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True))
-        outlets = Outlets([FileSink(folder / "alerts")], DeadLetterFiles(folder / "letters"))
-        Runner(engine, sources, outlets, commits, Pace(interval_ms=1)).run(threading.Event(), until_end=True)
-        status = rule_status(engine.rulebook.rulebook)
-        for opened in (sources, outlets, engine, commits):
-            opened.close()
+        _, rulebook = run_once(folder, job, initial, Workers(1), Pace(interval_ms=1))
     alerts, letters = (
         sorted(line for path in (folder / name).iterdir() for line in path.read_bytes().splitlines())
         for name in ("alerts", "letters")
     )
-    return alerts, letters, status
+    return alerts, letters, rule_status(rulebook)
 
 
 @pytest.mark.parametrize("seed", range(4))

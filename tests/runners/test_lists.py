@@ -116,19 +116,15 @@ def alerts(*paths: Path) -> list[tuple[str, str]]:
     return [(alert["rule_id"], alert["events"][-1]["event_id"]) for alert in lines]
 
 
+def inputs(place: Path) -> list[str]:
+    paths = ["--rules", str(place / "rules"), "--control", str(place / "control.jsonl")]
+    return [*paths, "--events", str(place / "all.jsonl")]
+
+
 def replayed(place: Path, engine: str) -> list[tuple[str, str]]:
     (place / "all.jsonl").write_text("\n".join(json.dumps(event) for event in events()))
     (place / "control.jsonl").write_bytes(b"\n".join(record.to_json() for record in records()))
-    arguments = [
-        "replay",
-        "--engine",
-        engine,
-        "--rules",
-        str(place / "rules"),
-        "--control",
-        str(place / "control.jsonl"),
-    ]
-    assert main([*arguments, "--events", str(place / "all.jsonl"), "--out", str(place / "alerts.jsonl")]) == 0
+    assert main(["replay", "--engine", engine, *inputs(place), "--out", str(place / "alerts.jsonl")]) == 0
     return alerts(place / "alerts.jsonl")
 
 
@@ -183,15 +179,7 @@ def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixtu
         for line, match in zip((place / "alerts.jsonl").read_bytes().splitlines(), matches, strict=True)
         if match == min(matches)
     ]
-    inputs = [
-        "--rules",
-        str(place / "rules"),
-        "--control",
-        str(place / "control.jsonl"),
-        "--events",
-        str(place / "all.jsonl"),
-    ]
-    assert main(["why", "--alert", alert, "--alerts", str(place / "alerts.jsonl"), *inputs]) == 0
+    assert main(["why", "--alert", alert, "--alerts", str(place / "alerts.jsonl"), *inputs(place)]) == 0
     assert 'card_id = "c' in capsys.readouterr().out
 
 

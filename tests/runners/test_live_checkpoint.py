@@ -12,8 +12,7 @@ from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.base.exits import MEANINGS, exit_of
 from cep.runners.live_checkpoint import JOB_FILE, open_checkpoint, read_job
 from tests.rulebook.people import TRUST
-from tests.runners.embedded.test_run import changed
-from tests.runners.spark.live_cases import make_job, rules
+from tests.runners.spark.live_cases import changed_schema, make_job, rules
 from tests.small_disk import small_disk
 
 JOB = make_job(rules("card_testing").values())
@@ -74,7 +73,7 @@ def test_a_job_that_goes_on_says_anew_whether_it_is_audited(tmp_path: Path) -> N
 def test_new_event_types_of_a_start_that_is_refused_are_not_written(tmp_path: Path) -> None:
     signed = replace(JOB, trust=TRUST)
     open_checkpoint(tmp_path, signed, RULES)
-    other = replace(signed, schema=changed(JOB.schema))
+    other = replace(signed, schema=changed_schema(JOB.schema))
     with pytest.raises(UsageError, match="takes signed changes only"):
         open_checkpoint(tmp_path, replace(other, trust=None), RULES)
     assert read_job(tmp_path) == signed

@@ -7,7 +7,6 @@ a checkpoint, and with a new version that takes runs over.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,20 +21,16 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import by_level
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.commit import Commits, Sources
-from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import Pace, Runner
+from cep.runners.embedded.engine import Workers
+from cep.runners.embedded.run import Pace
 from cep.runners.meanings import is_loss
 from cep.runners.spark import replay as on_spark
-from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
-from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from cep.step.rules import rule_status
 from tests.rulebook.carry_cases import drawn as carried
+from tests.runners.embedded.outside import run_once
 from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day, tied
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
@@ -96,17 +91,12 @@ def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: n
             write_file(folder / "events" / f"{number}.jsonl", lines, number)
         else:
             write_file(folder / "control" / "end.jsonl", [END], number)
-        commits = Commits(StoreSettings(folder / "job", backend))
         page_bytes = None if backend == "memory" else int(random.integers(1, 200_000))
-        engine = Engine(job, initial, commits.store, Workers(int(random.integers(1, 4)), page_bytes_max=page_bytes))
-        sources = Sources(FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True))
-        outlets = Outlets([FileSink(folder / "alerts")], None)
+        workers = Workers(int(random.integers(1, 4)), page_bytes_max=page_bytes)
         pace = Pace(interval_ms=int(random.integers(1, 200)), records_max=int(random.integers(50, 4_000)))
-        Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
-        for opened in (sources, outlets, engine, commits):
-            opened.close()
+        totals, _ = run_once(folder, job, initial, workers, pace, backend=backend)
     alerts = sorted(line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines())
-    return alerts, commits.totals
+    return alerts, totals
 
 
 def lived(

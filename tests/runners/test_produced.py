@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from cep.cli import main as cli
 from cep.columnar.decode import KEY_SEPARATOR
-from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
@@ -24,6 +23,7 @@ from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from cep.step.rules import programs_by_level
 from tests.runners.laundering import NAMES, SOURCE, circles, records, transfers
+from tests.runners.test_later_rules import written
 
 
 def run(path: Path, *names: str) -> Replayed:
@@ -145,11 +145,6 @@ pattern twice by account {
 Told = tuple[str, datetime | None, bool, datetime, list[str]]
 
 
-def busy_records(source: str, *names: str) -> list[UpsertRecord]:
-    fields = {"version": 1, "status": "live", "severity": "high", "owner": "test", "message": "m", "source": source}
-    return [UpsertRecord.model_validate({**fields, "id": name, "pattern": name}) for name in names]
-
-
 def told_by_alert(replayed: Replayed) -> dict[str, Told]:
     """Return the values by alert."""
     return {
@@ -175,7 +170,7 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
     path = saved(tmp_path, table.append_column("event_type", pa.array(["transfer"] * len(table))))
 
     def alerts(source: str, *names: str) -> dict[str, Told]:
-        deployment = deploy(busy_records(source, *names))
+        deployment = deploy(written(name, source, name) for name in names)
         assert deployment.set_aside == ()
         job = Job(deployment.schema, deployment.key_domains)
         return told_by_alert(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))

@@ -17,7 +17,6 @@ import pytest
 
 from cep.base.limits import TIME_MS_MAX
 from cep.base.text import utc_text
-from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.rulebook import by_level
 from cep.runners.embedded import replay as embedded
@@ -29,6 +28,7 @@ from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
 from tests.runners.embedded.test_engine import feed
+from tests.runners.test_later_rules import written
 from tests.seeds import RELEASE
 
 if TYPE_CHECKING:
@@ -63,12 +63,7 @@ NAMES = ("absent", "late", "ordered", "produced", "chain", "again", "often")
 
 
 def deployed() -> Deployment:
-    rules = deploy(
-        UpsertRecord(
-            id=name, version=1, pattern=name, status="live", severity="low", owner="o", message="m", source=SOURCE
-        )
-        for name in NAMES
-    )
+    rules = deploy(written(name, SOURCE, name) for name in NAMES)
     assert rules.set_aside == ()
     return rules
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from cep.runners.observe import Log
 from cep.runners.traces import Traces, open_traces
 from tests.runners.embedded.cases import morning
 from tests.runners.embedded.test_run import ROOT
-from tests.spark_versions import on_this_spark
+from tests.runners.spark.live_cases import run_process, split, write_file
 from tests.webhook import Handler, serving
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -163,25 +161,20 @@ def test_a_collector_that_is_away_is_a_line_of_the_log(monkeypatch: pytest.Monke
     assert {line["event"] for line in lines} == {"traces"}
 
 
-WAIT_S = 300
-
-
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_job_on_spark_sends_its_micro_batches(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_job_on_spark_sends_its_micro_batches(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "events").mkdir()
     lines = morning()
-    for number in range(2):
-        (tmp_path / "events" / f"{number}.jsonl").write_bytes(b"\n".join(lines[number::2]))
-    words = [
-        "live", "--rules", str(ROOT / "rules"), "--events", str(tmp_path / "events"), "--checkpoint",
-        str(tmp_path / "job"), "--alerts", str(tmp_path / "alerts"), "--key-groups", "4", "--max-files", "1",
-        "--traces", "--available-now",
-    ]  # fmt: skip
-    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    environment = {**on_this_spark(), "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address}
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
-    assert process.returncode == 0, process.stderr
+    for number, part in enumerate(split(lines, 2)):
+        write_file(tmp_path / "events" / f"{number}.jsonl", part, number)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.address)
+    run_process(
+        tmp_path, "--rules", ROOT / "rules", "--events", tmp_path / "events", "--checkpoint", tmp_path / "job",
+        "--alerts", tmp_path / "alerts", "--key-groups", 4, "--max-files", 1, "--traces", "--available-now",
+    )  # fmt: skip
     spans = [span for _, span in receiver.spans()]
     batches = {span.span_id: span for span in spans if span.name == "micro_batch"}
     assert sum(facts(span)["cep.events"] for span in batches.values()) == len(lines)

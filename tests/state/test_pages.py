@@ -29,24 +29,9 @@ from cep.engine.migrate import migrate_state
 from cep.histories.store import Block, Histories, PageFacts, StoredSegment, segment_of
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
+from cep.state import past
 from cep.state.packed import Shape, pack, shape_number, unpack
-from cep.state.past import (
-    EARLIER_PAGE_FORMAT,
-    HEAD_FORMAT,
-    PAGE_FORMAT,
-    PAST_FORMAT,
-    SegmentCache,
-    decode_head,
-    decode_page,
-    decode_segment,
-    decode_sheet,
-    digests_of,
-    encode_head,
-    encode_page,
-    encode_segment,
-    encode_sheet,
-    store_segments,
-)
+from cep.state.past import EARLIER_PAGE_FORMAT, PAGE_FORMAT, decode_page, decode_sheet, encode_page, encode_sheet
 from cep.state.savepoints import read_entries, write_entries
 from cep.state.store import ALL_KEYS, STORE_GROUP, StoreKey, group_range, prefix_range, split_key, store_key
 from tests.engine.bridge import Answers, Delivery, batch_of, engine_answers, program_of
@@ -265,13 +250,13 @@ def test_a_page_comes_back_and_segments_are_written_once(seed: int) -> None:
     written: dict[int, bytes] = {}
 
     def load(stored: StoredSegment) -> Block:
-        return decode_segment(written[stored.number])
+        return past.decode_segment(written[stored.number])
 
     pinned, _ = random_block(random, 0, 20)
     blocks = [random_block(random, 100 * step, 10) for step in range(4)]
     page = Histories(pinned.keys, pinned.rows, tuple(segment_of(*arguments) for arguments in blocks[:2]), 7)
-    once = store_segments(page, written.__setitem__, load, SegmentCache(None))
-    again = decode_head(encode_head(once), load)
+    once = past.store_segments(page, written.__setitem__, load, past.SegmentCache(None))
+    again = past.decode_head(past.encode_head(once), load)
     assert block_facts([s.load() for s in again.segments]) == block_facts([block for block, _ in blocks[:2]])
     about = [(s.first_ms, s.last_ms, s.span_ms, s.spans, s.most) for s in page.segments]
     assert [(s.first_ms, s.last_ms, s.span_ms, s.spans, s.most) for s in again.segments] == about
@@ -282,14 +267,14 @@ def test_a_page_comes_back_and_segments_are_written_once(seed: int) -> None:
     assert again.loose == 7
     first = dict(written)
     more = Histories(again.keys, again.pinned, (*again.segments, *(segment_of(*arguments) for arguments in blocks[2:])))
-    finished = store_segments(more, written.__setitem__, load, SegmentCache(None))
+    finished = past.store_segments(more, written.__setitem__, load, past.SegmentCache(None))
     assert {number: written[number] for number in first} == first, "what is there stays as it is"
-    assert digests_of(finished).keys() == written.keys()
+    assert past.digests_of(finished).keys() == written.keys()
 
 
 def test_what_is_held_is_bounded() -> None:
     block, _ = random_block(np.random.default_rng(1), 0, 50)
-    cache = SegmentCache(3 * block.nbytes)
+    cache = past.SegmentCache(3 * block.nbytes)
     for number in range(10):
         cache.put(str(number), block)
     assert [cache.get(str(number)) is not None for number in range(10)] == [False] * 7 + [True] * 3
@@ -299,31 +284,33 @@ def test_what_is_held_is_bounded() -> None:
     assert [cache.get(name) is not None for name in ("7", "8", "9", "10")] == [True, False, True, True]
 
 
-@pytest.mark.parametrize("older", range(1, HEAD_FORMAT))
+@pytest.mark.parametrize("older", range(1, past.HEAD_FORMAT))
 def test_a_head_of_a_build_that_was_never_released_is_refused_by_name(older: int) -> None:
     pinned, _ = random_block(np.random.default_rng(2), 0, 20)
     page = Histories(pinned.keys, pinned.rows, facts=PageFacts(7, frozenset({"a", "b"})))
-    about, columns = decode_sheet("page of histories", (HEAD_FORMAT,), encode_head(page))
+    about, columns = decode_sheet("page of histories", (past.HEAD_FORMAT,), past.encode_head(page))
     with pytest.raises(StateFormatError, match=f"a page of histories has format {older}, this build reads"):
-        decode_head(encode_sheet("page of histories", {**about, "format": older}, columns), no_load)
+        past.decode_head(encode_sheet("page of histories", {**about, "format": older}, columns), no_load)
 
 
 def test_another_format_is_refused_by_name() -> None:
-    foreign = encode_sheet("page of histories", {"format": HEAD_FORMAT + 1}, {})
-    with pytest.raises(StateFormatError, match=f"a page of histories has format {HEAD_FORMAT + 1}, this build reads"):
-        decode_head(foreign, no_load)
-    segment = encode_sheet("segment of a history", {"format": PAST_FORMAT + 1}, {})
+    foreign = encode_sheet("page of histories", {"format": past.HEAD_FORMAT + 1}, {})
+    with pytest.raises(
+        StateFormatError, match=f"a page of histories has format {past.HEAD_FORMAT + 1}, this build reads"
+    ):
+        past.decode_head(foreign, no_load)
+    segment = encode_sheet("segment of a history", {"format": past.PAST_FORMAT + 1}, {})
     with pytest.raises(StateFormatError, match="a segment of a history has format"):
-        decode_segment(segment)
+        past.decode_segment(segment)
     with pytest.raises(StateFormatError, match="a segment of a history has format None"):
-        decode_segment(foreign)
+        past.decode_segment(foreign)
 
 
 def test_damaged_bytes_of_a_past_are_noticed() -> None:
     block, _ = random_block(np.random.default_rng(1), 0, 50)
-    good = encode_segment(block)
+    good = past.encode_segment(block)
     with pytest.raises(StateCorruptError, match="checksum"):
-        decode_segment(good[:-1] + bytes([good[-1] ^ 1]))
+        past.decode_segment(good[:-1] + bytes([good[-1] ^ 1]))
 
 
 ENTRIES = [(b"%05d" % i, bytes([i % 256]) * 700) for i in range(4_000)]  # three blocks

@@ -9,32 +9,19 @@ import numpy as np
 import pytest
 
 from cep.base.limits import SUPPORT_PARTS_MAX, SUPPORT_RECORDS_MIN, SUPPORT_SHARE, TIME_MS_MAX, TIME_MS_MIN
-from cep.step.event_time import (
-    NO_CLOCK,
-    PartitionTime,
-    PartitionTimes,
-    TimesRead,
-    due_before,
-    merge_times,
-    next_look_ms,
-    read_time,
-    times_from_json,
-    times_json,
-    too_far_ahead,
-    watermark_of,
-)
+from cep.step import event_time
 from tests.seeds import seeds
 
 NOW_MS, IDLE_MS, AHEAD_MS, HOUR_MS = 10_000_000, 10, 1_000, 3_600_000
 ACTIVE_MS, QUIET_MS = NOW_MS - IDLE_MS, NOW_MS - IDLE_MS - 1
 
 
-def active(last_ms: int, *, is_behind: bool = False) -> PartitionTime:
-    return PartitionTime(last_ms, is_behind, ACTIVE_MS)
+def active(last_ms: int, *, is_behind: bool = False) -> event_time.PartitionTime:
+    return event_time.PartitionTime(last_ms, is_behind, ACTIVE_MS)
 
 
-def quiet(last_ms: int, *, is_behind: bool = False) -> PartitionTime:
-    return PartitionTime(last_ms, is_behind, QUIET_MS)
+def quiet(last_ms: int, *, is_behind: bool = False) -> event_time.PartitionTime:
+    return event_time.PartitionTime(last_ms, is_behind, QUIET_MS)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +40,8 @@ def quiet(last_ms: int, *, is_behind: bool = False) -> PartitionTime:
         pytest.param({"a": active(100, is_behind=True), "b": quiet(89), "c": active(95)}, 92, id="idle beside others"),
     ],
 )
-def test_the_watermark(times: PartitionTimes, expected: int) -> None:
-    assert watermark_of(times, 3, IDLE_MS, NOW_MS) == expected
+def test_the_watermark(times: event_time.PartitionTimes, expected: int) -> None:
+    assert event_time.watermark_of(times, 3, IDLE_MS, NOW_MS) == expected
 
 
 class Partitions:
@@ -65,24 +52,26 @@ class Partitions:
         self.lateness_ms = lateness_ms
         self.watermark_ms = TIME_MS_MIN
         self.late = 0
-        self.times: PartitionTimes = {}
+        self.times: event_time.PartitionTimes = {}
         self.look(now_ms, dict.fromkeys(names, ()))
 
     def look(self, now_ms: int, read: Mapping[str, tuple[int, ...]], behind: str = "") -> None:
         """Process one micro-batch with events of these times, by partition."""
         self.late += sum(ms < self.watermark_ms for times in read.values() for ms in times)
         partition_times = {
-            name: read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
+            name: event_time.read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
             for name, times in read.items()
         }
-        read_times = TimesRead(partition_times, now_ms=now_ms)
-        self.times = merge_times(self.times, read_times, IDLE_MS, self.watermark_ms, self.ahead_ms)
-        assert times_from_json(times_json(self.times)) == self.times
-        self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, self.lateness_ms, IDLE_MS, now_ms))
+        read_times = event_time.TimesRead(partition_times, now_ms=now_ms)
+        self.times = event_time.merge_times(self.times, read_times, IDLE_MS, self.watermark_ms, self.ahead_ms)
+        assert event_time.times_from_json(event_time.times_json(self.times)) == self.times
+        self.watermark_ms = max(
+            self.watermark_ms, event_time.watermark_of(self.times, self.lateness_ms, IDLE_MS, now_ms)
+        )
 
     def settle(self, now_ms: int) -> int:
         """Look again whenever the clock alone may move the watermark; return the last clock."""
-        while (next_ms := next_look_ms(self.times, IDLE_MS, now_ms)) < TIME_MS_MAX:
+        while (next_ms := event_time.next_look_ms(self.times, IDLE_MS, now_ms)) < TIME_MS_MAX:
             now_ms = next_ms
             self.look(now_ms, {})
         return now_ms
@@ -129,7 +118,7 @@ def test_what_is_produced_within_the_lateness_is_never_late_however_it_is_split_
             for _ in range(chance.choice((0, 1, 30, 400))):
                 if produced:
                     waiting[chance.choices(list(waiting), shares)[0]].append(produced.pop(0))
-            paused = too_far_ahead(job.times, ahead_ms)
+            paused = event_time.too_far_ahead(job.times, ahead_ms)
             assert not paused or {name for name, records in waiting.items() if records} - paused, "somebody is read"
             read: dict[str, tuple[int, ...]] = dict.fromkeys(waiting, ())
             for name in set(waiting) - paused:
@@ -142,10 +131,12 @@ def test_what_is_produced_within_the_lateness_is_never_late_however_it_is_split_
 
 def test_only_a_backlog_is_too_far_ahead() -> None:
     times = {"a": active(500, is_behind=True), "b": active(399, is_behind=True), "c": quiet(900)}
-    assert too_far_ahead({**times, "d": active(300)}, 100) == {"a"}
-    assert too_far_ahead({**times, "d": active(300, is_behind=True)}, 98) == {"a", "b"}
-    assert too_far_ahead({**times, "d": active(TIME_MS_MIN, is_behind=True)}, 10**6) == {"a", "b"}, "d comes first"
-    assert too_far_ahead({"a": times["a"], "c": times["c"]}, 100) == frozenset()
+    assert event_time.too_far_ahead({**times, "d": active(300)}, 100) == {"a"}
+    assert event_time.too_far_ahead({**times, "d": active(300, is_behind=True)}, 98) == {"a", "b"}
+    assert event_time.too_far_ahead({**times, "d": active(TIME_MS_MIN, is_behind=True)}, 10**6) == {"a", "b"}, (
+        "d comes first"
+    )
+    assert event_time.too_far_ahead({"a": times["a"], "c": times["c"]}, 100) == frozenset()
 
 
 def test_a_burst_that_comes_partition_by_partition_makes_nothing_late() -> None:
@@ -173,7 +164,7 @@ def test_a_quiet_partition_lets_go_after_its_time() -> None:
     for now_ms in range(NOW_MS + 1, NOW_MS + IDLE_MS + 1):
         job.look(now_ms, {"a": (500 + now_ms - NOW_MS,)})
         assert job.watermark_ms == 100
-    assert next_look_ms(job.times, IDLE_MS, NOW_MS + IDLE_MS) == NOW_MS + IDLE_MS + 1
+    assert event_time.next_look_ms(job.times, IDLE_MS, NOW_MS + IDLE_MS) == NOW_MS + IDLE_MS + 1
     job.look(NOW_MS + IDLE_MS + 1, {})
     assert job.watermark_ms == 500 + IDLE_MS
     assert job.settle(NOW_MS + IDLE_MS + 1) == NOW_MS + 2 * IDLE_MS + 1
@@ -234,10 +225,10 @@ def test_an_old_event_into_a_silent_job_wakes_nobody() -> None:
     job.look(NOW_MS, {"a": (NOW_MS,), "b": (NOW_MS - 50,)})
     now_ms = job.settle(NOW_MS) + 1
     job.look(now_ms, {"b": (100,)})
-    assert next_look_ms(job.times, IDLE_MS, now_ms) == TIME_MS_MAX
+    assert event_time.next_look_ms(job.times, IDLE_MS, now_ms) == TIME_MS_MAX
     job.look(now_ms + 1, {"a": (now_ms + 1,)})  # and an event of now wakes both
     assert job.watermark_ms == NOW_MS
-    assert next_look_ms(job.times, IDLE_MS, now_ms + 1) == now_ms + 1 + IDLE_MS + 1
+    assert event_time.next_look_ms(job.times, IDLE_MS, now_ms + 1) == now_ms + 1 + IDLE_MS + 1
 
 
 def test_no_partition_makes_others_late_by_being_ahead() -> None:
@@ -266,7 +257,7 @@ def test_the_watermark_never_passes_the_clock_and_comes_to_the_end() -> None:
             job.look(now_ms, read)
             times_ms += [ms for times in read.values() for ms in times if ms <= now_ms + AHEAD_MS]
             assert job.watermark_ms <= now_ms, f"seed {seed}"
-        assert times_from_json(times_json(job.times)) == job.times
+        assert event_time.times_from_json(event_time.times_json(job.times)) == job.times
         end_ms = job.settle(now_ms)
         assert end_ms <= now_ms + AHEAD_MS + IDLE_MS + 1
         assert job.watermark_ms == max(times_ms), f"seed {seed}"
@@ -330,7 +321,9 @@ def test_a_job_that_ends_within_a_backlog_counts_all_of_it() -> None:
     job = Partitions("a", 100 * HOUR_MS)
     job.look(100 * HOUR_MS, {"a": (5, 90 * HOUR_MS)}, "a")
     assert job.watermark_ms == TIME_MS_MIN
-    end = merge_times(job.times, TimesRead({}, now_ms=100 * HOUR_MS, is_end=True), IDLE_MS, TIME_MS_MIN, AHEAD_MS)
+    end = event_time.merge_times(
+        job.times, event_time.TimesRead({}, now_ms=100 * HOUR_MS, is_end=True), IDLE_MS, TIME_MS_MIN, AHEAD_MS
+    )
     assert end["a"].last_ms == 90 * HOUR_MS
 
 
@@ -352,20 +345,22 @@ def test_one_clock_gives_the_same_however_the_input_is_cut() -> None:
         chance = random.Random(seed)
         job = Partitions("ab")
         parts = [
-            TimesRead(
+            event_time.TimesRead(
                 {
-                    name: read_time(np.array([NOW_MS + chance.randint(-99, 99)]), NOW_MS, AHEAD_MS, is_behind=False)
+                    name: event_time.read_time(
+                        np.array([NOW_MS + chance.randint(-99, 99)]), NOW_MS, AHEAD_MS, is_behind=False
+                    )
                     for name in chance.sample("abc", chance.randint(0, 3))
                 },
                 now_ms=NOW_MS,
             )
             for _ in range(3)
         ]
-        whole, stepwise = TimesRead({}), job.times
+        whole, stepwise = event_time.TimesRead({}), job.times
         for part in parts:
-            whole, stepwise = whole.joined(part), merge_times(stepwise, part, IDLE_MS)
-        assert TimesRead.from_bytes(whole.to_bytes()) == whole
-        assert merge_times(job.times, whole, IDLE_MS) == stepwise, f"seed {seed}"
+            whole, stepwise = whole.joined(part), event_time.merge_times(stepwise, part, IDLE_MS)
+        assert event_time.TimesRead.from_bytes(whole.to_bytes()) == whole
+        assert event_time.merge_times(job.times, whole, IDLE_MS) == stepwise, f"seed {seed}"
 
 
 def test_a_clock_that_goes_back_begins_to_count_anew() -> None:
@@ -378,20 +373,20 @@ def test_a_clock_that_goes_back_begins_to_count_anew() -> None:
 
 
 def test_times_of_an_earlier_build_count_from_the_first_micro_batch() -> None:
-    times = times_from_json({"a": [500, False], "b": [100, False]})
-    assert times == {"a": PartitionTime(500), "b": PartitionTime(100)}
-    assert merge_times(times, TimesRead({}, now_ms=NOW_MS), IDLE_MS)["b"].active_ms == NOW_MS
+    times = event_time.times_from_json({"a": [500, False], "b": [100, False]})
+    assert times == {"a": event_time.PartitionTime(500), "b": event_time.PartitionTime(100)}
+    assert event_time.merge_times(times, event_time.TimesRead({}, now_ms=NOW_MS), IDLE_MS)["b"].active_ms == NOW_MS
 
 
 def test_times_only_grow_and_the_last_look_says_whether_more_waits() -> None:
-    before = {"a": PartitionTime(9, is_behind=True), "b": PartitionTime(1, is_behind=True)}
-    read = TimesRead({"a": PartitionTime(4), "c": PartitionTime(2, is_behind=True)})
-    assert merge_times(before, read, IDLE_MS) == {
-        "a": PartitionTime(9, False, NO_CLOCK),
-        "b": PartitionTime(1, True, NO_CLOCK),
-        "c": PartitionTime(2, True, NO_CLOCK),
+    before = {"a": event_time.PartitionTime(9, is_behind=True), "b": event_time.PartitionTime(1, is_behind=True)}
+    read = event_time.TimesRead({"a": event_time.PartitionTime(4), "c": event_time.PartitionTime(2, is_behind=True)})
+    assert event_time.merge_times(before, read, IDLE_MS) == {
+        "a": event_time.PartitionTime(9, False, event_time.NO_CLOCK),
+        "b": event_time.PartitionTime(1, True, event_time.NO_CLOCK),
+        "c": event_time.PartitionTime(2, True, event_time.NO_CLOCK),
     }
 
 
 def test_events_of_one_time_wait_for_each_other_unless_one_partition_has_them_in_order() -> None:
-    assert (due_before(50, at_once=False), due_before(50, at_once=True)) == (50, 51)
+    assert (event_time.due_before(50, at_once=False), event_time.due_before(50, at_once=True)) == (50, 51)

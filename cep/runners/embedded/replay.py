@@ -20,7 +20,7 @@ The state at the end of a replay → the checkpoint directory of a new `cep live
 The embedded engine takes the state and returns it as entries, the form with which both runners begin. All of it is in
 memory during that time.
 
-Tested by: tests/runners/embedded/test_replay.py, tests/runners/handover/test_warm_start.py.
+Tested by: tests/runners/test_replay.py, tests/runners/handover/test_handover.py.
 """
 
 from __future__ import annotations

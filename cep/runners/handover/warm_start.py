@@ -10,7 +10,7 @@ History and stream are cut at one event time, `until_ms`. The replay has matched
 window has closed at or after it. The live job skips earlier events of its source, and counts them. The history and the
 stream may therefore overlap, every event counts once, and replay + live give the alerts of a replay of everything. A
 job has its own key groups and pages: keys are laid out again when it begins.
-Tested by: tests/runners/handover/test_warm_start.py
+Tested by: tests/runners/handover/test_handover.py
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ with brokers without topic ids, its offsets went backwards.
 Spark calls a source in five processes before the first task, and a start waits for one after the other. Planning knows
 offsets and a clock, no events. This file therefore loads no code for events; a task that reads them does
 (kafka_events.py).
-Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_kafka.py,
-tests/runners/spark/test_live.py, tests/runners/spark/test_future.py
+Tested by: tests/runners/spark/test_kafka.py, tests/runners/spark/test_live.py, tests/runners/spark/test_future.py
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ one, the totals know that they count N. Readers see nothing of N before 4, and n
 All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_RETAINED of them. A
 rulebook that was replaced longer ago is therefore removed, and so are control records of micro-batches that have ended.
 State that a job began with from elsewhere stays.
-Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_crash.py,
-tests/runners/spark/test_tasks.py
+Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_live_crash.py, tests/runners/spark/test_tasks.py
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ the same plan, and collects its rows.
 No event of a history is late. The watermark ends at the last event (history_end.py): windows that are open then stay
 open. A replay can also end in a cut, from which a live job continues (warm_start.py): then each task writes the keyed
 state of its key groups. Duplicates are found as in a stream without late events (duplicates.py).
-Tested by: tests/runners/spark/test_match.py, tests/runners/spark/test_replay.py
+Tested by: tests/runners/spark/test_match.py, tests/runners/test_replay.py
 """
 
 from __future__ import annotations

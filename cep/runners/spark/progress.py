@@ -2,8 +2,7 @@
 
 Our errors reach Spark as text when they are raised where it plans or executes in Python. Around that text Spark puts
 Python's traceback, frames of Java and the plan of the query, which do not help an operator.
-Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_replay.py,
-tests/runners/spark/test_live_process.py
+Tested by: tests/runners/spark/test_driver.py, tests/runners/test_replay.py, tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations

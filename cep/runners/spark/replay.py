@@ -1,6 +1,6 @@
 """`cep replay` on Spark: files of a finite history → the batch job (match.py) → all its alerts, letters and counters.
 
-Tested by: tests/runners/spark/test_replay.py
+Tested by: tests/runners/test_replay.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settings → a Spark session that the replay and live runners share: local, quiet, ready for keyed state.
 
 Checks Java first, because without it Spark's own message is a page long and names no cure.
-Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_kafka_source.py
+Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_kafka.py
 """
 
 import os

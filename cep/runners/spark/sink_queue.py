@@ -7,7 +7,7 @@ A thread writes to the sink. A sink that answers at once gets the alerts of a mi
 is written. For any other sink the alerts go into a file, the micro-batch ends, and the file is removed once the sink
 has the alerts. The next start continues with the files. A micro-batch that comes again after a crash has the same
 number and the same alerts, so it replaces its own file, and a sink that has the number takes nothing twice.
-Tested by: tests/runners/spark/test_live_output.py
+Tested by: tests/runners/spark/test_driver.py
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The first cells have each combination of fault, moment and runner once; later on
 is repeated by its number: `--first NUMBER --cells 1 --log`. It prints a row for each fault: cells, the longest time
 until the health named it, until the job had recovered, and until it had stopped; exit codes; wrong cells. It ends with
 1 if a cell is wrong.
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Numbers of cells → results, in a process of their own, and results → a table: parts of python -m tests.faults.matrix.
 
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 The oracle: each sink has the alerts of the replay, each once; the job recovers without help; a stop takes five seconds
 at most; within ten seconds the health names the part and the reason; each exit code is the one of the table.
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from cep.sinks.base import TAKEN_OVER
 from tests.faults.matrix import stream
 from tests.faults.matrix.shims import forget_clients
 from tests.faults.matrix.virtual_kafka import CLUSTER, Cluster, Entry
-from tests.faults.matrix.virtual_parts import DISK, Bucket, Database, Disk, Registry, Webhook
-from tests.faults.matrix.virtual_spark import Query, SparkFolder
+from tests.faults.matrix.virtual_parts import DISK, Bucket, Database, Disk, Query, Registry, SparkFolder, Webhook
 from tests.faults.matrix.virtual_time import CLOCK, Ended, Process, VirtualEvent, VirtualTime
 
 URL, POSTGRES = "http://127.0.0.1:9/hook", "postgresql://db.example/cep"

@@ -1,7 +1,7 @@
 """Stand-ins for clocks, threads, clients and servers in the modules of a job, for as long as a block runs.
 
 The modules keep their code; only the names through which they reach the outside are replaced.
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A number → two minutes of payments, a change of a rule, heartbeats, and the alerts of the replay.
 
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

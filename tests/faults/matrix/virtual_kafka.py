@@ -5,7 +5,7 @@
     Writer     stands for confluent_kafka.Producer
     Admin      stands for confluent_kafka.admin.AdminClient
 
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

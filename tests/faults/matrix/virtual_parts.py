@@ -2,12 +2,22 @@
 
 Each answers as the real one does while its `state` says that it is in trouble: with its status codes, its SQLSTATEs,
 its errno, after its time. What it accepts is in `taken`.
-Tested by: tests/faults/test_matrix.py
+
+A query of `cep live` runs without Java: plans, state and commits of micro-batches in the order in which Spark has them.
+
+    1 plan      the readers of ours are asked for their ends; the plan is written
+    2 match     their tasks are read, and the rows of each key group go through MatchStage, with the state of N - 1
+    3 output    LiveOutput takes the rows
+    4 commit    N is written as done
+
+A plan without a commit is done again, with the same offsets and state. Files of Spark are a `SparkFolder`.
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,21 +25,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import orjson
 import psycopg
 import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
 
 from cep.base.errors import CepError, SourceAwayError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded
+from cep.rulebook.saved import RulebookStore
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
+from cep.runners.rule_output import RuleOutput
+from cep.runners.spark.admission import ReadAllAvailable
+from cep.runners.spark.group_parts import GroupParts
+from cep.runners.spark.kafka import KafkaEventsReader, KafkaStreamReader, parse_options
+from cep.runners.spark.live_output import StoppedBetween
+from cep.runners.spark.match_stage import MatchStage
+from cep.runners.spark.packed import CONTROL
+from cep.runners.spark.paused_partitions import FILE, PausedPartitions
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
 from cep.state.rocks import RocksStore, _translated
-from tests.faults.matrix.virtual_time import clock
+from cep.step.rules import JobRules, bundle_records, rule_status, rulebook_of
+from tests.faults.matrix.virtual_time import Ended, clock
+from tests.step.cases import PlainMap
 
 _HTTP_WAIT_S = 10.0
 _REGISTRY_S = 7.0  # of three pauses between four requests
@@ -224,3 +248,145 @@ class DiskStore(RocksStore):
         error = DISK[-1].refuse(path, doing)
         if error is not None:
             raise error
+
+
+_OFFSET_BITS = 48
+
+
+@dataclass
+class SparkFolder:
+    """What Spark keeps of a query: plans, state by micro-batch and key group, and the last micro-batch that is done."""
+
+    plans: dict[int, tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
+    states: dict[int, dict[int, dict[Any, Any]]] = field(default_factory=dict)
+    done: int = -1
+
+
+class Query:
+    """Stands for StreamingQuery, and for the thread in which Spark runs it."""
+
+    def __init__(self, settings: Any, output: Any, world: Any) -> None:
+        self._settings, self._output, self._world = settings, output, world
+        directory = settings.checkpoint.parent.resolve()
+        self._folder: SparkFolder = world.spark_folder(directory)
+        options = {"bootstrap.servers": "brokers:9092", "maxTasks": "1"}
+        events = {"topic": "payments", "job": json.dumps(settings.job.to_json()), "startingOffsets": "earliest"}
+        paused = {"pausedPartitions": str(directory / FILE)}
+        self._events = KafkaEventsReader(parse_options({**options, **events, **paused}))
+        control = {"topic": "control", "startingOffsets": "earliest", "plansLate": "true"}
+        self._control = KafkaStreamReader(parse_options({**options, **control}))
+        self._rules = JobRules(settings.job, settings.initial, RulebookStore(directory / RULEBOOKS_FOLDER))
+        output.paused_partitions = PausedPartitions(directory, settings.job)
+        output.rules = RuleOutput(directory, rule_status(rulebook_of(self._rules, "").rulebook))
+        output.rules.announce()
+        self._is_stopped = self._is_over = self._is_active = False
+        self._error: str | None = None
+        self._progress: Any = None
+        self._firsts: tuple[dict[str, Any], dict[str, Any]] | None = None
+        clock().spawn(clock().current.process, "query", self._run)
+
+    # -------------------------------------------------------------------------------------- for the driver of the job
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"isTriggerActive": self._is_active, "message": "Waiting for data to arrive"}
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 as Spark has it
+        return self._progress
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
+        """Wait for the end of the query. Raises: StreamingQueryException if it has failed."""
+        clock().pause(timeout, lambda: self._is_over)
+        if self._error is not None:
+            raise StreamingQueryException(self._error)
+        return self._is_over
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    # ------------------------------------------------------------------------------------------------- Spark's thread
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopped:
+                self._is_active = True
+                is_quiet = not self._micro_batch()
+                self._is_active = False
+                if is_quiet:
+                    clock().pause(1.0, lambda: self._is_stopped)
+        except StoppedBetween:
+            self._error = "stopped between two micro-batches"
+        except Ended:
+            raise
+        except CepError as error:  # as text: Spark has it from Python's traceback
+            self._error = f"cep.base.errors.{type(error).__name__}: {error}\n\nstack of Java"
+        except OSError as error:
+            self._error = f"java.io.IOException: {error.strerror}"
+        finally:
+            self._is_over = True
+            self._is_active = False
+
+    def _micro_batch(self) -> bool:
+        """Plan and do a micro-batch; return False if there is none to do."""
+        folder, number = self._folder, self._folder.done + 1
+        start = folder.plans.get(number - 1) or self._begins()
+        if number not in folder.plans:
+            end = self._events.latest(start[0], ReadAllAvailable()), self._control.latest(start[1], ReadAllAvailable())
+            if end == start:
+                return False
+            self._world.disk.check(self._settings.checkpoint)
+            folder.plans[number] = end
+            self._world.spark_step("2")
+        end = folder.plans[number]
+        rows, states = self._match(number, start, end)
+        self._world.spark_step("3")
+        self._output.take(SimpleNamespace(toArrow=lambda: rows), number)
+        self._world.spark_step("5")
+        self._world.disk.check(self._settings.checkpoint)
+        folder.states[number], folder.done = states, number
+        folder.states.pop(number - 2, None)
+        progress = {"durationMs": {}, "stateOperators": [], "sources": [{"endOffset": part} for part in end]}
+        self._progress = SimpleNamespace(json=json.dumps(progress))
+        return True
+
+    def _begins(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._firsts is None:
+            self._firsts = self._events.first(), self._control.first()
+        return self._firsts
+
+    def _match(self, number: int, start: Any, end: Any) -> tuple[pa.Table, dict[int, dict[Any, Any]]]:
+        """Return the rows for the driver and the state after the micro-batch."""
+        by_group: dict[int, list[Row]] = {}
+        for row in [*self._event_rows(start[0], end[0]), *self._control_rows(start[1], end[1])]:
+            by_group.setdefault(row.key_group, []).append(row)
+        before = self._folder.states.get(number - 1, {})
+        states = {group: dict(entries) for group, entries in before.items()}
+        output_rows: list[Row] = []
+        for group, rows in sorted(by_group.items()):
+            handle = PlainMap()
+            handle._entries = states.setdefault(group, {})
+            stage = MatchStage(self._rules, 0, None, None, GroupParts(cast("Any", handle)))
+            output_rows += stage.rows(group, iter(rows))
+        kinds, payloads = [row.kind for row in output_rows], [row.payload for row in output_rows]
+        return pa.table({"kind": pa.array(kinds, pa.string()), "payload": pa.array(payloads, pa.binary())}), states
+
+    def _event_rows(self, start: Any, end: Any) -> Iterator[Row]:
+        for task in self._events.partitions(start, end):
+            for batch in self._events.read(task):
+                for row in batch.to_pylist():
+                    yield Row(**row)
+
+    def _control_rows(self, start: Any, end: Any) -> list[Row]:
+        records = [
+            (row["partition"] << _OFFSET_BITS | row["offset"], "", row["value"])
+            for task in self._control.partitions(start, end)
+            for batch in self._control.read(task)
+            for row in batch.to_pylist()
+        ]
+        store = self._rules.store
+        if not records or store is None:
+            return []
+        place = bundle_records(store, records, int((clock().now_s + clock().wrong_s) * 1_000)).encode()
+        groups = range(self._settings.job.groups_count)
+        return [Row(key_group=group, kind=CONTROL, domain=0, order=0, payload=place) for group in groups]

@@ -5,7 +5,7 @@
 
 The order of turns depends on nothing but the tasks, so a seed repeats exactly. `Shims` has stand-ins for `time`,
 `threading` and `concurrent.futures` that wait on the clock of the cell that runs.
-Tested by: tests/faults/test_matrix.py
+Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations

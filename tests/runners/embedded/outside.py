@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from cep.base.errors import SinkError
+from cep.rulebook.rulebook import Rulebook
+from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.run import Listener, Pace, Runner
+from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.live.base import Chunk, Positions
+from cep.sources.live.files import FilesSource
+from cep.step.job import Job
+from tests.runners.spark.live_cases import END
 
 
 class Crash(BaseException):
     """The process is gone: no code below catches this."""
 
 
+class Still:
+    """A source whose lanes are all known, and which has nothing to hold, look up or close."""
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Ignore the request to hold lanes."""
+
+    def look(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 @dataclass
-class TwoLanes:
+class TwoLanes(Still):
     """Lines of a source with two lanes. The source decides how many it gives at once."""
 
     lines: list[bytes]
@@ -35,17 +61,8 @@ class TwoLanes:
         lanes = {lane: lines[number::2] for number, lane in enumerate(("a", "b"))}
         return [Chunk(lane, pa.array(values, pa.large_binary())) for lane, values in lanes.items() if values]
 
-    def hold(self, lanes: Collection[str]) -> None:
-        """Ignore the request to hold lanes."""
-
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(("a", "b"), self.at < len(self.lines))
-
-    def look(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass
@@ -109,3 +126,57 @@ class Steps:
         counted = self.seen[self.name] if self.name is not None else self.seen.total()
         if counted == self.die_at and self.name in (None, str(step)):
             raise Crash(step)
+
+
+@dataclass
+class Process:
+    """One life of a job: its commits, its engine and its runner, closed at the end of a `with`."""
+
+    commits: Commits
+    job: Job
+    initial: tuple[bytes, ...]
+    sources: Sources
+    outlets: Outlets = field(default_factory=lambda: Outlets((), None))
+    workers: Workers = field(default_factory=lambda: Workers(1))
+    pace: Pace = field(default_factory=Pace)
+    listener: Listener = field(default_factory=Listener)
+
+    def __enter__(self) -> Self:
+        self.engine = Engine(self.job, self.initial, self.commits.store, self.workers, self.commits.lists)
+        self.runner = Runner(self.engine, self.sources, self.outlets, self.commits, self.pace, self.listener)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.close()
+        self.commits.close()  # so that the next life can open the store
+
+    def read_all(self, waits: Callable[[], bool] = lambda: False) -> None:
+        """Process all events. `waits` says after each micro-batch whether to wait for deliveries and checkpoints."""
+        self.runner.start()
+        while not self.sources.events.ended:
+            self.runner.cycle(0.0)
+            if waits():
+                self.commits.finish(wait=True)
+
+    def end(self) -> None:
+        """Close all windows, and commit and deliver the rest."""
+        self.commits.take(self.engine.step([], (END,), {}))
+        self.runner.finish()
+
+
+def run_once(
+    folder: Path, job: Job, initial: tuple[bytes, ...], workers: Workers, pace: Pace, *, backend: str = "memory",
+    events: Any = None,
+) -> tuple[Counter[str], Rulebook]:  # fmt: skip
+    """Run a life of `cep run` on the folders of events and control records; return its totals and its rules."""
+    sources = Sources(
+        events or FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True)
+    )
+    outlets = Outlets([FileSink(folder / "alerts")], DeadLetterFiles(folder / "letters"))
+    with Process(
+        Commits(StoreSettings(folder / "job", backend)), job, initial, sources, outlets, workers, pace
+    ) as life:
+        life.runner.run(threading.Event(), until_end=True)
+    for opened in (sources, outlets):
+        opened.close()
+    return life.commits.totals, life.engine.rulebook.rulebook

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,12 +34,11 @@ from cep.runners.embedded import run as run_module
 from cep.runners.embedded.changelog import Changelog, Entry, _changes, _packed, _unpacked
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import HEAD
-from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.engine import Workers
 from cep.runners.embedded.job import stand_by
 from cep.runners.embedded.opening import PART, StoreSettings, followed_folder, open_store
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.pages import pasts_of_group
-from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
@@ -49,11 +49,11 @@ from cep.state.store import ALL_KEYS, DurableStore, KeyRange, WriteBatch, store_
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
-from tests.runners.embedded.outside import Crash, Lines, Steps
+from tests.runners.embedded.outside import Crash, Lines, Process, Steps
 from tests.runners.embedded.test_run import consumed
 from tests.runners.embedded.test_run import start as start_job
 from tests.runners.embedded.test_simulation import Replayable
-from tests.runners.spark.live_cases import END, disordered, rules
+from tests.runners.spark.live_cases import disordered, rules
 from tests.runners.spark.test_live import history_lines
 from tests.runners.spark.test_live import records as history_rules
 from tests.seeds import seeds
@@ -149,31 +149,17 @@ def live(
 ) -> bool:
     """Run one life of the process; return whether it came to its end."""
     random = np.random.default_rng(seed)
-    sink = topics.sink()
-    commits, engine = None, None
-    try:
-        settings = StoreSettings(folder, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000)
-        commits = Commits(settings, steps, changelog=topics.of(sink) if has_changelog else None)
-        engine = Engine(
-            JOB, INITIAL, commits.store, Workers(int(random.integers(1, 4)), page_bytes_max=50_000), commits.lists
-        )
-        source = Lines(lines, random)
-        runner = Runner(engine, Sources(source, None), Outlets((sink,), None), commits, Pace())
-        runner.start()
-        while not source.ended:
-            runner.cycle(0.0)
-            if random.random() < 0.5:
-                commits.finish(wait=True)
-        commits.take(engine.step([], (END,), {}))
-        runner.finish()
-    except Crash:
-        return False
-    finally:
-        if engine is not None:
-            engine.close()
-        if commits is not None:
-            commits.close()
-        sink.close()
+    settings = StoreSettings(folder, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000)
+    with closing(topics.sink()) as sink:
+        try:
+            commits = Commits(settings, steps, changelog=topics.of(sink) if has_changelog else None)
+            workers = Workers(int(random.integers(1, 4)), page_bytes_max=50_000)
+            sources, outlets = Sources(Lines(lines, random), None), Outlets((sink,), None)
+            with Process(commits, JOB, INITIAL, sources, outlets, workers) as life:
+                life.read_all(lambda: random.random() < 0.5)
+                life.end()
+        except Crash:
+            return False
     return True
 
 
@@ -320,7 +306,6 @@ def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
         StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000),
         changelog=Unread("t", KafkaSettings("nowhere"), carrier),
     )
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     waiting: list[int] = []
 
     def look() -> None:
@@ -332,13 +317,9 @@ def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
 
     source = Replayable(list(morning()), Random(1), before_poll=look)
     slow = Slow(np.random.default_rng(1), lambda: waiting[-1] > 0)  # the reader sees it, maybe late
-    runner = Runner(engine, Sources(source, None), Outlets((slow,), None), commits, Pace())
-    runner.start()
-    while not source.ended:
-        runner.cycle(0.0)
-    runner.finish()
-    engine.close()
-    commits.close()
+    with Process(commits, JOB, INITIAL, Sources(source, None), Outlets((slow,), None)) as life:
+        life.read_all()
+        life.runner.finish()
     assert 0 < max(waiting) <= 20_000, "it had to wait, and has read nothing more meanwhile"
     arrived = {name: value for name, value in dict(carrier.entries).items() if value is not None}
     assert arrived == local(tmp_path / "job")

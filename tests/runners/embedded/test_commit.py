@@ -34,7 +34,7 @@ from cep.runners.embedded.commit_entries import HEAD, Head, read_head
 from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import Pace, Runner
+from cep.runners.embedded.run import Pace
 from cep.runners.handover.payload import payload_in
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
@@ -47,7 +47,8 @@ from cep.step.job import Job
 from tests.real_kafka import KafkaCluster, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Broker, BrokerSink, Crash, Lines, Steps
-from tests.runners.spark.live_cases import END, disordered, rules
+from tests.runners.embedded.outside import Process as Life
+from tests.runners.spark.live_cases import disordered, rules
 from tests.seeds import LATER
 from tests.sinks.alerts import alert_table
 from tests.small_disk import small_disk
@@ -79,30 +80,15 @@ def run(folder: Path, sink: AlertSink, lines: list[bytes], seed: int, steps: Ste
     random = np.random.default_rng(seed)
     checkpoint_ms = 0 if random.random() < 0.5 else 10_000
     settings = StoreSettings(folder, backend, kept_count=2, cache_bytes=8 << 20, checkpoint_ms=checkpoint_ms)
-    outlets = Outlets((sink,), None)
     sources = Sources(Lines(lines, random), None)
-    commits: Commits | None = None
-    engine: Engine | None = None
     try:
         commits = Commits(settings, steps, lambda step: steps(f"checkpoint {step}"))
         workers = Workers(int(random.integers(1, 4)), page_bytes_max=50_000 if backend == "rocksdb" else None)
-        engine = Engine(JOB, INITIAL, commits.store, workers)
-        runner = Runner(engine, sources, outlets, commits, Pace(interval_ms=0))
-        runner.start()
-        while not sources.events.ended:
-            runner.cycle(0.0)
-            if random.random() < 0.5:  # a slow delivery or a slow checkpoint, or none
-                commits.finish(wait=True)
-        stepped = engine.step([], (END,), {})
-        commits.take(stepped)
-        runner.finish()
+        with Life(commits, JOB, INITIAL, sources, Outlets((sink,), None), workers, Pace(interval_ms=0)) as life:
+            life.read_all(lambda: random.random() < 0.5)  # a slow delivery or a slow checkpoint, or none
+            life.end()
     except (Crash, SinkError):
         return False
-    finally:
-        if engine is not None:
-            engine.close()
-        if commits is not None:
-            commits.close()  # only so that the next life can open the store
     return True
 
 
@@ -242,22 +228,17 @@ def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path)
     """Commits since the last checkpoint reach the target when the next checkpoint is due, even without new records."""
     job = tmp_path / "job"
     commits = Commits(StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000))
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     sources = Sources(Lines(list(morning()), np.random.default_rng(0)), None)
-    runner = Runner(engine, sources, Outlets((), None), commits, Pace())
-    runner.start()
-    while not sources.events.ended:
-        runner.cycle(0.0)
-    commits.finish(wait=True)
-    assert not checkpoint_numbers(Target(str(job / "checkpoints"))), "none was due so far"
-    commits._settings = replace(commits._settings, checkpoint_ms=0)
-    for _ in range(5):  # no record, and nothing to commit
-        runner.cycle(0.0)
+    with Life(commits, JOB, INITIAL, sources) as life:
+        life.read_all()
         commits.finish(wait=True)
-    assert len(checkpoint_numbers(Target(str(job / "checkpoints")))) == 1, "one, as nothing has changed since"
-    committed = commits.head
-    engine.close()
-    commits.close()
+        assert not checkpoint_numbers(Target(str(job / "checkpoints"))), "none was due so far"
+        commits._settings = replace(commits._settings, checkpoint_ms=0)
+        for _ in range(5):  # no record, and nothing to commit
+            life.runner.cycle(0.0)
+            commits.finish(wait=True)
+        assert len(checkpoint_numbers(Target(str(job / "checkpoints")))) == 1, "one, as nothing has changed since"
+        committed = commits.head
     shutil.rmtree(job / "store")  # the disk is lost, without an orderly end
     again = Commits(StoreSettings(job, "rocksdb", cache_bytes=8 << 20))
     assert committed is not None
@@ -272,28 +253,24 @@ def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commi
     job, alerts = tmp_path / "job", tmp_path / "alerts"
     settings = StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=0)
     lines = disordered(list(morning()), LATENESS_MS, seed=1)
-    for life, interval_ms in enumerate((0, 3_600_000, 3_600_000, 0)):
+    for number, interval_ms in enumerate((0, 3_600_000, 3_600_000, 0)):
         # The second of the two ends before a checkpoint is due.
-        commits = Commits(replace(settings, checkpoint_ms=3_600_000) if life == 2 else settings)
-        engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+        commits = Commits(replace(settings, checkpoint_ms=3_600_000) if number == 2 else settings)
         # A life that waits reads little, and commits nothing.
-        source = Lines(lines[:200] if interval_ms else lines, np.random.default_rng(life))
-        outlets = Outlets((FileSink(alerts),), None)
-        runner = Runner(engine, Sources(source, None), outlets, commits, Pace(interval_ms=interval_ms))
-        runner.start()
-        cycles = 0
-        while cycles < 5 if interval_ms else not source.ended:
-            runner.cycle(0.0)
-            commits.finish(wait=True)
-            cycles += 1
-            if life == 0:  # one checkpoint, and deliveries after it
-                commits._settings = replace(settings, checkpoint_ms=3_600_000)
-        if life == 3:
-            commits.take(engine.step([], (END,), {}))
-            runner.finish()
-        engine.close()
-        commits.close()
-        if life == 0:
+        source = Lines(lines[:200] if interval_ms else lines, np.random.default_rng(number))
+        outlets, pace = Outlets((FileSink(alerts),), None), Pace(interval_ms=interval_ms)
+        with Life(commits, JOB, INITIAL, Sources(source, None), outlets, pace=pace) as life:
+            life.runner.start()
+            cycles = 0
+            while cycles < 5 if interval_ms else not source.ended:
+                life.runner.cycle(0.0)
+                commits.finish(wait=True)
+                cycles += 1
+                if number == 0:  # one checkpoint, and deliveries after it
+                    commits._settings = replace(settings, checkpoint_ms=3_600_000)
+            if number == 3:
+                life.end()
+        if number == 0:
             assert len(checkpoint_numbers(Target(str(job / "checkpoints")))) == 1
             assert len(list(alerts.iterdir())) > 1
             shutil.rmtree(job / "store")

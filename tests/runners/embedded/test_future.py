@@ -26,7 +26,7 @@ from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
-from tests.runners.embedded.outside import Crash, Steps
+from tests.runners.embedded.outside import Crash, Steps, Still
 from tests.step.contract import DEPLOYED, MINUTE_MS, RECORDS, SOURCE
 
 NOW_MS, PAST_MS, FAR = 1_700_000_000_000, 1_699_999_000_000, "2099-01-01T00:00:00Z"
@@ -65,7 +65,7 @@ def rules_folder(folder: Path) -> None:
 
 
 @dataclass
-class Lanes:
+class Lanes(Still):
     """A source that gives one piece after the other: (lane, lines), all available lines of the lane."""
 
     pieces: list[tuple[str, list[bytes]]]
@@ -86,17 +86,8 @@ class Lanes:
     def seek(self, positions: Mapping[str, int]) -> None:
         self.at = positions["all"]
 
-    def hold(self, lanes: Collection[str]) -> None:
-        """Ignore the request to hold lanes."""
-
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(self.names, False)
-
-    def look(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

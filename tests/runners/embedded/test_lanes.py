@@ -25,11 +25,10 @@ from cep.engine.alerts import NO_ALERTS
 from cep.runners.embedded import lanes as lanes_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import SENT, Head, parse_head
-from cep.runners.embedded.engine import Engine, Stepped, Workers
+from cep.runners.embedded.engine import Stepped
 from cep.runners.embedded.lanes import Sent
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import Pace, Runner
 from cep.runners.patience import Patience
 from cep.sinks.base import Recalled
 from cep.state.memory import MemoryStore
@@ -37,7 +36,8 @@ from cep.state.store import WriteBatch
 from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
 from tests.runners.embedded.outside import Crash, Lines
-from tests.runners.spark.live_cases import END, disordered, rules
+from tests.runners.embedded.outside import Process as Life
+from tests.runners.spark.live_cases import disordered, rules
 from tests.seeds import seeds
 from tests.sinks.alerts import alert_table
 
@@ -371,23 +371,14 @@ class Telling(Silent):
 
 def live(folder: Path, sinks: Sequence[Silent], lines: list[bytes], seed: int) -> bool:
     """Run a life of the process; return whether it came to its end."""
-    random = np.random.default_rng(seed)
     commits = Commits(StoreSettings(folder, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=20))
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1), commits.lists)
-    source = Lines(lines, random)
-    runner = Runner(engine, Sources(source, None), Outlets(tuple(sinks), None), commits, Pace())
+    sources = Sources(Lines(lines, np.random.default_rng(seed)), None)
     try:
-        runner.start()
-        while not source.ended:
-            runner.cycle(0.0)
-            commits.finish(wait=True)
-        commits.take(engine.step([], (END,), {}))
-        runner.finish()
+        with Life(commits, JOB, INITIAL, sources, Outlets(tuple(sinks), None)) as life:
+            life.read_all(lambda: True)
+            life.end()
     except Crash:
         return False
-    finally:
-        engine.close()
-        commits.close()
     return True
 
 

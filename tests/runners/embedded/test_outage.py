@@ -21,10 +21,9 @@ from cep.columnar.decode import Decoded, decode_json
 from cep.runners.embedded import lanes as queues_module
 from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Sources
-from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
+from cep.runners.embedded.run import BatchReport, Listener, Pace
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Newest, Patience
 from cep.runners.watch import Watch, Watched
@@ -33,7 +32,7 @@ from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk
 from cep.step.job import Job
 from tests.runners.embedded.cases import deployment, expected, morning
-from tests.runners.embedded.outside import Lines
+from tests.runners.embedded.outside import Lines, Process
 from tests.runners.spark.live_cases import END, rules
 
 GIVEN = deployment()
@@ -64,19 +63,14 @@ class Away:
 def live(folder: Path, sink: AlertSink, patience: Patience, *, at_once: bool = False) -> None:
     """Run one life of a job, to the end of its stream. Raises: SinkError."""
     commits = Commits(StoreSettings(folder, "rocksdb", cache_bytes=8 << 20))
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
-    runner = Runner(engine, sources, Outlets((sink,), None, patience=patience), commits, Pace(at_once=at_once))
-    try:
-        runner.start()
-        while not sources.events.ended:
-            runner.cycle(0.0)
-        commits.take(engine.step([], (END,), {}))
-        runner.finish()
-    finally:
-        patience.stop.set()
-        engine.close()
-        commits.close()
+    outlets = Outlets((sink,), None, patience=patience)
+    with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(at_once=at_once)) as life:
+        try:
+            life.read_all()
+            life.end()
+        finally:
+            patience.stop.set()
 
 
 def written(folder: Path) -> list[bytes]:
@@ -175,19 +169,14 @@ class Heartbeats:
 
 def test_a_heartbeat_in_an_outage_waits_for_the_brokers(tmp_path: Path) -> None:
     commits = Commits(StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20))
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     source, idle = Asleep([], np.random.default_rng(1)), list[int]()
     heartbeats: Any = Heartbeats([END])
-    runner = Runner(
-        engine, Sources(source, heartbeats), Outlets((), None), commits, Pace(),
-        Listener(idle=lambda: idle.append(1)),
-    )  # fmt: skip
-    runner.cycle(0.0)
-    assert source.unanswered == -1
-    assert len(idle) >= 3, "the job is seen to get on meanwhile"
-    assert commits.totals["control_heartbeat"] == 1
-    engine.close()
-    commits.close()
+    listener = Listener(idle=lambda: idle.append(1))
+    with Process(commits, JOB, INITIAL, Sources(source, heartbeats), listener=listener) as life:
+        life.runner.cycle(0.0)
+        assert source.unanswered == -1
+        assert len(idle) >= 3, "the job is seen to get on meanwhile"
+        assert commits.totals["control_heartbeat"] == 1
 
 
 @dataclass
@@ -233,22 +222,18 @@ def test_records_wait_for_the_registry_of_their_schemas(tmp_path: Path) -> None:
 
     for _ in range(2):
         commits = Commits(StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20))
-        engine = Engine(JOB, INITIAL, commits.store, Workers(1))
         sources = Sources(Few(list(morning()), np.random.default_rng(1)), None, registry.decode)
-        outlets = Outlets((FileSink(alerts),), None)
-        runner = Runner(engine, sources, outlets, commits, Pace(), Listener(report, note_idle))
-        runner.run(stop)
-        if stop.is_set():
-            assert commits.undelivered_count == 0, "earlier alerts are delivered"
-            assert commits.totals["events"] < len(list(morning()))
-            stop.clear()
-            is_back.set()
-            is_away[0] = False
-        else:
-            commits.take(engine.step([], (END,), {}))
-            runner.finish()
-        engine.close()
-        commits.close()
+        outlets, listener = Outlets((FileSink(alerts),), None), Listener(report, note_idle)
+        with Process(commits, JOB, INITIAL, sources, outlets, listener=listener) as life:
+            life.runner.run(stop)
+            if stop.is_set():
+                assert commits.undelivered_count == 0, "earlier alerts are delivered"
+                assert commits.totals["events"] < len(list(morning()))
+                stop.clear()
+                is_back.set()
+                is_away[0] = False
+            else:
+                life.end()
     assert len(idle) > 5, "the job is seen to wait"
     assert written(alerts) == sorted(expected(morning(), GIVEN, tmp_path))
 
@@ -274,34 +259,29 @@ def test_a_sink_that_hangs_delays_no_other_where_alerts_wait_for_no_commit(
 ) -> None:
     monkeypatch.setattr(queues_module, "_TURN_S", 0.01)
     commits = Commits(StoreSettings(tmp_path / "job" if has_folder else None, "rocksdb", cache_bytes=8 << 20))
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     hanging, names = Hanging(FileSink(tmp_path / "late")), ("late", "other")
     outlets = Outlets((hanging, FileSink(tmp_path / "other")), None, names=names)
     sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
-    runner = Runner(engine, sources, outlets, commits, Pace(at_once=True))
-    runner.start()
-    while not sources.events.ended:
-        runner.cycle(0.0)
-    while commits.backlogs["other"].size:
-        commits.wait_for_delivery(0.01)
-        commits.finish(wait=False)
-    count = len(written(tmp_path / "other"))
-    assert count > 0
-    assert not (tmp_path / "late").exists() or not written(tmp_path / "late")
-    assert {name: backlog.size for name, backlog in commits.backlogs.items()} == {"late": count, "other": 0}
-    assert commits.undelivered_count == count
-    assert commits.undelivered_bytes > 0
-    head = commits.head
-    runner.cycle(0.0)
-    assert commits.head is head, "no commit while alerts wait in memory"
-    hanging.released.set()
-    runner.finish()
-    assert written(tmp_path / "late") == written(tmp_path / "other")
-    assert (commits.undelivered_count, commits.undelivered_bytes) == (0, 0)
-    assert {commits.totals[f"alerts_delivered[{name}]"] for name in names} == {count}
-    assert (commits.head is not head) == has_folder
-    engine.close()
-    commits.close()
+    with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(at_once=True)) as life:
+        life.read_all()
+        while commits.backlogs["other"].size:
+            commits.wait_for_delivery(0.01)
+            commits.finish(wait=False)
+        count = len(written(tmp_path / "other"))
+        assert count > 0
+        assert not (tmp_path / "late").exists() or not written(tmp_path / "late")
+        assert {name: backlog.size for name, backlog in commits.backlogs.items()} == {"late": count, "other": 0}
+        assert commits.undelivered_count == count
+        assert commits.undelivered_bytes > 0
+        head = commits.head
+        life.runner.cycle(0.0)
+        assert commits.head is head, "no commit while alerts wait in memory"
+        hanging.released.set()
+        life.runner.finish()
+        assert written(tmp_path / "late") == written(tmp_path / "other")
+        assert (commits.undelivered_count, commits.undelivered_bytes) == (0, 0)
+        assert {commits.totals[f"alerts_delivered[{name}]"] for name in names} == {count}
+        assert (commits.head is not head) == has_folder
 
 
 def test_a_refusal_of_a_sink_ends_a_job_whose_alerts_wait_for_no_commit(tmp_path: Path) -> None:

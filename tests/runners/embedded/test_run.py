@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,6 @@ from confluent_kafka import Consumer
 
 from cep.base.errors import SinkError
 from cep.base.limits import LEASE_MS
-from cep.base.schema import Field, Kind, Schema, Type
 from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.rulebook.deploy import deploy
@@ -51,7 +50,8 @@ from cep.step.job import Job
 from tests.plain_avro import plain_avro
 from tests.real_kafka import KafkaCluster, NoBrokerError, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
-from tests.runners.spark.live_cases import END, disordered, make_job, payments, rules, time_ms, write_file
+from tests.runners.embedded.outside import Still, run_once
+from tests.runners.spark import live_cases
 from tests.runners.spark.live_kafka import mix
 from tests.seeds import LATER, RELEASE
 
@@ -76,9 +76,9 @@ def place(folder: Path, name: str, lines: list[bytes]) -> None:
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Path) -> None:
     lines = list(day())
-    noon_ms = time_ms(lines[len(lines) // 2])
-    later = [line for line in lines if time_ms(line) >= noon_ms]
-    first_rules = rules()
+    noon_ms = live_cases.time_ms(lines[len(lines) // 2])
+    later = [line for line in lines if live_cases.time_ms(line) >= noon_ms]
+    first_rules = live_cases.rules()
     late_rule = first_rules.pop("impossible_travel").model_copy(update={"effective_at": utc_text(noon_ms)})
     place(tmp_path / "events", "1.jsonl", lines[: len(lines) - len(later)])
     (tmp_path / "control").mkdir()
@@ -96,7 +96,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
         if batch_report.counters["control_applied"]:
             place(tmp_path / "events", "2.jsonl", later)
         elif totals["events"] == len(lines) and not totals["control_heartbeat"]:
-            place(tmp_path / "control", "2.jsonl", [b"{", END])
+            place(tmp_path / "control", "2.jsonl", [b"{", live_cases.END])
         elif totals["events"] == len(lines) - len(later) and not totals["control_applied"]:
             place(tmp_path / "control", "1.jsonl", [late_rule.to_json()])
         if totals["control_heartbeat"]:
@@ -171,7 +171,7 @@ def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
 def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     """Processes of `cep run` are killed without notice; a reader of committed records sees every alert once."""
     lateness_ms = 10 * MINUTE_MS
-    lines = disordered(list(day()), lateness_ms, seed=7)
+    lines = live_cases.disordered(list(day()), lateness_ms, seed=7)
     # A much later event in each partition, so that no alert waits for one.
     ends = [
         orjson.dumps({**orjson.loads(lines[-1]), "tx_id": f"end{n}", "event_time": "2026-06-01T00:00:00Z"})
@@ -251,7 +251,7 @@ LATENESS_MS = 90_000
 DEDUP_MS = 86_400_000  # neighbouring records may be hours apart in event time
 
 
-class Lanes:
+class Lanes(Still):
     """Partitions of a topic as lists; each poll gives some records of some of them."""
 
     def __init__(self, records: list[tuple[int, bytes]], partitions: int, random: np.random.Generator) -> None:
@@ -275,21 +275,12 @@ class Lanes:
     def seek(self, positions: Mapping[str, int]) -> None:
         self._at.update(positions)
 
-    def hold(self, lanes: Collection[str]) -> None:
-        """Ignore the request to hold lanes."""
-
     def behind(self) -> dict[str, bool]:
         return {lane: self._at[lane] < len(values) for lane, values in self._lanes.items()}
 
     @property
     def ended(self) -> bool:
         return False
-
-    def look(self) -> None:
-        """All lanes are known already."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 @pytest.mark.parametrize(
@@ -307,27 +298,21 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     seed: int, partitions: int, lateness_ms: int, tmp_path: Path
 ) -> None:
     random = np.random.default_rng(seed)
-    lines = payments(40 + seed)
+    lines = live_cases.payments(40 + seed)
     stream = mix(lines, seed, partitions, lateness_ms)
-    rules_by_id = rules()
-    job = replace(make_job(rules_by_id.values(), lateness_ms), dedup_ms=DEDUP_MS)
+    rules_by_id = live_cases.rules()
+    job = replace(live_cases.make_job(rules_by_id.values(), lateness_ms), dedup_ms=DEDUP_MS)
     initial = tuple(record.to_json() for record in rules_by_id.values())
     (tmp_path / "control").mkdir()
     for number in range(3):  # the second start and later ones have already read the records of the first phase
         sent = stream.first if number == 0 else [*stream.first, *stream.second]
         if number == 2:
-            write_file(tmp_path / "control" / "end.jsonl", [END], 0)
-        commits = Commits(StoreSettings(tmp_path / "job", "memory"))
-        engine = Engine(job, initial, commits.store, Workers(int(random.integers(1, 4))))
-        sources = Sources(Lanes(sent, partitions, random), FilesSource(tmp_path / "control", follow=True))
-        outlets = Outlets([FileSink(tmp_path / "alerts")], DeadLetterFiles(tmp_path / "letters"))
-        pace = Pace(records_max=int(random.integers(20, 800)))
-        Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
-        for opened in (sources, outlets, engine, commits):
-            opened.close()
+            live_cases.write_file(tmp_path / "control" / "end.jsonl", [live_cases.END], 0)
+        workers, pace = Workers(int(random.integers(1, 4))), Pace(records_max=int(random.integers(20, 800)))
+        totals, _ = run_once(tmp_path, job, initial, workers, pace, events=Lanes(sent, partitions, random))
     alerts = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
     assert sorted(alerts) == sorted(expected(stream.clean, deployment(rules_by_id.values()), tmp_path))
-    totals, wrong = commits.totals, stream.wrong
+    wrong = stream.wrong
     assert (totals["duplicates"], totals["late_events"]) == (wrong["duplicates"], wrong["late_events"])
     assert sum(n for name, n in totals.items() if name.startswith("poison[")) == wrong["poison"]
     bad = sum(wrong[name] for name in ("duplicates", "late_events", "reused_ids"))
@@ -343,40 +328,27 @@ def test_a_mix_of_everything_gives_what_replay_finds(
 NAMES = ("card_testing", "small_then_large", "rising_amounts")
 
 
-def changed(schema: Schema) -> Schema:
-    """Return the schema without a field that these rules do not read, with a new one, and with a nullable amount."""
-    (transaction,) = schema.event_types
-    other_fields = [field for field in transaction.fields if field.name != "channel"]
-    fields = [replace(f, type=f.type.as_nullable()) if f.name == "amount" else f for f in other_fields]
-    return Schema((replace(transaction, fields=(*fields, Field("device", Type(Kind.STRING, nullable=True)))),))
-
-
 def run(folder: Path, job: Job, initial: tuple[bytes, ...]) -> None:
     assert open_checkpoint(folder / "job", job, initial)[0] == initial
-    commits = Commits(StoreSettings(folder / "job"))
-    engine = Engine(job, initial, commits.store, Workers(2))
-    sources = Sources(FilesSource(folder / "events", follow=False), None)
-    outlets = Outlets([FileSink(folder / "alerts")], None)
-    Runner(engine, sources, outlets, commits, Pace(records_max=300)).run(threading.Event(), until_end=True)
-    assert not any(name.startswith(("poison[", "runs_orphaned")) for name in commits.totals)
-    for opened in (sources, outlets, engine, commits):
-        opened.close()
+    totals, _ = run_once(folder, job, initial, Workers(2), Pace(records_max=300), backend="rocksdb")
+    assert not any(name.startswith(("poison[", "runs_orphaned")) for name in totals)
 
 
 def test_state_is_kept(tmp_path: Path) -> None:
-    rules_of_test = list(rules(*NAMES).values())
+    rules_of_test = list(live_cases.rules(*NAMES).values())
     initial = tuple(record.to_json() for record in rules_of_test)
     deployment = deploy(rules_of_test)
     job = Job(deployment.schema, deployment.key_domains, 8, lateness_ms=LATENESS_MS)
-    (tmp_path / "events").mkdir()
-    lines = disordered(morning(), LATENESS_MS, 5)
+    for name in ("events", "control"):
+        (tmp_path / name).mkdir()
+    lines = live_cases.disordered(morning(), LATENESS_MS, 5)
     half = len(lines) // 2
     for number in range(half, len(lines), 9):
         lines[number] = orjson.dumps({**orjson.loads(lines[number]), "amount": None, "device": "d"})
-    write_file(tmp_path / "events" / "0.jsonl", lines[:half], 0)
+    live_cases.write_file(tmp_path / "events" / "0.jsonl", lines[:half], 0)
     run(tmp_path, job, initial)
-    after = replace(job, schema=changed(job.schema))
-    write_file(tmp_path / "events" / "1.jsonl", lines[half:], 1)
+    after = replace(job, schema=live_cases.changed_schema(job.schema))
+    live_cases.write_file(tmp_path / "events" / "1.jsonl", lines[half:], 1)
     run(tmp_path, after, initial)
     alerts = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
 

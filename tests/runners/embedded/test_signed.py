@@ -388,19 +388,12 @@ def test_a_trail_in_a_topic_and_in_files(
     run: list[Any] = ["job", *topics, "--dead-letter-topic", dead]
     assert job.run(*run) == 0
     quick = [*topics, "--wait", "0", "--at-once", "--by", "Ada"]
-    snooze = [
-        "rules",
-        "snooze",
-        RULE,
-        "--until",
-        "2030-01-01T00:00:00Z",
-        "--key",
-        KEY,
-        "--why",
-        f"{KEY} travels",
-        *quick,
-    ]
-    for verb in (snooze, ["rules", "pause", RULE, *quick], ["lists", "add", "blocked", "c9", "--of", "string", *quick]):
+    snooze = ["rules", "snooze", RULE, "--until", "2030-01-01T00:00:00Z", "--key", KEY, "--why", f"{KEY} travels"]
+    for verb in (
+        [*snooze, *quick],
+        ["rules", "pause", RULE, *quick],
+        ["lists", "add", "blocked", "c9", "--of", "string", *quick],
+    ):
         assert main(verb) == 0
     sent = [place.record for place in read_control_topic(Topic(kafka_broker.address, f"{name}-control"))[0]]
     assert len({getattr(record, "nonce", None) for record in sent} - {None}) == len(sent) == 3

@@ -47,7 +47,7 @@ from cep.state.store import ALL_KEYS, STORE_GROUP, split_key, store_key
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
-from tests.runners.embedded.outside import Crash, TwoLanes
+from tests.runners.embedded.outside import Crash, Process, TwoLanes
 from tests.runners.spark.live_cases import END, disordered
 from tests.seeds import LATER, RELEASE, seeds
 from tests.small_disk import SmallDisk, small_disk
@@ -380,16 +380,11 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
 
 def uninterrupted(lines: list[bytes]) -> Counter[str]:
     """Return the totals of one life without faults."""
-    commits = Commits(StoreSettings(None))
-    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
-    source = Replayable(lines, Random(0))
-    runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(at_once=True))
-    while not source.ended:
-        runner.cycle(0.0)
-    commits.totals.update(engine.step([], (END,), {}).counters)
-    engine.close()
-    commits.close()
-    return commits.totals
+    sources = Sources(Replayable(lines, Random(0)), None)
+    with Process(Commits(StoreSettings(None)), JOB, INITIAL, sources, pace=Pace(at_once=True)) as life:
+        life.read_all()
+        life.commits.totals.update(life.engine.step([], (END,), {}).counters)
+    return life.commits.totals
 
 
 SEEDS = [pytest.param(seed, marks=LATER if seed == 0 else RELEASE) for seed in range(40)]
@@ -455,28 +450,23 @@ def live(folder: Path, cut_off: Halfway | None = None) -> None:
     settings = StoreSettings(folder / "job", "rocksdb", kept_count=2, cache_bytes=8 << 20, checkpoint_ms=3_600_000)
     outlets = Outlets((FileSink(folder / "alerts"),), None)
     source = Replayable(list(lines()), Random(SEED))
-    commits = Commits(settings)
-    engine = Engine(DAMAGED_JOB, DAMAGED_INITIAL, commits.store, Workers(1, page_bytes_max=50_000), commits.lists)
-    try:
-        runner = Runner(engine, Sources(source, None), outlets, commits, Pace())
-        runner.start()
-        while not source.ended and (cut_off is None or source.at < cut_off.end * len(lines())):
-            before = source.at
-            runner.cycle(0.0)
-            if cut_off is not None and before < cut_off.checkpoint * len(lines()) <= source.at:
-                commits.checkpoint(engine)
-            commits.finish(wait=True)
-        if cut_off is not None:
-            shutil.copytree(folder, folder.with_name(folder.name + "-left"))
-            return
-        commits.take(engine.step([], (END,), {}))
-        runner.finish()
-    except StateCorruptError:
-        commits.distrust()
-        raise
-    finally:
-        engine.close()
-        commits.close()
+    commits, workers = Commits(settings), Workers(1, page_bytes_max=50_000)
+    with Process(commits, DAMAGED_JOB, DAMAGED_INITIAL, Sources(source, None), outlets, workers) as life:
+        try:
+            life.runner.start()
+            while not source.ended and (cut_off is None or source.at < cut_off.end * len(lines())):
+                before = source.at
+                life.runner.cycle(0.0)
+                if cut_off is not None and before < cut_off.checkpoint * len(lines()) <= source.at:
+                    commits.checkpoint(life.engine)
+                commits.finish(wait=True)
+            if cut_off is not None:
+                shutil.copytree(folder, folder.with_name(folder.name + "-left"))
+                return
+            life.end()
+        except StateCorruptError:
+            commits.distrust()
+            raise
 
 
 def cut_off(folder: Path, halfway: Halfway) -> Path:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from cep.base.schema import Field, Kind, Schema, Type
 from cep.demo.stream import StreamSize, build, json_lines
 from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
@@ -32,8 +37,10 @@ from cep.runners.spark.sources import FolderSource
 from cep.sinks.files import DeadLetterFiles
 from cep.sinks.json_form import json_lines as alert_lines
 from cep.step.job import Job
+from tests.spark_versions import on_this_spark
 
 ROOT = Path(__file__).parents[3]
+WAIT_S = 300
 SIZE = StreamSize(cards_count=330)
 END = HeartbeatRecord(event_time="2026-06-01T00:00:00Z").to_json()
 
@@ -81,6 +88,18 @@ def make_job(records: Iterable[ControlRecord], lateness_ms: int = 0, pages_count
     return Job(deployment.schema, deployment.key_domains, 8, pages_count, lateness_ms)
 
 
+def changed_schema(schema: Schema) -> Schema:
+    """Return the schema without an unread field, with a new field and a new symbol, and with a nullable amount."""
+    (transaction,) = schema.event_types
+    fields = [one for one in transaction.fields if one.name != "channel"]
+    for number, one in enumerate(fields):
+        if one.type.kind is Kind.ENUM:
+            fields[number] = replace(one, type=replace(one.type, symbols=(*one.type.symbols, "disputed")))
+        if one.name == "amount":
+            fields[number] = replace(one, type=one.type.as_nullable())
+    return Schema((replace(transaction, fields=(*fields, Field("device", Type(Kind.STRING, nullable=True)))),))
+
+
 def rows(alerts: pa.Table) -> list[bytes]:
     """Return whole alerts, sorted; a repeated alert is there twice."""
     return sorted(alert_lines(alerts))
@@ -94,8 +113,29 @@ def replayed(spark: SparkSession, folder: Path, job: Job, records: Iterable[Cont
     return replay(replace(job, lateness_ms=0), rulebook, read_events(spark, folder), 2)
 
 
+class Reported:
+    """The alerts, letters and totals of a job on Spark."""
+
+    folder: Path
+    reports: list[BatchReport]
+
+    @property
+    def letters(self) -> list[dict[str, object]]:
+        """Return everything that was set aside."""
+        files = sorted((self.folder / "letters").glob("*.jsonl"))
+        return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
+
+    @property
+    def totals(self) -> Counter[str]:
+        return self.reports[-1].totals
+
+    def alerts(self) -> list[bytes]:
+        """Return all alerts so far, sorted."""
+        return rows(pa.concat_tables([report.alerts for report in self.reports]))
+
+
 @dataclass
-class LiveRun:
+class LiveRun(Reported):
     """A live job in its own folder, run phase by phase; each phase is a start from the checkpoint."""
 
     spark: SparkSession
@@ -116,20 +156,6 @@ class LiveRun:
     def checkpoint(self) -> Path:
         return self.folder / self.job_folder / "query"
 
-    @property
-    def letters(self) -> list[dict[str, object]]:
-        """Return everything that was set aside."""
-        files = sorted((self.folder / "letters").glob("*.jsonl"))
-        return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
-
-    @property
-    def totals(self) -> Counter[str]:
-        return self.reports[-1].totals
-
-    def alerts(self) -> list[bytes]:
-        """Return all alerts so far, sorted."""
-        return rows(pa.concat_tables([report.alerts for report in self.reports]))
-
     def phase(self, files: Sequence[Sequence[bytes]], control: Sequence[bytes] = ()) -> None:
         """Add files of events, one a micro-batch, and one of control records; run until all is processed."""
         for lines in files:
@@ -140,19 +166,37 @@ class LiveRun:
         output = LiveOutput(self.checkpoint.parent, DeadLetterFiles(self.folder / "letters"), [], self.reports.append)
         if self.status is not None:
             output.rules = RuleOutput(self.checkpoint.parent, self.status)
-        settings = LiveSettings(
-            self.job,
-            self.initial,
-            FolderSource(self.folder / "events", files_per_trigger=1),
-            FolderSource(self.folder / "control"),
-            self.checkpoint,
-            available_now=True,
-        )
-        serve(start_live(self.spark, settings, output), output, threading.Event())
+        sources = FolderSource(self.folder / "events", files_per_trigger=1), FolderSource(self.folder / "control")
+        run_live(self.spark, LiveSettings(self.job, self.initial, *sources, self.checkpoint), output)
 
     def _add(self, name: str, lines: Sequence[bytes]) -> None:
         write_file(self.folder / name / f"{self.files_count:03}.jsonl", lines, self.files_count)
         self.files_count += 1
+
+
+def run_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> None:
+    """Run a job until it has processed all that its sources have."""
+    serve(start_live(spark, replace(settings, available_now=True), output), output, threading.Event())
+
+
+def start_process(folder: Path, *words: object) -> subprocess.Popen[bytes]:
+    """Start `cep live` as the leader of a process group that includes Spark's Java. It writes into the file `log`."""
+    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", "live"]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [*command, *map(str, words)], start_new_session=True, cwd=ROOT, stdout=log, stderr=log,
+            env=on_this_spark(),
+        )  # fmt: skip
+
+
+def run_process(folder: Path, *words: object) -> None:
+    """Run `cep live` to its end, and check that it ends without a fault."""
+    process = start_process(folder, *words)
+    try:
+        assert process.wait(WAIT_S) == 0, (folder / "log").read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def write_file(path: Path, lines: Sequence[bytes], number: int) -> None:

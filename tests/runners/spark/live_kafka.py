@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -12,26 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from cep.base.kafka import WRITER_FIXED
 from cep.base.text import utc_text
-from cep.runners.spark.live import LiveSettings, serve, start_live
+from cep.runners.spark.live import LiveSettings
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import FolderSource, TopicSource
 from cep.sinks.files import DeadLetterFiles
 from cep.step.job import Job
 from tests.real_kafka import TIMEOUT_S, KafkaCluster
-from tests.runners.spark.live_cases import disordered, rows, time_ms, write_file
+from tests.runners.spark.live_cases import Reported, disordered, run_live, time_ms, write_file
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
 @dataclass
-class TopicRun:
+class TopicRun(Reported):
     """A live job over its own topic, phase by phase; each phase is a start from the checkpoint."""
 
     spark: SparkSession
@@ -48,19 +46,6 @@ class TopicRun:
         self.topic = f"live-{uuid.uuid4().hex}"
         self.kafka.create(self.topic, self.partitions)
 
-    @property
-    def totals(self) -> Counter[str]:
-        return self.reports[-1].totals
-
-    def alerts(self) -> list[bytes]:
-        """Return all alerts so far, sorted."""
-        return rows(pa.concat_tables([report.alerts for report in self.reports]))
-
-    def letters(self) -> list[dict[str, object]]:
-        """Return everything that was set aside."""
-        files = sorted((self.folder / "letters").glob("*.jsonl"))
-        return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
-
     def phase(self, records: Sequence[tuple[int, bytes]], control: Sequence[bytes] = ()) -> None:
         """Send records, each to its partition, and run until all of them are processed."""
         send(self.kafka, self.topic, records)
@@ -69,15 +54,9 @@ class TopicRun:
         output = LiveOutput(
             self.folder / "checkpoint", DeadLetterFiles(self.folder / "letters"), [], self.reports.append
         )
-        settings = LiveSettings(
-            self.job,
-            self.initial,
-            TopicSource(self.kafka.address, self.topic, self.records_per_trigger),
-            FolderSource(self.folder / "control"),
-            self.folder / "checkpoint" / "query",
-            available_now=True,
-        )
-        serve(start_live(self.spark, settings, output), output, threading.Event())
+        events = TopicSource(self.kafka.address, self.topic, self.records_per_trigger)
+        folders = FolderSource(self.folder / "control"), self.folder / "checkpoint" / "query"
+        run_live(self.spark, LiveSettings(self.job, self.initial, events, *folders), output)
 
 
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:

@@ -34,11 +34,9 @@ def write_suppressing(folder: Path) -> Path:
 
 def write_chain(folder: Path) -> Path:
     """Write rules of two levels that read a list and suppress."""
-    write_rules(folder)
+    rule = (write_suppressing(folder) / "small_then_large.toml").read_text()
     asking = PATTERN.replace("tries > 0", "tries > 0 and (country is null or country not in bad)")
     (folder / "patterns.cep").write_text(EVENT + CHAIN + asking)
-    rule = (folder / "small_then_large.toml").read_text()
-    (folder / "small_then_large.toml").write_text(rule.replace("owner", 'suppress = "20 min"\nowner'))
     for name in ("big", "twice"):
         text = rule.replace("small_then_large", name).replace("{baits} baits, then {amount} in {country}", "m")
         (folder / f"{name}.toml").write_text(text)

@@ -2,21 +2,26 @@
 
 Java's standard error loses its noise and no other line, for every cut. A page of Spark's words about a failure becomes
 one line, ours. Files that Spark creates locally have Hadoop's permissions and checksums, and start no process.
+Rows of a micro-batch end in the same place if the micro-batch is repeated.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import orjson
+import pyarrow as pa
 import pyspark
 import pytest
 from hypothesis import given
@@ -25,24 +30,36 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from cep.base.errors import (
-    CepError,
-    LimitError,
-    SinkAwayError,
-    SourceAwayError,
-    SourceError,
-    SourceGoneError,
-    StateFormatError,
-    UsageError,
-)
+from cep.base import errors
+from cep.base.errors import SinkAwayError, SinkError, UsageError
 from cep.base.files import private_files
+from cep.rulebook.meaning import content_hash
 from cep.runners.java import check_java
+from cep.runners.live_checkpoint import read_progress
 from cep.runners.observe import Observed
+from cep.runners.output import encode_alerts
+from cep.runners.patience import Patience
+from cep.runners.rule_output import RuleOutput
 from cep.runners.spark import live, session
 from cep.runners.spark.live import set_permissions_in_java
+from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.runners.spark.progress import failure_of, measures, positions
 from cep.runners.spark.session import _PYTHON, _pass_on, _python_of_workers
+from cep.runners.spark.sink_queue import FOLDER, digest_of, refuse_waiting
+from cep.sinks.base import AlertSink, RefusedAlerts
+from cep.sinks.files import DeadLetterFiles, FileSink, read_alerts
+from cep.sinks.kafka import KafkaDeadLetters
+from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sinks.webhook import WebhookSink, WebhookTarget
+from cep.step.rules import apply_records, rule_status
 from tests.base.test_durable import readable_by_others
+from tests.cli.test_run import Judge
+from tests.real_kafka import KafkaCluster
+from tests.rulebook.records import SOURCE, new_book, upsert
+from tests.sinks.alerts import alert_table
+from tests.sinks.test_kafka import consumed
+from tests.webhook import url_of
 
 DAEMON = b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
 NOISE = [
@@ -238,13 +255,13 @@ def test_positions_are_those_of_topics() -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (SourceError, "topic payments was deleted and created again; start with a new checkpoint directory"),
-        (UsageError, "cep-kafka needs option topic"),
-        (StateFormatError, "a page has format 9\n  this build reads 8"),
-        (LimitError, "a page: 9 is over the limit of 8; give more pages"),
+        (errors.SourceError, "topic payments was deleted and created again; start with a new checkpoint directory"),
+        (errors.UsageError, "cep-kafka needs option topic"),
+        (errors.StateFormatError, "a page has format 9\n  this build reads 8"),
+        (errors.LimitError, "a page: 9 is over the limit of 8; give more pages"),
     ],
 )
-def test_our_error_is_what_is_raised(page: str, kind: type[CepError], message: str) -> None:
+def test_our_error_is_what_is_raised(page: str, kind: type[errors.CepError], message: str) -> None:
     before = "cep.base.errors.SourceError: no answer\n\nThe above exception was the direct cause of the following:\n\n"
     for text in (f"cep.base.errors.{kind.__name__}: {message}", f"{before}cep.base.errors.{kind.__name__}: {message}"):
         error = failure_of(page.format(text))
@@ -253,20 +270,20 @@ def test_our_error_is_what_is_raised(page: str, kind: type[CepError], message: s
 
 def test_of_another_failure_spark_says_why() -> None:
     error = failure_of(TASK.format("java.io.EOFException: the worker crashed"))
-    assert isinstance(error, SourceError)
+    assert isinstance(error, errors.SourceError)
     assert "goes on from its checkpoint when started again: [STREAM_FAILED]" in str(error)
     assert "the worker crashed" in str(error)
     assert "PythonRunner.scala" not in str(error)
     assert "Logical Plan" not in str(failure_of(PAGE.format("cep.base.errors.NoSuchError: what")))
 
 
-AWAY = SourceAwayError("no answer")
+AWAY = errors.SourceAwayError("no answer")
 
 
 class Driver:
     """A driver whose queries end as in `ends`, one after another; None is an end without an error."""
 
-    def __init__(self, ends: Sequence[CepError | None], *, has_begun: bool = True) -> None:
+    def __init__(self, ends: Sequence[errors.CepError | None], *, has_begun: bool = True) -> None:
         self.ends, self.observed, self.stop = list(ends), Observed(300_000), threading.Event()
         self.output: Any = SimpleNamespace(failure=None)
         self.pauses_s: list[float] = []
@@ -291,7 +308,7 @@ class Driver:
 
 
 def test_pauses_grow_to_a_bound_and_the_query_goes_on() -> None:
-    driver = Driver([AWAY, SinkAwayError("the status topic is away"), *[AWAY] * 6, None])
+    driver = Driver([AWAY, errors.SinkAwayError("the status topic is away"), *[AWAY] * 6, None])
     driver.run()
     assert driver.starts == 9
     assert driver.pauses_s == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
@@ -310,8 +327,8 @@ def test_a_query_that_has_worked_meanwhile_begins_with_a_short_pause() -> None:
     assert driver.pauses_s == [2.0, 4.0, 1.0]
 
 
-@pytest.mark.parametrize("error", [SourceError("a topic is gone"), SourceGoneError("created again")])
-def test_another_fault_ends_the_job(error: CepError) -> None:
+@pytest.mark.parametrize("error", [errors.SourceError("a topic is gone"), errors.SourceGoneError("created again")])
+def test_another_fault_ends_the_job(error: errors.CepError) -> None:
     driver = Driver([AWAY, error])
     with pytest.raises(type(error)):
         driver.run()
@@ -320,7 +337,7 @@ def test_another_fault_ends_the_job(error: CepError) -> None:
 
 def test_a_first_start_ends_with_the_reason() -> None:
     driver = Driver([AWAY], has_begun=False)
-    with pytest.raises(SourceAwayError):
+    with pytest.raises(errors.SourceAwayError):
         driver.run()
 
 
@@ -401,8 +418,176 @@ def test_an_old_java_is_refused(version: str, message: str, tmp_path: Path, monk
     java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match=re.escape(message)):
+    with pytest.raises(errors.UsageError, match=re.escape(message)):
         check_java()
     java.unlink()
-    with pytest.raises(UsageError, match="no Java found"):
+    with pytest.raises(errors.UsageError, match="no Java found"):
         check_java()
+
+
+def micro_batch(first: int) -> pa.Table:
+    """Return two alerts from two tasks, a dead letter, two late events, and counters."""
+    kinds_and_payloads = [
+        (ALERTS, encode_alerts(alert_table(first + 1, 1))),
+        (COUNTERS, b'{"events": 5, "alerts[x@1]": 1}'),
+        (LATE, json.dumps([{"event_id": "b"}, {"event_id": "a"}]).encode()),
+        (DEAD, b'{"code": "unreadable"}'),
+        (ALERTS, encode_alerts(alert_table(first, 1))),
+        (COUNTERS, b'{"events": 2}'),
+    ]
+    kinds, payloads = zip(*kinds_and_payloads, strict=True)
+    return pa.table({"kind": pa.array(kinds), "payload": pa.array(payloads, pa.binary())})
+
+
+def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
+    reports: list[BatchReport] = []
+
+    def output() -> LiveOutput:
+        return LiveOutput(
+            tmp_path, DeadLetterFiles(tmp_path / "letters"), [FileSink(tmp_path / "alerts")], reports.append
+        )
+
+    assert read_progress(tmp_path)[0] == -1
+    output().take_table(micro_batch(0), 0)
+    second = output()
+    second.take_table(micro_batch(10), 1)
+    second.take_table(micro_batch(10), 1)
+    third = output()
+    third.take_table(micro_batch(10), 1)
+    third.close()
+    assert read_progress(tmp_path) == (1, {"events": 14, "alerts[x@1]": 2, "alerts_delivered[sink 0]": 4})
+    assert reports[-1].counters == {"events": 7, "alerts[x@1]": 1, "alerts_delivered[sink 0]": 2}
+    assert len(list(read_alerts(tmp_path / "alerts"))) == 4
+    letters = [orjson.loads(line) for line in (tmp_path / "letters" / f"batch-{1:019}.jsonl").read_bytes().splitlines()]
+    assert letters == [{"code": "unreadable"}, {"code": "late", "event_id": "a"}, {"code": "late", "event_id": "b"}]
+
+
+def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Path, kafka_broker: KafkaCluster) -> None:
+    """The letters include the rules: epoch and hash explain an event or a record that was set aside."""
+    topic = f"letters-{uuid.uuid4().hex}"
+    kafka_broker.create(topic, 1)
+    book = new_book()
+    broken = upsert(2, source=SOURCE.replace("card_id     string", "card         string"))
+    letters, _, _ = apply_records(book, (upsert(1).to_json(), broken.to_json(), b"{nothing"), None)
+    rows = [(STATUS, orjson.dumps(rule_status(book))), *((REFUSED, letter) for letter in letters)]
+    rows.append((LATE, json.dumps([{"event_id": "a"}]).encode()))
+    kinds, payloads = zip(*rows, strict=True)
+    table = pa.table({"kind": pa.array(kinds), "payload": pa.array(payloads, pa.binary())})
+    for _ in range(2):  # a repeated micro-batch brings no letter a second time
+        output = LiveOutput(tmp_path, KafkaDeadLetters(KafkaTarget(kafka_broker.address, topic, "job")), [])
+        output.rules = RuleOutput(tmp_path, rule_status(new_book()))
+        output.take_table(table, 7)
+        output.close()
+    letters_in_topic = [orjson.loads(record.value() or b"") for record in consumed(kafka_broker, topic, 3)]
+    letters_by_code = {letter["code"]: letter for letter in letters_in_topic}
+    assert sorted(letter["code"] for letter in letters_in_topic) == ["control_refused", "control_unreadable", "late"]
+    refused = letters_by_code["control_refused"]
+    assert (refused["rule_id"], refused["version"], refused["content_hash"]) == ("r", 2, content_hash(broken))
+    assert [diagnostic["code"] for diagnostic in refused["diagnostics"]] == ["CEP417"]
+    assert {(letter["epoch"], letter["rulebook"]) for letter in letters_by_code.values()} == {(1, book.content_hash)}
+
+
+def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
+    rows = pa.table({"kind": pa.array([], pa.string()), "payload": pa.array([], pa.binary())})
+    LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), []).take_table(rows, 3)
+    assert read_progress(tmp_path) == (3, {})
+    assert not (tmp_path / "letters").exists()
+
+
+def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(tmp_path: Path) -> None:
+    """A webhook refuses access, then one alert. A folder gets the alerts at once; a stop leaves the rest in files."""
+    reports: list[tuple[str, str]] = []
+    is_back, is_away_again = threading.Event(), threading.Event()
+    receiver = Judge(lambda names: 403 if not is_back.is_set() else 422 if "a1" in names else 204)
+    url, letters = url_of(receiver.server), DeadLetterFiles(tmp_path / "letters", "refused")
+
+    def away(name: str, error: SinkAwayError | None) -> None:
+        reports.append((name, "" if error is None else error.reason))
+        if error is not None and is_back.is_set():
+            is_away_again.set()
+
+    def output() -> LiveOutput:
+        hook = WebhookSink(WebhookTarget(url, b"secret"), RefusedAlerts("hook", letters))
+        sinks: list[AlertSink] = [hook, FileSink(tmp_path / "alerts")]
+        patience = Patience(threading.Event(), away, 0.01, refusals=(hook.refused,))
+        letters_sink = DeadLetterFiles(tmp_path / "letters")
+        return LiveOutput(tmp_path, letters_sink, sinks, patience=patience, names=("hook", "file"))
+
+    first = output()
+    assert first.totals == {"alerts_refused[hook]": 0}, "the metric is there before the first refusal"
+    for number in range(3):
+        first.take_table(micro_batch(2 * number), number)
+    assert len(list(read_alerts(tmp_path / "alerts"))) == 6
+    assert read_progress(tmp_path)[0] == 2, "no micro-batch waits for the webhook"
+    assert receiver.taken == []
+    (count, since_ms), others = first.backlogs["hook"], first.backlogs["file"]
+    assert (count, others) == (6, (0, None))
+    assert since_ms is not None
+    assert first.undelivered_count == 6
+    assert first.totals["alerts_delivered[file]"] == 6
+    with pytest.raises(UsageError, match="3 micro-batches wait for hook"):
+        refuse_waiting(tmp_path)
+    is_back.set()
+    first.drain(lambda: None)
+    assert receiver.taken == ["a0", "a2", "a3", "a4", "a5"]
+    assert first.totals["alerts_refused[hook]"] == 1
+    assert first.totals["alerts_delivered[hook]"] == 6
+    assert (reports[0], reports[-1]) == (("hook", "access"), ("hook", ""))
+    (letter,) = [
+        orjson.loads(line) for line in (tmp_path / "letters" / f"refused-{0:019}.jsonl").read_bytes().splitlines()
+    ]
+    assert orjson.loads(letter["record"])["alert_id"] == "a1"
+    receiver.judge = lambda _: 403
+    first.take_table(micro_batch(6), 3)
+    assert is_away_again.wait(30)
+    first._patience.stop.set()
+    first.drain(lambda: None)
+    first.close()
+    receiver.judge = lambda _: 204
+    second = output()
+    second.take_table(micro_batch(6), 3)  # as after a crash
+    second.take_table(micro_batch(8), 4)
+    second.drain(lambda: None)
+    second.close()
+    refuse_waiting(tmp_path)
+    assert receiver.taken == ["a0", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"]
+    receiver.server.shutdown()
+    receiver.server.server_close()
+
+
+def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path: Path) -> None:
+    def output(*names: str) -> LiveOutput:
+        sinks = [FileSink(tmp_path / name) for name in names]
+        return LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), sinks, names=names)
+
+    class Away(FileSink):
+        def write(self, alerts: pa.Table, batch_id: int) -> None:
+            raise SinkAwayError("nobody answers")
+
+    first = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("old",))
+    first.take_table(micro_batch(0), 0)
+    first._patience.stop.set()
+    first.close()
+    second = output("new")
+    assert second.abandoned == {}
+    second.drain(lambda: None)
+    second.close()
+    assert [alert["alert_id"] for alert in read_alerts(tmp_path / "new")] == ["a0", "a1"]
+    third = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("new",))
+    third.take_table(micro_batch(2), 1)
+    third._patience.stop.set()
+    third.close()
+    (tmp_path / FOLDER / digest_of("other")).mkdir()
+    assert output("other").abandoned == {"new": 2}
+
+
+def test_a_disk_that_takes_no_file_ends_the_micro_batch(tmp_path: Path) -> None:
+    class Broken(FileSink):
+        def write(self, alerts: pa.Table, batch_id: int) -> None:
+            raise SinkError("no space")
+
+    output = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Broken(tmp_path / "alerts")])
+    for _ in range(2):
+        with pytest.raises(SinkError, match="no space"):
+            output.take_table(micro_batch(0), 0)
+    assert read_progress(tmp_path)[0] == -1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +18,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
-from cep.base.schema import Field, Kind, Schema, Type
+from cep.base.schema import Kind, Schema, Type
 from cep.base.text import utc_text
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.spark.group_parts import PAGES
-from cep.runners.spark.live import LiveSettings, serve, start_live
+from cep.runners.spark.live import LiveSettings
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import FolderSource
 from cep.runners.spark.state import partitions_of, stored_part
@@ -43,12 +42,14 @@ from tests.runners.spark import transactions
 from tests.runners.spark.live_cases import (
     END,
     LiveRun,
+    changed_schema,
     disordered,
     make_job,
     payments,
     replayed,
     rows,
     rules,
+    run_live,
     split,
     time_ms,
     write_file,
@@ -371,7 +372,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     bad = sum(stream.wrong[name] for name in ("duplicates", "late_events", "reused_ids"))
     assert live.totals["events"] == len(stream.clean) + bad
     assert live.totals["reused_ids"] == stream.wrong["reused_ids"]
-    late = {letter["event_id"] for letter in live.letters() if letter["code"] == "late"}
+    late = {letter["event_id"] for letter in live.letters if letter["code"] == "late"}
     assert len(late) == stream.wrong["late_ids"]
     watermarks_ms = [report.watermark_ms for report in live.reports if report.watermark_ms is not None]
     assert watermarks_ms == sorted(watermarks_ms)
@@ -402,18 +403,6 @@ def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: Ka
     assert live.totals["late_events"] == 0
 
 
-def evolved(schema: Schema) -> Schema:
-    """Return the schema without an unread field, with a new field and a new symbol, and with a nullable amount."""
-    (transaction,) = schema.event_types
-    fields = [field for field in transaction.fields if field.name != "channel"]
-    for number, field in enumerate(fields):
-        if field.type.kind is Kind.ENUM:
-            fields[number] = replace(field, type=replace(field.type, symbols=(*field.type.symbols, "disputed")))
-        if field.name == "amount":
-            fields[number] = replace(field, type=field.type.as_nullable())
-    return Schema((replace(transaction, fields=(*fields, Field("device", Type(Kind.STRING, nullable=True)))),))
-
-
 def test_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     rules_by_id = rules("card_testing", "small_then_large", "rising_amounts")
     initial = tuple(record.to_json() for record in rules_by_id.values())
@@ -424,7 +413,7 @@ def test_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     parts = split(disordered(payments(51), LATENESS_MS, 6), 2)
     live.phase(parts[:1])
     assert live.totals["runs"] > 0, "there is something to keep"
-    live.job = replace(before, schema=evolved(before.schema))
+    live.job = replace(before, schema=changed_schema(before.schema))
     assert open_checkpoint(checkpoint, live.job, initial) == (initial, True)
     assert read_job(checkpoint) == live.job
     late = [
@@ -467,11 +456,8 @@ def test_spark_and_one_process_read_the_same(spark: SparkSession, tmp_path: Path
     job = Job(deployment.schema, deployment.key_domains, 2)
     letters, reports = tmp_path / "letters", list[BatchReport]()
     output = LiveOutput(tmp_path / "job", DeadLetterFiles(letters), [], reports.append)
-    live = LiveSettings(
-        job, tuple(record.to_json() for record in records), FolderSource(events), FolderSource(control),
-        tmp_path / "job" / "query", available_now=True,
-    )  # fmt: skip
-    serve(start_live(spark, live, output), output, threading.Event())
+    initial, sources = tuple(record.to_json() for record in records), (FolderSource(events), FolderSource(control))
+    run_live(spark, LiveSettings(job, initial, *sources, tmp_path / "job" / "query"), output)
 
     source, expected, reasons = FilesSource(events, follow=False), Counter[str](), list[bytes]()
     while not source.ended:

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 import uuid
@@ -46,19 +45,29 @@ from tests.cli.test_run import free_port
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, add_partitions
 from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import consumed, written
-from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
+from tests.runners.spark.live_cases import (
+    ROOT,
+    WAIT_S,
+    make_job,
+    payments,
+    replayed,
+    rows,
+    rules,
+    run_process,
+    split,
+    start_process,
+    write_file,
+)
 from tests.runners.spark.live_kafka import send
 from tests.secure_kafka import SecureKafka
 from tests.sources.registry.registry_server import serve_registry
 from tests.sources.registry.test_real_registry import apicurio, values_of
-from tests.spark_versions import on_this_spark
 
 __all__ = ["apicurio", "secure"]
 
 pytestmark = pytest.mark.spark
 
 
-WAIT_S = 300
 FILES = 8
 _STARTED: list[int] = []
 
@@ -72,30 +81,13 @@ def nothing_is_left() -> Iterator[None]:
             os.killpg(_STARTED.pop(), signal.SIGKILL)
 
 
-def start(folder: Path, *more: str, source: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """Start the job as the leader of a process group that includes Spark's Java. It reads a folder, or `source`."""
-    source_flags = source or (
-        "--events",
-        str(folder / "events"),
-        "--max-files",
-        "1",
-        "--control",
-        str(folder / "control"),
-    )
-    command = "import sys; from cep.cli.main import main; sys.exit(main())"
-    words: Sequence[str] = (
-        "live", "--rules", str(ROOT / "rules"), *source_flags, "--checkpoint", str(folder / "checkpoint"),
-        "--alerts", str(folder / "alerts"), "--key-groups", "8", *more,
+def start(folder: Path, *more: str, source: Sequence[str] = (), groups: int = 8) -> subprocess.Popen[bytes]:
+    """Start the job. It reads a folder, or `source`."""
+    folders = ("--events", folder / "events", "--max-files", 1, "--control", folder / "control")
+    process = start_process(
+        folder, "--rules", ROOT / "rules", *(source or folders), "--checkpoint", folder / "checkpoint",
+        "--alerts", folder / "alerts", "--key-groups", groups, *more,
     )  # fmt: skip
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", command, *words],
-            start_new_session=True,
-            cwd=ROOT,
-            stdout=log,
-            stderr=log,
-            env=on_this_spark(),
-        )
     _STARTED.append(process.pid)
     return process
 
@@ -301,16 +293,8 @@ def pair(card: str, clock: str) -> list[bytes]:
 
 
 def start_on_topic(folder: Path, kafka: KafkaCluster, topic: str, *more: str) -> subprocess.Popen[bytes]:
-    words = (
-        "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic,
-        "--control", str(folder / "control"), "--checkpoint", str(folder / "checkpoint"),
-        "--alerts", str(folder / "alerts"), "--key-groups", "2", "--cores", "1", "--idle", "10 s", *more,
-    )  # fmt: skip
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words],
-            start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env=on_this_spark(),
-        )  # fmt: skip
+    source = ("--bootstrap-servers", kafka.address, "--topic", topic, "--control", str(folder / "control"))
+    return start(folder, "--cores", "1", "--idle", "10 s", *more, source=source, groups=2)
 
 
 def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
@@ -344,29 +328,25 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
     # The second partition falls silent an hour before the pair. It sends no heartbeat and delays no alert.
     send(kafka_broker, topic, [(1, payment("q", "09:00:00", 20.0)), *((0, line) for line in pair("c1", "10:00"))])
     process = start_on_topic(tmp_path, kafka_broker, topic)
-    try:
-        wait_until(lambda: alerted() == {"c1"}, process, log)
-        add_partitions(kafka_broker, topic, 3)
-        send(kafka_broker, topic, [(2, line) for line in pair("c2", "10:05")])
-        wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
-        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-        assert process.wait(WAIT_S) == 3, log.read_text()
-        assert last_error(log).startswith(f"cep: Kafka topic {topic} cannot be read on")
-        for _ in range(200):  # the name becomes free some moments after the answer
-            with contextlib.suppress(KafkaException):
-                kafka_broker.create(topic, 3)
-                break
-            time.sleep(POLL_S)
-        send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
-        process = start_on_topic(tmp_path, kafka_broker, topic)
-        assert process.wait(WAIT_S) == Exit.FINAL, log.read_text()
-        message = last_error(log)
-        assert message.startswith(f"cep: topic {topic} was deleted and created again")
-        assert message.endswith("start with a new checkpoint directory")
-        assert alerted() == {"c1", "c2"}
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: alerted() == {"c1"}, process, log)
+    add_partitions(kafka_broker, topic, 3)
+    send(kafka_broker, topic, [(2, line) for line in pair("c2", "10:05")])
+    wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    assert process.wait(WAIT_S) == 3, log.read_text()
+    assert last_error(log).startswith(f"cep: Kafka topic {topic} cannot be read on")
+    for _ in range(200):  # the name becomes free some moments after the answer
+        with contextlib.suppress(KafkaException):
+            kafka_broker.create(topic, 3)
+            break
+        time.sleep(POLL_S)
+    send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
+    process = start_on_topic(tmp_path, kafka_broker, topic)
+    assert process.wait(WAIT_S) == Exit.FINAL, log.read_text()
+    message = last_error(log)
+    assert message.startswith(f"cep: topic {topic} was deleted and created again")
+    assert message.endswith("start with a new checkpoint directory")
+    assert alerted() == {"c1", "c2"}
 
 
 def avro_values(client: SchemaRegistryClient, topic: str, events: Sequence[Mapping[str, Any]]) -> list[bytes]:
@@ -411,17 +391,12 @@ def test_records_whose_schemas_a_registry_has(form: str, kafka_broker: KafkaClus
         process = start_on_topic(
             tmp_path, kafka_broker, topic, "--conf", str(tmp_path / "cep.toml"), *words, "--available-now"
         )
-        try:
-            assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
     assert [alert["key"] for alert in read_alerts(tmp_path / "alerts")] == ["c1"]
     lines = written(tmp_path / "checkpoint" / "dead_letters")
     assert [orjson.loads(line)["code"] for line in lines if not is_audit(line)] == ["unreadable"]
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["avro", "json"])
 def test_a_job_over_a_real_registry(form: str, apicurio: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
@@ -429,21 +404,14 @@ def test_a_job_over_a_real_registry(form: str, apicurio: str, kafka_broker: Kafk
     kafka_broker.create(topic)
     kafka_broker.send(topic, [{"value": value, "partition": 0} for value in values_of(form, apicurio, topic, lines)])
     (tmp_path / "cep.toml").write_text(f"[events.registry]\nurl = {json.dumps(apicurio)}\n")
-    words = [
-        "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(ROOT / "rules"), "--bootstrap-servers",
-        kafka_broker.address, "--topic", topic, "--format", form, "--checkpoint", str(tmp_path / "job"), "--alerts",
-        str(tmp_path / "alerts"), "--key-groups", "4", "--available-now",
-    ]  # fmt: skip
-    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    process = subprocess.run(
-        command, env=on_this_spark(), capture_output=True, text=True, check=False,
-        timeout=WAIT_S, cwd=ROOT,
+    run_process(
+        tmp_path, "--conf", tmp_path / "cep.toml", "--rules", ROOT / "rules", "--bootstrap-servers",
+        kafka_broker.address, "--topic", topic, "--format", form, "--checkpoint", tmp_path / "job", "--alerts",
+        tmp_path / "alerts", "--key-groups", 4, "--available-now",
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, deployment(), tmp_path))
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("listener", ["login", "mutual"])
 def test_a_job_over_tls(
@@ -457,18 +425,12 @@ def test_a_job_over_tls(
     secure.send(events, [{"value": line, "partition": 0} for line in lines])
     client = secure.login_settings() if listener == "login" else secure.mutual_settings()
     conf = settings_file(tmp_path, client, monkeypatch)
-    words = [
-        "live", "--conf", str(conf), "--rules", str(ROOT / "rules"), "--bootstrap-servers", getattr(secure, listener),
-        "--topic", events, "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"),
-        "--key-groups", "4", "--available-now",
-    ]  # fmt: skip
-    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    process = subprocess.run(
-        command, env=on_this_spark(), capture_output=True, text=True, check=False,
-        timeout=WAIT_S, cwd=ROOT,
+    run_process(
+        tmp_path, "--conf", conf, "--rules", ROOT / "rules", "--bootstrap-servers", getattr(secure, listener),
+        "--topic", events, "--alerts", f"kafka:{alerts}", "--checkpoint", tmp_path / "job", "--key-groups", 4,
+        "--available-now",
     )  # fmt: skip
-    print(process.stdout, process.stderr)
-    assert process.returncode == 0, process.stderr
+    print((tmp_path / "log").read_text())
     shown(tmp_path, capsys)
     expected_alerts = sorted(expected(lines, deployment(), tmp_path))
     assert (

@@ -40,8 +40,9 @@ pytestmark = pytest.mark.spark
 
 WAIT_S = 900.0
 SHORT_SET = (
-    "test_replay.py::test_replay_finds_what_the_oracle_finds[names1]",
-    "test_live.py::test_a_mix_of_everything_gives_what_replay_finds[5-4-None-0]",  # live against replay
+    "tests/runners/test_replay.py::test_replay_finds_what_the_oracle_finds[names1]",
+    # Live against replay.
+    "tests/runners/spark/test_live.py::test_a_mix_of_everything_gives_what_replay_finds[5-4-None-0]",
 )
 
 
@@ -85,10 +86,9 @@ def test_match_on_an_older_spark(version: str, tmp_path: Path) -> None:
 @needs_spark(OLDER[0])
 def test_a_short_set_on_the_oldest_spark_with_streams(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'set'}"]
-    files = [f"tests/runners/spark/{name}" for name in SHORT_SET]
     environment = {**os.environ, "CEP_SPARK": OLDER[0]}
     process = subprocess.run(
-        [*words, *files], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S
+        [*words, *SHORT_SET], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S
     )
     assert process.returncode == 0, process.stdout[-5000:]
     assert f"{len(SHORT_SET)} passed" in process.stdout, process.stdout[-5000:]

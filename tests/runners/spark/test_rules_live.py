@@ -8,9 +8,6 @@ log of its driver. An erased key is gone, and all others have their alerts.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -51,7 +48,7 @@ from cep.runners.embedded import replay as embedded
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.output import Replayed
 from cep.runners.rule_output import AUDIT_FOLDER
-from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings, serve, start_live
+from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.savepoint import save_for_both
@@ -71,10 +68,9 @@ from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, signed_request, upsert_by_two
 from tests.runners.embedded.test_run import written
-from tests.runners.spark.live_cases import make_job, payments, rows, split, time_ms
+from tests.runners.spark.live_cases import make_job, payments, rows, run_live, split, start_process, time_ms
 from tests.runners.spark.live_cases import rules as live_rules
 from tests.sinks.test_kafka import consumed
-from tests.spark_versions import on_this_spark
 
 __all__ = ["rules"]
 
@@ -85,45 +81,53 @@ RULE = "small_then_large"
 
 
 class Run:
-    """One job on one broker, started again for each phase."""
+    """One job on one broker, started again for each phase. Its events and changes come from topics."""
 
-    def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, initial: list[UpsertRecord]) -> None:
-        self.spark, self.kafka, self.folder = spark, kafka, folder
-        self.job = make_job(live_rules().values())
-        self.initial = tuple(record.to_json() for record in initial)
+    def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, name: str, job: Job) -> None:
+        self.spark, self.kafka, self.folder, self.name, self.job = spark, kafka, folder, name, job
+        self.initial: tuple[bytes, ...] = ()
+        self.checkpoint = folder / "checkpoint"
         self.reports: list[BatchReport] = []
-        self.history: list[ControlRecord] = list(initial)
-        for topic in ("life-events", "life-control", "life-status", "life-dead"):
-            kafka.create(topic, 1)
-        self.control = Topic(kafka.address, "life-control")
-        self.status = StatusTopic(kafka.address, "life-status")
+        for part in ("events", "control", "status", "dead", "alerts"):
+            kafka.create(f"{name}-{part}", 1)
+        self.status = StatusTopic(kafka.address, f"{name}-status")
 
-    def phase(self, lines: list[bytes], *records: ControlRecord, bad: Sequence[bytes] = ()) -> dict[str, Any]:
-        """Publish, send events, and let the job run until it has read everything; return the status of its rules."""
-        self.control.send([(topic_key(record).encode(), record.to_json()) for record in records])
-        self.control.send([(b"bad", data) for data in bad])
-        self.history += [record for record in records if not isinstance(record, HeartbeatRecord)]
-        self.kafka.send("life-events", ({"value": line, "partition": 0} for line in lines))
+    def phase(self, lines: Sequence[bytes], *changes: ControlRecord, bad: Sequence[bytes] = ()) -> dict[str, Any]:
+        """Send records and changes, run to their end, and return the job's status of its rules."""
+        control = Topic(self.kafka.address, f"{self.name}-control")
+        control.send([(topic_key(record).encode(), record.to_json()) for record in changes])
+        control.send([(b"bad", data) for data in bad])
+        self.kafka.send(f"{self.name}-events", ({"value": line, "partition": 0} for line in lines))
         self.spark.conf.set("spark.sql.shuffle.partitions", "2")
-        output = LiveOutput(
-            self.folder / "checkpoint", KafkaDeadLetters(KafkaTarget(self.kafka.address, "life-dead", "life")), [],
-            self.reports.append,
-        )  # fmt: skip
-        settings = LiveSettings(
-            self.job,
-            self.initial,
-            TopicSource(self.kafka.address, "life-events"),
-            TopicSource(self.kafka.address, "life-control"),
-            self.folder / "checkpoint" / "query",
-            available_now=True,
-            status=self.status,
+        letters = KafkaDeadLetters(KafkaTarget(self.kafka.address, f"{self.name}-dead", self.checkpoint.name))
+        alerts = KafkaTransactionSink(KafkaTarget(self.kafka.address, f"{self.name}-alerts", self.checkpoint.name))
+        copy = DeadLetterFiles(self.checkpoint / AUDIT_FOLDER)
+        output = LiveOutput(self.checkpoint, letters, [alerts], self.reports.append, audit=copy)
+        events, changes_topic = (
+            TopicSource(self.kafka.address, f"{self.name}-{part}") for part in ("events", "control")
         )
-        serve(start_live(self.spark, settings, output), output, threading.Event())
+        settings = LiveSettings(
+            self.job, self.initial, events, changes_topic, self.checkpoint / "query", status=self.status
+        )
+        run_live(self.spark, settings, output)
         output.drain(lambda: None)
         output.close()
         status = read_status(self.status)
         assert status is not None
         return status
+
+
+class PlainRun(Run):
+    """A job without signers, and the history of its control topic."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, initial: list[UpsertRecord]) -> None:
+        super().__init__(spark, kafka, folder, "life", make_job(live_rules().values()))
+        self.initial = tuple(record.to_json() for record in initial)
+        self.history: list[ControlRecord] = list(initial)
+
+    def phase(self, lines: Sequence[bytes], *changes: ControlRecord, bad: Sequence[bytes] = ()) -> dict[str, Any]:
+        self.history += [record for record in changes if not isinstance(record, HeartbeatRecord)]
+        return super().phase(lines, *changes, bad=bad)
 
     def replayed(self, lines: list[bytes]) -> Replayed:
         """Return the replay of the events with the history of the control topic."""
@@ -146,7 +150,7 @@ def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: Kaf
     shadow = first.model_copy(update={"version": 2, "status": "shadow", "effective_at": starts[2], **stricter})
     promoted = first.model_copy(update={"version": 3, "effective_at": starts[3], **stricter})
     back = RollbackRecord(id=RULE, version=4, to_version=1, rule=first, effective_at=starts[4])
-    run = Run(spark, kafka_broker, tmp_path, [rule for name, rule in rules_by_id.items() if name != RULE])
+    run = PlainRun(spark, kafka_broker, tmp_path, [rule for name, rule in rules_by_id.items() if name != RULE])
 
     run.phase(parts[0])
     status = run.phase(parts[1], first)
@@ -203,27 +207,19 @@ NUMBERS = card_numbers(31, 12)
 REFUSED = ("unsigned", "unsigned", "self_approved", "unknown_signer", "unsigned", "replayed", "superseded", "unsigned")
 
 
-class SignedRun:
-    """One job on one broker, started again for each phase."""
+class SignedRun(Run):
+    """A job whose changes two people sign, unless `is_signed` is false."""
 
     def __init__(
         self, spark: SparkSession, kafka: KafkaCluster, folder: Path, rules_folder: Path, *, is_signed: bool = True
     ) -> None:
-        self.spark, self.kafka, self.folder = spark, kafka, folder
-        self.name = f"trusted-{uuid.uuid4().hex[:8]}"
         (record,), problems = read_rules(rules_folder)
         assert problems == []
         assert isinstance(record, UpsertRecord)
         self.first = upsert_by_two(record) if is_signed else record
-        deployed = deploy([self.first])
-        trust = TRUST if is_signed else None
-        self.job = replace(
-            Job(deployed.schema, deployed.key_domains, 8), dedup_ms=86_400_000, trust=trust, is_audited=not is_signed
-        )
-        for part in ("events", "control", "status", "dead", "alerts"):
-            kafka.create(f"{self.name}-{part}", 1)
-        self.status = StatusTopic(kafka.address, f"{self.name}-status")
-        self.reports: list[BatchReport] = []
+        deployed, trust = deploy([self.first]), TRUST if is_signed else None
+        job = Job(deployed.schema, deployed.key_domains, 8, dedup_ms=86_400_000, trust=trust, is_audited=not is_signed)
+        super().__init__(spark, kafka, folder, f"trusted-{uuid.uuid4().hex[:8]}", job)
         self.checkpoint = folder / "job"
         self.restart()
 
@@ -236,28 +232,6 @@ class SignedRun:
         words = ["--from", str(savepoint), "--checkpoint", str(checkpoint), "--engine", "spark"]
         assert main(["job", "restore", *words]) == 0
         self.restart()
-
-    def phase(self, lines: Sequence[bytes], *changes: Signable) -> dict[str, Any]:
-        """Send records and changes, run to their end, and return the job's status of its rules."""
-        control = Topic(self.kafka.address, f"{self.name}-control")
-        control.send([(topic_key(record).encode(), record.to_json()) for record in changes])
-        self.kafka.send(f"{self.name}-events", ({"value": line, "partition": 0} for line in lines))
-        self.spark.conf.set("spark.sql.shuffle.partitions", "2")
-        letters = KafkaDeadLetters(KafkaTarget(self.kafka.address, f"{self.name}-dead", self.checkpoint.name))
-        alerts = KafkaTransactionSink(KafkaTarget(self.kafka.address, f"{self.name}-alerts", self.checkpoint.name))
-        copy = DeadLetterFiles(self.checkpoint / AUDIT_FOLDER)
-        output = LiveOutput(self.checkpoint, letters, [alerts], self.reports.append, audit=copy)
-        settings = LiveSettings(
-            self.job, self.initial, TopicSource(self.kafka.address, f"{self.name}-events"),
-            TopicSource(self.kafka.address, f"{self.name}-control"), self.checkpoint / "query",
-            available_now=True, status=self.status,
-        )  # fmt: skip
-        serve(start_live(self.spark, settings, output), output, threading.Event())
-        output.drain(lambda: None)
-        output.close()
-        status = read_status(self.status)
-        assert status is not None
-        return status
 
     def topic(self, part: str) -> list[bytes]:
         """Return the keys and values of a topic."""
@@ -432,16 +406,11 @@ def test_no_log_and_no_answer_of_spark_has_a_card_number(rules: Path, tmp_path: 
     )
     lines = records(7, NUMBERS)
     (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    words = (
-        "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(rules), "--events", str(tmp_path / "events"),
-        "--checkpoint", str(out / "job"), "--alerts", str(out / "alerts"), "--key-groups", "4", "--dedup", "1 d",
-        "--log", "json", "--rejected-max", "1", "--listen", f"127.0.0.1:{port}",
+    job = start_process(
+        out, "--conf", tmp_path / "cep.toml", "--rules", rules, "--events", tmp_path / "events",
+        "--checkpoint", out / "job", "--alerts", out / "alerts", "--key-groups", 4, "--dedup", "1 d",
+        "--log", "json", "--rejected-max", 1, "--listen", f"127.0.0.1:{port}",
     )  # fmt: skip
-    command = "import sys; from cep.cli.main import main; sys.exit(main())"
-    with (out / "log").open("wb") as log:
-        job = subprocess.Popen(
-            [sys.executable, "-c", command, *words], cwd=ROOT, stdout=log, stderr=log, env=on_this_spark()
-        )
     try:
         deadline_s = time.monotonic() + WAIT_S
         while job.poll() is None and not _has_read(port, len(lines)):

@@ -46,31 +46,18 @@ from cep.state.manifest import Manifest
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
-from tests.runners.spark.live_cases import (
-    END,
-    ROOT,
-    LiveRun,
-    disordered,
-    make_job,
-    payments,
-    replayed,
-    rows,
-    rules,
-    split,
-    time_ms,
-    write_file,
-)
+from tests.runners.spark import live_cases
 from tests.runners.spark.live_kafka import TopicRun, send
 
 
 @pytest.mark.spark
 def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> None:
-    rules_by_id = rules("card_testing", "small_then_large", "impossible_travel")
+    rules_by_id = live_cases.rules("card_testing", "small_then_large", "impossible_travel")
     initial = tuple(record.to_json() for record in rules_by_id.values())
-    live = LiveRun(spark, tmp_path / "job", make_job(rules_by_id.values()), initial)
+    live = live_cases.LiveRun(spark, tmp_path / "job", live_cases.make_job(rules_by_id.values()), initial)
     checkpoint = live.checkpoint.parent
     open_checkpoint(checkpoint, live.job, initial)
-    parts = split(payments(43), 2)
+    parts = live_cases.split(live_cases.payments(43), 2)
     live.phase(parts[:1])
     target = Target(str(tmp_path / "saved"))
     first = save(checkpoint, target)
@@ -85,9 +72,9 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
     restored = restore(target, checkpoint)
     assert (restored.batch_id, restored.size) == (first.batch_id, first.size)
     assert read_progress(checkpoint)[0] == first.batch_id
-    live.phase([], [END])
-    replay_result = replayed(spark, tmp_path / "job" / "events", live.job, rules_by_id.values())
-    assert live.alerts() == rows(replay_result.alerts)
+    live.phase([], [live_cases.END])
+    replay_result = live_cases.replayed(spark, tmp_path / "job" / "events", live.job, rules_by_id.values())
+    assert live.alerts() == live_cases.rows(replay_result.alerts)
 
     with lock_checkpoint(checkpoint), pytest.raises(UsageError, match="is in use by process"):
         save(checkpoint, target)
@@ -101,11 +88,11 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
 
 @pytest.mark.spark
 def test_a_damaged_savepoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    rules_by_id = rules("small_then_large")
+    rules_by_id = live_cases.rules("small_then_large")
     initial = tuple(record.to_json() for record in rules_by_id.values())
-    live = LiveRun(spark, tmp_path / "job", make_job(rules_by_id.values()), initial)
+    live = live_cases.LiveRun(spark, tmp_path / "job", live_cases.make_job(rules_by_id.values()), initial)
     open_checkpoint(live.checkpoint.parent, live.job, initial)
-    live.phase([payments(44)[:100]])
+    live.phase([live_cases.payments(44)[:100]])
     target = Target(str(tmp_path / "saved"))
     save(live.checkpoint.parent, target)
     largest = max((tmp_path / "saved" / "files").iterdir(), key=lambda path: path.stat().st_size)
@@ -175,11 +162,11 @@ on_this_spark = pytest.mark.skipif(not CAN_REPARTITION, reason="Spark 4.1 cannot
 LATENESS_MS = 90_000
 
 
-def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> LiveRun:
+def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> live_cases.LiveRun:
     """Start a job with the rules of this repository that has not seen an event."""
-    rules_by_id = rules()
+    rules_by_id = live_cases.rules()
     initial = tuple(record.to_json() for record in rules_by_id.values())
-    live = LiveRun(spark, folder, make_job(rules_by_id.values(), lateness_ms, 2), initial)
+    live = live_cases.LiveRun(spark, folder, live_cases.make_job(rules_by_id.values(), lateness_ms, 2), initial)
     open_checkpoint(live.checkpoint.parent, live.job, initial)
     return live
 
@@ -189,7 +176,7 @@ def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> LiveRun:
 def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     live = started(spark, tmp_path, LATENESS_MS)
     checkpoint = live.checkpoint.parent
-    parts = split(disordered(payments(41), LATENESS_MS, 5), 3)
+    parts = live_cases.split(live_cases.disordered(live_cases.payments(41), LATENESS_MS, 5), 3)
     live.phase(parts[:1])
     for number, (before, after) in enumerate([(2, 4), (4, 1)], start=1):
         assert partitions_of(checkpoint) == before
@@ -199,9 +186,9 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
         assert count_runs(stored_pages(spark, checkpoint, live.job)) == run_counts, "key groups move whole"
         live.phase(parts[number : number + 1])
         assert partitions_of(checkpoint) == after
-    live.phase([], [END])
-    replay_result = replayed(spark, tmp_path / "events", live.job, rules().values())
-    assert live.alerts() == rows(replay_result.alerts)
+    live.phase([], [live_cases.END])
+    replay_result = live_cases.replayed(spark, tmp_path / "events", live.job, live_cases.rules().values())
+    assert live.alerts() == live_cases.rows(replay_result.alerts)
     assert live.totals["late_events"] == 0
     run_counts = count_runs(stored_pages(spark, checkpoint, live.job))
     assert run_counts.runs == live.totals["runs"]
@@ -217,13 +204,13 @@ def test_one_task_that_reads_and_matches_becomes_two(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
     """With one partition the matching task also reads the topic; with two, other tasks read it."""
-    rules_by_id, lines = rules(), payments(43)
-    job = make_job(rules_by_id.values(), LATENESS_MS, 2)
+    rules_by_id, lines = live_cases.rules(), live_cases.payments(43)
+    job = live_cases.make_job(rules_by_id.values(), LATENESS_MS, 2)
     initial = tuple(record.to_json() for record in rules_by_id.values())
     live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, 4, 300)
     checkpoint = tmp_path / "job" / "checkpoint"
     open_checkpoint(checkpoint, job, initial)
-    records = [(number % 3, line) for number, line in enumerate(disordered(lines, LATENESS_MS, 6))]
+    records = [(number % 3, line) for number, line in enumerate(live_cases.disordered(lines, LATENESS_MS, 6))]
     third = len(records) // 3
     sessions = spark.conf.get(PARTITIONS) or "2"
     spark.conf.set(PARTITIONS, 1)
@@ -236,11 +223,11 @@ def test_one_task_that_reads_and_matches_becomes_two(
     assert rescale(spark, checkpoint, 1) == 2
     live.phase(records[2 * third :])
     assert partitions_of(checkpoint) == 1
-    live.phase([], [END])
+    live.phase([], [live_cases.END])
     clean = tmp_path / "clean"
     clean.mkdir()
-    write_file(clean / "events.jsonl", lines, 0)
-    assert live.alerts() == rows(replayed(spark, clean, job, rules_by_id.values()).alerts)
+    live_cases.write_file(clean / "events.jsonl", lines, 0)
+    assert live.alerts() == live_cases.rows(live_cases.replayed(spark, clean, job, rules_by_id.values()).alerts)
     assert live.totals["late_events"] == 0
 
 
@@ -251,7 +238,7 @@ def test_a_rescale_that_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = live.checkpoint.parent
     with pytest.raises(UsageError, match="no finished micro-batch"):
         rescale(spark, checkpoint, 4)
-    live.phase(split(payments(42)[:50], 2))
+    live.phase(live_cases.split(live_cases.payments(42)[:50], 2))
     with pytest.raises(UsageError, match="laid out for 2 partitions already"):
         rescale(spark, checkpoint, 2)
     for count in (0, live.job.groups_count + 1):
@@ -318,12 +305,12 @@ def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
 def test_runs_of_a_job(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = rules("small_then_large")["small_then_large"]
-    events = (ROOT / "patterns" / "events.cep").read_text()
+    small = live_cases.rules("small_then_large")["small_then_large"]
+    events = (live_cases.ROOT / "patterns" / "events.cep").read_text()
     looking_back = {"id": "busy", "pattern": "busy", "source": events + BUSY, "params": {}, "message": "busy"}
     rules_of_test = [small, small.model_copy(update=looking_back)]
     initial = tuple(record.to_json() for record in rules_of_test)
-    live = LiveRun(spark, tmp_path, make_job(rules_of_test), initial)
+    live = live_cases.LiveRun(spark, tmp_path, live_cases.make_job(rules_of_test), initial)
     checkpoint = live.checkpoint.parent
     open_checkpoint(checkpoint, live.job, initial)
     live.phase([[payment(1, "c1", 0, 0.5), payment(2, "c2", 10, 0.6), payment(3, "c2", 20, 700.0)]])
@@ -380,17 +367,17 @@ class Case:
 
     @property
     def job(self) -> Job:
-        return replace(make_job(rules().values(), MOVED_LATENESS_MS), dedup_ms=DEDUP_MS)
+        return replace(live_cases.make_job(live_cases.rules().values(), MOVED_LATENESS_MS), dedup_ms=DEDUP_MS)
 
     @property
     def initial(self) -> tuple[bytes, ...]:
-        return tuple(record.to_json() for record in rules().values())
+        return tuple(record.to_json() for record in live_cases.rules().values())
 
     def expected(self, folder: Path) -> list[bytes]:
         """Return the sent alerts of a replay of every event once, with the change in its place."""
         path = folder / "history.jsonl"
         path.write_bytes(b"\n".join(dict.fromkeys(self.lines)))
-        deployed = deploy(rules().values())
+        deployed = deploy(live_cases.rules().values())
         if self.change is not None:
             assert deployed.rulebook.apply(self.change, None).kind == "applied"
         # The live jobs of the tests get a watermark at the end of time, and so does the replay.
@@ -401,14 +388,14 @@ class Case:
 
 def case(seed: int) -> Case:
     random = np.random.default_rng(seed)
-    lines = disordered(payments(seed), MOVED_LATENESS_MS, seed)
+    lines = live_cases.disordered(live_cases.payments(seed), MOVED_LATENESS_MS, seed)
     for position in sorted(random.integers(50, len(lines), 300).tolist(), reverse=True):
         lines.insert(
             position, lines[position - int(random.integers(1, 40))]
         )  # within the window, before and after the cut
     cut = int(random.integers(len(lines) // 3, len(lines) * 2 // 3))
-    at_ms = time_ms(lines[cut]) + 1_800_000  # the job knows it before the cut, and it starts after the cut
-    old = rules()["card_testing"]
+    at_ms = live_cases.time_ms(lines[cut]) + 1_800_000  # the job knows it before the cut, and it starts after the cut
+    old = live_cases.rules()["card_testing"]
     change = old.model_copy(update={"version": 2, "params": {"tries": 2}, "effective_at": utc_text(at_ms)})
     return Case(lines, cut, change)
 
@@ -432,7 +419,7 @@ def written(folder: Path) -> list[bytes]:
 def place(folder: Path, files: Sequence[Sequence[bytes]], first: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, lines in enumerate(files, first):
-        write_file(folder / f"{number:03}.jsonl", lines, number)
+        live_cases.write_file(folder / f"{number:03}.jsonl", lines, number)
 
 
 @pytest.mark.spark
@@ -442,9 +429,9 @@ def test_from_one_process_to_spark(
 ) -> None:
     moved_case = case(seed)
     folder = tmp_path / "job"
-    live = LiveRun(spark, folder, moved_case.job, moved_case.initial, partitions=3)
+    live = live_cases.LiveRun(spark, folder, moved_case.job, moved_case.initial, partitions=3)
     (folder / "alerts").mkdir()
-    place(folder / "events", split(moved_case.lines[: moved_case.cut], 2), 0)
+    place(folder / "events", live_cases.split(moved_case.lines[: moved_case.cut], 2), 0)
     assert run(folder, tmp_path / "one") == 0
     place(folder / "control", [changes_of(moved_case)], 2)
     live.files_count = 3
@@ -461,13 +448,13 @@ def test_from_one_process_to_spark(
     with pytest.raises(UsageError, match="other lateness"):
         open_checkpoint(folder / "checkpoint", replace(moved_case.job, lateness_ms=1), ())
 
-    rest = split(moved_case.lines[moved_case.cut :], 3)
+    rest = live_cases.split(moved_case.lines[moved_case.cut :], 3)
     with monkeypatch.context() as patched:
         patched.setattr(LiveOutput, "take_table", _refuse)
         with pytest.raises(SinkError, match="between two steps"):
             live.phase(rest[:1])  # keyed state is written, and the micro-batch is repeated
     live.phase(rest[1:])
-    live.phase([], [END])
+    live.phase([], [live_cases.END])
     expected = moved_case.expected(tmp_path)
     first = written(folder / "alerts")
     assert 0 < len(first) < len(expected)
@@ -486,22 +473,22 @@ def _refuse(*_: object) -> None:
 def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     moved_case = case(seed)
     folder = tmp_path / "job"
-    live = LiveRun(spark, folder, moved_case.job, moved_case.initial, partitions=3)
+    live = live_cases.LiveRun(spark, folder, moved_case.job, moved_case.initial, partitions=3)
     checkpoint = folder / "checkpoint"
     open_checkpoint(checkpoint, moved_case.job, moved_case.initial)
-    live.phase(split(moved_case.lines[: moved_case.cut // 2], 2), changes_of(moved_case))
+    live.phase(live_cases.split(moved_case.lines[: moved_case.cut // 2], 2), changes_of(moved_case))
     live.phase([moved_case.lines[moved_case.cut // 2 : moved_case.cut]])
     saved = tmp_path / "saved"
     assert len(save_for_both(spark, checkpoint, Target(str(saved))).groups) == GROUPS
     (folder / "alerts").mkdir()
-    place(folder / "events", split(moved_case.lines[moved_case.cut :], 2), live.files_count)
+    place(folder / "events", live_cases.split(moved_case.lines[moved_case.cut :], 2), live.files_count)
     for name, groups in (("left", "0-4"), ("right", "5-7")):
         assert (
             main(["job", "restore", "--from", str(saved), "--checkpoint", str(tmp_path / name), "--groups", groups])
             == 0
         )
         assert run(folder, tmp_path / name, "--groups", groups) == 0
-    place(folder / "control", [[END]], 90)
+    place(folder / "control", [[live_cases.END]], 90)
     for name, groups in (("left", "0-4"), ("right", "5-7")):
         assert run(folder, tmp_path / name, "--groups", groups) == 0
     expected = moved_case.expected(tmp_path)
@@ -537,7 +524,7 @@ def test_a_topic_is_read_on_where_the_other_has_stopped(
     assert main(["job", "restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "two")]) == 0
     send(kafka_broker, live.topic, third)
     run_topic(tmp_path / "two")
-    write_file(folder / "control" / "end.jsonl", [END], 90)
+    live_cases.write_file(folder / "control" / "end.jsonl", [live_cases.END], 90)
     run_topic(tmp_path / "two")
     alerts = sorted([*written(folder / "alerts"), *live.alerts()])
     assert alerts == replace(moved_case, change=None).expected(tmp_path)
@@ -548,7 +535,7 @@ def test_a_topic_is_read_on_where_the_other_has_stopped(
 def test_there_and_back_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
     """A savepoint of Spark, loaded into Spark and saved once more without an event in between, has equal entries."""
     moved_case = case(7)
-    live = LiveRun(spark, tmp_path / "job", moved_case.job, moved_case.initial)
+    live = live_cases.LiveRun(spark, tmp_path / "job", moved_case.job, moved_case.initial)
     checkpoint = tmp_path / "job" / "checkpoint"
     open_checkpoint(checkpoint, moved_case.job, moved_case.initial)
     live.phase([moved_case.lines[: moved_case.cut]])

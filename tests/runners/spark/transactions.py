@@ -111,19 +111,8 @@ def _generated() -> pa.Table:
 
 def records(*names: str) -> list[UpsertRecord]:
     """Return the records that deploy patterns of SOURCE."""
-    return [
-        UpsertRecord(
-            id=name,
-            version=1,
-            pattern=name,
-            status="live",
-            severity="low",
-            owner="o",
-            message="{amount} on {key}",
-            source=SOURCE,
-        )
-        for name in names
-    ]
+    fields = {"version": 1, "status": "live", "severity": "low", "owner": "o", "message": "{amount} on {key}"}
+    return [UpsertRecord.model_validate({**fields, "id": name, "pattern": name, "source": SOURCE}) for name in names]
 
 
 def oracle_alerts(table: pa.Table, *names: str) -> set[tuple[str, str, tuple[str, ...], int]]:
