@@ -54,7 +54,7 @@ class Atom:
     events.
 
     `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past
-    (`atoms.py`) reaches `past_ms` back: `field` names its side, `left` and `right` are the text around the limit,
+    reaches `past_ms` back: `field` names its side, `left` and `right` are the text around the limit,
     `reads` are the fields that it reads and `name` is the name of its parameter.
     """
 

@@ -5,8 +5,8 @@
     label, kind, episode, amount, reported_ms
 
 A label belongs to one event, or to all events of a key between two times. Labels of the same episode are one fraud. A
-key is in a column `key`, or in a column with the name of the field. `labels.py` lists the words that mean fraud
-and honest; a word such as stolen_card is the kind of its fraud.
+key is in a column `key`, or in a column with the name of the field. `FRAUD` and `HONEST` list the words for both; a
+word such as stolen_card is the kind of its fraud.
 
 The words of labels → honest, fraud, or a question to the user.
 

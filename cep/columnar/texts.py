@@ -1,6 +1,6 @@
 """Text columns (large_string) numbered, found and taken by row, each in a call of a kernel.
 
-The tables have keyed hashes (texts.py). Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
+The tables have keyed hashes. Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
 a sender chooses use this module.
 
 The key of the hashes of this process's tables, drawn when the process begins (kernels/siphash.py).

@@ -3,7 +3,7 @@
 Rules are matched by their identity. A migration has four steps:
 
 1. Renumber rules, NFA states and columns. This changes data only.
-2. Catch up the rules that no longer share a prefix (migrate.py). Only this step runs the matcher.
+2. Catch up the rules that no longer share a prefix. Only this step runs the matcher.
 3. Note the progress of a rule with runs of its own in a prefix that it shares now.
 4. Sort the runs by rule and key again.
 

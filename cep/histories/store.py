@@ -260,7 +260,7 @@ class SubTallies:
 class Histories:
     """The past of many keys. Shapes: keys text[K]; `pinned` are events by key number.
 
-    `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (limits.py). `tallies`
+    `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (values.py). `tallies`
     are int64[K, W] by identity (numbers/tally.py), `sub_tallies` are tallies by sub-key. `facts` describe its page; in
     a call with several pages, `pages` has the facts of each.
     """

@@ -6,7 +6,7 @@ Rows of busy keys → the sub-keys whose past a key still remembers: the ones th
 
 A key may have a million merchants in a window. A key with more events than are retained one by one (numbers/folds.py)
 remembers the `HISTORY_VALUES_MAX` values that came last; of values with the same time, the ones with the greater
-numbers (sub_keys.py). All events of other values are forgotten: if such a value comes again, it starts from nothing. So
+numbers. All events of other values are forgotten: if such a value comes again, it starts from nothing. So
 a value's count may be too low but never too high, and the newest events up to the limit are always counted.
 
 The order of events alone decides which values are remembered (known_values.py), so the result is the same in a replay

@@ -2,7 +2,7 @@
 
 1. Choose the past events that the call reads (reach.py).
 2. Place them before the new events, key by key, and evaluate conditions over all of them (table.py).
-3. Compute each history at each new event (values.py, with one module per kind in kinds/).
+3. Compute each history at each new event (with one module per kind in kinds/).
 4. Decide which events and numbers to retain, pin and carry from now on (retained.py).
 
 A window ends at the event itself. It excludes an event of the same time that comes later in the order (time, event id).
@@ -319,7 +319,7 @@ class HistoryValues:
     """The result of a call: the values of all histories at its new events, in event order, and the key's next past.
 
     `slots`: values and null flags by column of the event table; `texts`: the same for text. `histories` is the past of
-    all keys from now on. `incomplete` names the values that lack older events or have them folded (values.py).
+    all keys from now on. `incomplete` names the values that lack older events or have them folded.
     `overflows` counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded
     events, `cut` values that may lack events of a sub-key, `dropped` events that are not remembered or that made their
     key forget another sub-key.

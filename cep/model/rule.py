@@ -219,7 +219,7 @@ class UpsertRecord(RuleFields):
     """Deploy a version of a rule. `source` is the pattern's text without imports.
 
     Here and in other records: `changes` is the version that it was written against, and a job with another version
-    refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures (model/rule.py). Without
+    refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures. Without
     signatures, a random `nonce` prevents guessing of erased content; it has no other effect.
     `lists` names the entries of each declared list that the pattern reads, so that the signatures cover them.
     """

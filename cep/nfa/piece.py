@@ -2,7 +2,7 @@
 
     header (words of each section) | rule | states | waits | … | instructions of its predicates | …
 
-Its numbers are its own, starting at 0 (states, code), or shared by all rules of the process (symbols.py). So a piece
+Its numbers are its own, starting at 0 (states, code), or shared by all rules of the process (prefixes.py). So a piece
 does not depend on other rules: it is compiled once, and a program combines pieces by adding offsets (link.py).
 
 Tested by: tests/nfa/test_shared.py

@@ -5,14 +5,14 @@ match:
 
     a -> b -> x -> c      prefixes  a   a b   a b x       (an event of c completes a match)
 
-As long as only such events arrive, a rule reports nothing, so they can be stored and processed later (prefixes.py).
+As long as only such events arrive, a rule reports nothing, so they can be stored and processed later.
 Each event of the first condition begins a run. An event of another condition matters only if a run waits for it, so all
 waits for it must be on paths of the prefix alone (its *steps*), which can be followed without the rules
 (kernels/match/rules.py). The numbering of a prefix's conditions is part of the stored state: a page has a bit for each.
 
 Rules with the same prefix → events that are stored once for all of them.
 
-No event of a prefix (prefixes.py) completes a match. So the effects of such events on a rule's runs can be deferred
+No event of a prefix completes a match. So the effects of such events on a rule's runs can be deferred
 until an event of another of its conditions arrives. Until then the events are stored once for all rules with the same
 prefix; then the rule processes the deferred events in order (match/plain.py, engine/starts.py). They cost as much as a
 single rule, however many rules begin with them.
@@ -174,7 +174,7 @@ Constant = tuple[bool, int | str]
 # A column of the event table: its name from columns.ColumnMap, the column that it is a function of, and the function.
 Symbol = tuple[str, int, Call | History | None]
 
-# A prefix: its predicates in order, and its steps, which are empty for the shortest (prefixes.py).
+# A prefix: its predicates in order, and its steps, which are empty for the shortest.
 PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 
 

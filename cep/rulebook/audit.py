@@ -68,7 +68,7 @@ def note_erasure(
     """Write the audit line about erased keys: counts by domain, and counts of the removed items.
 
     lines: the lines of the audit that have lost their texts. digests: the keyed digests of the keys that two people
-    have signed (erasure_request.py).
+    have signed (erasure.py).
     """
     more = {"digests": list(digests)} if digests else {}
     counts = {"keys": dict(keys), "removed": dict(removed), ERASED_LINES: sorted(lines)}

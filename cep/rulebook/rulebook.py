@@ -357,7 +357,7 @@ class Rulebook:
         )
 
     def place(self, levels_count: int) -> None:
-        """Give every version its level of so many, as long as nothing has been matched (rulebook.py).
+        """Give every version its level of so many, as long as nothing has been matched.
 
         A version that comes later and finds no level is refused.
         """

@@ -40,6 +40,7 @@ from cep.base.text import utc_text, visible
 from cep.kernels.layout import Int64
 from cep.runners.meanings import (
     FROM_ZERO,
+    GAUGE_LABELS,
     GAUGES,
     HISTOGRAMS,
     LABELS,
@@ -346,22 +347,22 @@ class Observed(Collector):
         yield _rule_runs(totals)
         for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
             yield GaugeMetricFamily(f"cep_{name}", GAUGES[name], value=value)
-        yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
-        yield _labelled("memory_bytes", "part", self.memory_bytes)
-        yield _labelled("lag_records", "partition", lags)
-        yield _labelled("part_up", "part", {part: float(trouble is None) for part, trouble in troubles.items()})
+        yield _labelled("micro_batch_seconds", {phase: ms / 1_000 for phase, ms in phases.items()})
+        yield _labelled("memory_bytes", self.memory_bytes)
+        yield _labelled("lag_records", lags)
+        yield _labelled("part_up", {part: float(trouble is None) for part, trouble in troubles.items()})
         addresses = {name: self.address_of(name) for name in {*self.sink_names, *sinks_away}}
         yield _sinks(addresses, sinks_away)
         now_ms = time.time() * 1_000
         ages_s = {name: 0.0 if ms is None else max(0.0, now_ms - ms) / 1_000 for name, (_, ms) in backlogs.items()}
-        yield _labelled("sink_waiting_alerts", "sink", {name: count for name, (count, _) in backlogs.items()})
-        yield _labelled("sink_oldest_alert_seconds", "sink", ages_s)
-        yield _labelled("abandoned_alerts", "sink", abandoned)
+        yield _labelled("sink_waiting_alerts", {name: count for name, (count, _) in backlogs.items()})
+        yield _labelled("sink_oldest_alert_seconds", ages_s)
+        yield _labelled("abandoned_alerts", abandoned)
         yield latency
 
 
-def _labelled(name: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"cep_{name}", GAUGES[name], labels=[label])
+def _labelled(name: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"cep_{name}", GAUGES[name], labels=GAUGE_LABELS[name])
     for value, number in sorted(values.items()):
         family.add_metric([value], number)
     return family
@@ -377,7 +378,7 @@ def _rule_runs(totals: Mapping[str, int]) -> Metric:
 
 def _sinks(addresses: Mapping[str, str], away: Mapping[str, str]) -> Metric:
     """Return for each sink 1 without a reason, or 0 with the reason for which it takes no alerts."""
-    family = GaugeMetricFamily("cep_sink_up", GAUGES["sink_up"], labels=["sink", "address", "reason"])
+    family = GaugeMetricFamily("cep_sink_up", GAUGES["sink_up"], labels=GAUGE_LABELS["sink_up"])
     for name, address in sorted(addresses.items()):
         family.add_metric([name, address, away.get(name, "")], float(name not in away))
     return family

@@ -1,6 +1,6 @@
 """Alerts → one line each on a terminal.
 
-Tested by: tests/sinks/test_contract.py, tests/sinks/test_contract.py
+Tested by: tests/sinks/test_contract.py
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The files at a path → one table of all their columns, with the types that the 
 
     Parquet      the types of each file, the widest of each column
     CSV          whole numbers, numbers, truth values, times and dates if all texts of a column are such, else texts
-    JSON         tables.py
+    JSON         as below
     day=01/...   a column of texts, for a folder that names a value
 
 A text of digits that begins with a zero is no number: it is an account, or a card.

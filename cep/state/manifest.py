@@ -1,6 +1,6 @@
 """The files of a checkpoint or savepoint ↔ a manifest: a small file that lists them and checks itself.
 
-    first line: manifest.py | JSON: format, kind, number, created_ms, parts, files with size and sha256
+    first line: below | JSON: format, kind, number, created_ms, parts, files with size and sha256
 
 The files lie in the target under their checksum, `files/SHA256`. Two checkpoints share a file that both have. A file
 that comes again after a restore, under any name, cannot be taken for another.
@@ -167,7 +167,7 @@ class Manifest:
         """Parse a manifest and check every field, also its kind if `kind` is set; `name` is for messages.
 
         Raises: StateCorruptError if it is damaged, torn, or has a field that no build writes. StateFormatError if a
-        later build wrote it. A process with a key refuses a manifest that is not signed with it (manifest.py).
+        later build wrote it. A process with a key refuses a manifest that is not signed with it.
         """
         line, _, body = data.partition(b"\n")
         check_first_line(line, body, name)

@@ -1,6 +1,6 @@
 """A keyed store in memory: a sorted dictionary. For tests, and for state that fits into memory and may be lost.
 
-Its checkpoint is one file of all entries, in blocks of the one codec (entries.py).
+Its checkpoint is one file of all entries, in blocks of the one codec (savepoints.py).
 Tested by: tests/state/test_stores.py
 """
 

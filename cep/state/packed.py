@@ -12,7 +12,7 @@ eighty, so small pages are fast to copy, to write and to keep in memory.
     nodes   the row                                           for each column whether it is null
     keys    the length                                texts   of keys, of ids, of each column of texts
 
-The store adds checksums. Readers of single pages (cep job state, savepoints for Spark) use the form of pages.py. The
+The store adds checksums. Readers of single pages (cep job state, savepoints for Spark) use the form of past.py. The
 measured reasons for two forms are in docs/inside/decisions/two-forms-of-a-page.md.
 Tested by: tests/state/test_pages.py
 """

@@ -9,9 +9,9 @@
     segment   keys | key, type, time, span | field:NAME …
 
 A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets
-(past.py) with a format version; another format is refused by name.
+(below) with a format version; another format is refused by name.
 
-A page, the runs of some keys of one key group ↔ bytes (past.py). Histories are kept apart (past.py).
+A page, the runs of some keys of one key group ↔ bytes. Histories are kept apart (above).
 
     runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
     about: page format, width of a run, fingerprint and layout of the program that wrote it
@@ -25,7 +25,7 @@ Named columns of different lengths, with a format version ↔ bytes.
 
 A whole KeyedState, runs and histories, as one block that can be read without a store.
 
-    page | head | segments, each with its number        past.py; the parts are from pages.py and past.py
+    page | head | segments, each with its number        the three parts in the forms above
 
 A job's state moves to another job in this form. A running job stores the parts separately.
 

@@ -3,7 +3,7 @@
 All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks and
 the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last `sync` or
 checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A store that has
-lost synced writes is damaged, and is not opened (rocks.py).
+lost synced writes is damaged, and is not opened.
 
 The list of files of a RocksDB folder, record by record → StateCorruptError if it is invalid.
 

@@ -1,7 +1,7 @@
 """Stores → a savepoint: all entries by key group, in files that any store can read; and back, whole or by key groups.
 
     savepoint.manifest        first line sha256 of the rest | JSON: its parts (manifest.py)
-    files/SHA256              group-00042.cep: the entries of one key group (entries.py), empty groups have none
+    files/SHA256              group-00042.cep: the entries of one key group (below), empty groups have none
                               payload; beside/: files that belong to no store
 
 A checkpoint belongs to the stores that wrote it. A savepoint is independent: it can be copied as a folder, read years

@@ -3,7 +3,7 @@
     KeyedStore       get, put, delete, multi_get, write, scan, delete_range     to read and write entries
     └ DurableStore   snapshot, sync, checkpoint, ingest, sizes, close           to own them: memory.py, rocks.py
 
-Keys are store keys (keys.py). A store does not know the meaning of its values. One thread uses it at a time, but others
+Keys are store keys (below). A store does not know the meaning of its values. One thread uses it at a time, but others
 may read its snapshots and its `checkpoint` directories.
 
 The place of a value in a store: (key group, key, namespace, name, item) ↔ one byte string with the same sort order.

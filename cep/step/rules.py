@@ -427,7 +427,7 @@ def read_head(values: object, place: str) -> Head:
 
 
 def sign_status(status: dict[str, Any]) -> dict[str, Any]:
-    """Return the status of a job's rules (rules.py) with the head of the audit signed, if it has one."""
+    """Return the status of a job's rules with the head of the audit signed, if it has one."""
     if "audit" not in status:
         return status
     saved = status["audit"]

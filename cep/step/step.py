@@ -5,8 +5,8 @@
      3 times        partitions move the watermark               event_time.py
     ┌4 duplicates   repeated events are left out                duplicates.py
     │5 late         events behind the watermark are set aside   dead_letters.py
-    │6 due          events wait until the watermark passes      waiting.py
-    └7 match        pages are read, advanced and written        pages.py
+    │6 due          events wait until the watermark passes      level.py
+    └7 match        pages are read, advanced and written        level.py
      8 forget       expired versions leave the rulebook         rules.py
      9 suppress     the rules suppress some of the alerts       step.py
 
@@ -61,7 +61,7 @@ class Progress:
 
     The job has seen all events from `since_ms` on, except those before `gap_ms`: an operator has let it go on though
     some of these may be missing. `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has
-    records from before it. `last_event` was matched before events of its millisecond that may still come (ties.py).
+    records from before it. `last_event` was matched before events of its millisecond that may still come (level.py).
     """
 
     rulebook: NamedRulebook

@@ -75,6 +75,20 @@ def test_the_page_of_a_room_is_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").split()) <= WORDS_MAX
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "cep").glob("*/README.md")), ids=path_name)
+def test_the_page_of_a_room_names_its_own_files(path: Path) -> None:
+    """A name without a folder is a file of the room; NAME stands for any. No file is named twice in a row."""
+    text, room = path.read_text(encoding="utf-8"), path.parent
+    files = [f"/{file.relative_to(room)}" for file in room.rglob("*.py")]
+    lost = []
+    for name in re.findall(r"[\w./-]*\w\.py\b", text):
+        is_own = any(file.endswith(f"/{name}") for file in files)
+        is_elsewhere = "/" in name and any((folder / name).is_file() for folder in (ROOT, ROOT / "cep", room))
+        lost += [] if is_own or is_elsewhere or "NAME" in name else [name]
+    assert lost == []
+    assert re.findall(r"(`[\w/]+\.py`)(?:,| and) \1", text) == []
+
+
 @pytest.mark.parametrize("path", [path for path in PAGES if DOCS in path.parents], ids=path_name)
 def test_a_page_has_a_title_and_prose(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

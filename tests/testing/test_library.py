@@ -46,7 +46,7 @@ from tests.testing.library import (
 
 # Each pattern of the library has full comments, four kinds of tests, and a row in the table.
 #
-# `test_honest.py` tests that it is silent on honest events.
+# `honest.py` has honest events, on which it is silent.
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = list(entries())

@@ -21,7 +21,8 @@ from cep.kernels.layout import Int32, Int64
 # Number of values on each side of the rank: this constant, plus twice the number of changes of the window in the call.
 _REACH = 10
 _REACH_CHANGES = 2
-# A band is an array that is shifted. Larger changes cost less in the tree of a whole window (sketches.py).
+# A band is an array that is shifted. Larger changes cost less in the tree of a whole window
+# (kernels/histories/sketches.py).
 _CHANGES_MAX = 1024
 
 

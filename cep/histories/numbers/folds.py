@@ -9,7 +9,7 @@ the same whether its older events are still there one by one, as in a replay, or
     stddev of floats          the same, and floats with the sum of the squares, with weight -1; exact
     min, max                  the least value of a pane, as a code
     distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
-    first                     the first event of each pane, which stays an event (limits.py)
+    first                     the first event of each pane, which stays an event (values.py)
 
 A calendar unit is one pane, so its edge is not rounded. By a sub-key there are panes for each remembered value
 (known_values.py), and the limit applies to the events of all values together.

@@ -1,7 +1,7 @@
 """Panes: long windows stored by periods of time, in which codes with weights replace a key's events.
 
     time   ──┼────────┼────────┼────────┼────────┼──▶      window / 64 long, from the epoch on
-    key      codes    codes    codes    codes             a bucket or hash (sketches.py) → number of events
+    key      codes    codes    codes    codes             a bucket or hash (below) → number of events
 
 The grid depends only on the window. A window has whole panes at its far edge, so that edge is rounded outwards. A
 calendar unit is one pane. So a value is the same however the events arrive: in one replay, in micro-batches, before and

@@ -3,7 +3,7 @@
     codes, weights int64[C]   by key, then pane; a code is the number of a bucket or hash, in their order
     lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever decreases
 
-A tree of counts (sketches.py) follows the window, so an event costs O(log distinct codes), independent of the length
+A tree of counts follows the window, so an event costs O(log distinct codes), independent of the length
 of windows.
 
 A tree of counts: the sum of the codes up to one, and the code at a rank, in O(log codes).

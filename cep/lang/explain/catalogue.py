@@ -1,6 +1,6 @@
 """Every code that a diagnostic can have: its title and the long form that `cep explain CODE` prints.
 
-CEP1xx to CEP4xx are in `mistakes.py`, CEP5xx to CEP8xx in `catalogue.py`. A code keeps its meaning for ever. One that
+CEP1xx to CEP4xx are in `mistakes.py`, CEP5xx to CEP8xx here. A code keeps its meaning for ever. One that
 is no longer given is not used again.
 
 Codes outside of patterns: CEP5xx parameters, CEP6xx tests, CEP7xx lints, CEP8xx lists.

@@ -28,13 +28,7 @@ from cep.lang.syntax import (
 
 # Tokens that follow a field and never an event type: the `where` lacks the event type. (`-` may begin a condition.)
 _AFTER_A_FIELD = ("==", "!=", "<", "<=", ">", ">=", "=", "<>", "+", "*", "/", "%", ".", "is", "in", "between", "like")
-_SKIPS = {
-    ("none", ""): SkipKind.NONE,
-    ("to", "next"): SkipKind.TO_NEXT,
-    ("past", "last"): SkipKind.PAST_LAST,
-    ("to", "first"): SkipKind.TO_FIRST,
-    ("to", "last"): SkipKind.TO_LAST,
-}
+_SKIPS = {kind.value: kind for kind in SkipKind}
 
 
 @dataclass(slots=True)
@@ -348,7 +342,7 @@ def _measures(cursor: Cursor, measures: list[MeasureSyntax]) -> None:
 def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
     """Parse where matching resumes after a match, such as `skip to first x in order`."""
     first = cursor.take()
-    kind = _SKIPS.get((first.text, "" if first.text == "none" else cursor.token.text))
+    kind = _SKIPS.get(first.text if first.text == "none" else f"{first.text} {cursor.token.text}")
     if kind is None:
         cursor.fail(
             "expected where matching resumes",

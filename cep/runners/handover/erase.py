@@ -82,7 +82,7 @@ def erase_savepoint(
     """Copy a savepoint without the data of some keys. `keys` are the keys of each domain in the form of `route`.
 
     work: a new local folder. audit_lines: the lines of the job's audit that lose their texts. digests: the keyed
-    digests of the keys, for the audit (rulebook/erasure_request.py). Raises: StateError, StoreError.
+    digests of the keys, for the audit (rulebook/erasure.py). Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
     payload = payload_in(savepoint)

@@ -1,6 +1,6 @@
 """The streaming job: packed events and control records → alerts, micro-batch by micro-batch.
 
-    events ─▶ pack ─▶ match, level by level (match_stage.py) ─▶ suppress (match_stream.py) ─▶ alerts
+    events ─▶ pack ─▶ match, level by level (match_stage.py) ─▶ suppress ─▶ alerts
                          ▲
     control ─▶ once to every key group
 

@@ -34,7 +34,7 @@ _ATTEMPTS = "spark.task.maxFailures"
 _SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions", _ATTEMPTS)
 # Otherwise Java looks its machine up by name, which some networks do not know.
 _LOOPBACK = "SPARK_LOCAL_IP", "127.0.0.1"
-# A Python that is started with `-m` looks for modules in the current folder first: a numpy.py in a folder that others
+# A Python that is started with `-m` looks for modules in the current folder first: a `numpy` in a folder that others
 # can write to would run in each worker. Java and its workers inherit the variable.
 _SAFE_PATH = "PYTHONSAFEPATH", "1"
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
