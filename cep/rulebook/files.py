@@ -1,12 +1,12 @@
-"""A folder of rule files, or the history of a control topic in a file → control records.
+"""Control records from a folder of rule files, or from a file with the history of a control topic.
 
-`rules/signed/`: one file per signed change, in the form of the control topic ↔ control records.
+The folder `rules/signed/` has a file for each signed change, in the form of the control topic:
 
     rules/signed/card_testing.2.json     version 2 of a rule, also as a retirement or a rollback
     rules/signed/card_testing.pause.1.json
 
-A file has a record per line: a list may need several. People sign it, and it is published, byte for byte. Under version
-control, the folder shows who signed each change.
+Such a file has a record per line; a list may need several. It is published as it was signed, byte for byte. Under
+version control, the folder shows who signed each change.
 
 Tested by: tests/rulebook/test_files.py.
 """

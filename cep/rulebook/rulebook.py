@@ -1,4 +1,4 @@
-"""Control records, one after the other → the rules in force.
+"""The rules in force, after each control record, and their order where rules feed each other.
 
 A rule has versions; a version sees the events from its start up to its successor's. The rulebook holds every version
 that is waiting for its start, in force, or draining, each with its interval, resolved when it was applied:
@@ -13,7 +13,7 @@ ends only an earlier shadow; a live version ends both, except a shadow with a st
 wins, in any order of arrival and for any repetition of records. The rulebook does not know Spark or Kafka. Every key
 group applies the same records in the same order and holds an equal rulebook.
 
-Rules in force → the same rules by level: a level reads the events that earlier levels produce.
+Rules are matched by level. A level reads the events that earlier levels produce:
 
     level 0                    rules that read no derived events
     1 … levels_count - 2       rules that read derived events and produce others, as late as their readers allow

@@ -1,4 +1,6 @@
-"""A signed control record, and the signers → the reason why a job refuses it, or None.
+"""The statement that people sign for a control record, and the reasons for which a job refuses a record.
+
+A job checks a record in this order:
 
     1  is it signed, for this set of rules?
     2  may its author write changes of this thing?
@@ -12,9 +14,7 @@ The verdict follows from the records and the job's trust, never from a clock. A 
 built again from the same records therefore agree. A withdrawn or expired key counts only for the records whose hashes
 the signers file names.
 
-A control record → the bytes that a person signs, and the line of versions that it belongs to.
-
-The statement names the rule set, the rule, its version, the hash of its meaning (meaning.py), the version that it
+A statement names the rule set, the rule, its version, the hash of its meaning (meaning.py), the version that it
 changes, and the hash of the whole record. So a signature counts for no other rule, version, place in the history, or
 set of rules. The key that a pattern matches by is in its meaning. Author and approver sign different statements: the
 approver's names the author's key.

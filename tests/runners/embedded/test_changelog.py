@@ -516,7 +516,7 @@ def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
     kafka_broker.create(alerts)
     kafka_broker.create(state, 1, cleanup_policy="compact", max_message_bytes=str(RECORD_BYTES))
     topics, folder, lines = Narrow(kafka_broker, alerts, state), tmp_path / "job", history_lines()[:6_000]
-    assert not live(folder, topics, lines, seed, Steps(12 + seed, "5"))
+    assert not live(folder, topics, lines, seed, Steps(5 + seed, "5"))
     shutil.rmtree(folder)
     assert live(folder, topics, lines, seed + 1, Steps(100_000))
     expected_alerts = sorted(expected(lines, deployed, tmp_path))
