@@ -3,7 +3,7 @@
     value int64[M]       the number of each row's value; rows are sorted by key and event order
     place int64[M]       of each row among all rows and the previous memory, by (key, time, sub-key)
 
-A tree of counts (sketches.py) has the place of the last event of each value, so an event costs O(log rows).
+A tree of counts (count_tree.py) has the place of the last event of each value, so an event costs O(log rows).
 
 Tested by: tests/histories/test_known_sub_keys.py
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cep.kernels.histories.count_tree import add, find, new_tree, up_to
 from cep.kernels.histories.records import Memory, Places, RowAnswers, ValueRows
-from cep.kernels.histories.sketches import add, find, new_tree, up_to
 from cep.kernels.jit import kernel
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cep.kernels.histories.count_tree import add, find, new_tree
 from cep.kernels.histories.exact_sums import CHUNKS, accumulate, accumulate_square, as_two, rounded, spread_of
 from cep.kernels.histories.records import TableRows, Windows
-from cep.kernels.histories.sketches import add, find, new_tree
 from cep.kernels.jit import bare, kernel
 from cep.kernels.layout import Float64, Int64, UInt8, int64
 

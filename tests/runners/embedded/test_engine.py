@@ -288,7 +288,7 @@ def test_past_events_give_the_alerts_of_the_replay(
     if limit is not None:
         monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
     if values is not None:
-        for module in ("known_sub_keys", "remembered", "retained"):
+        for module in ("sub_keys", "retained"):
             monkeypatch.setattr(f"cep.histories.{module}.HISTORY_VALUES_MAX", values)
     deployed = deployment(history_rules())
     lines = history_lines()[:9_000]
