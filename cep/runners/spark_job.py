@@ -24,7 +24,7 @@ from cep.rulebook.saved import RulebookStore
 from cep.runners.assembly import JobRunner, JobStart, audit_copy, tell_changes, tell_end, tell_runs, tell_start
 from cep.runners.control_topic import made_topics
 from cep.runners.embedded.opening import is_embedded
-from cep.runners.embedded.replay import begin_warm
+from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.job import Beginning, open_folder
 from cep.runners.live_checkpoint import (

@@ -9,28 +9,15 @@
 The same events, keys and rules give the alerts of the replay on Spark, byte for byte. history_end.py decides where a
 replay ends. It can also end at a cut, from which a live job continues (warm_start.py). The events stay in memory, with
 the columns that rules read. Kernels and Arrow release the interpreter's lock, so threads use all cores.
-
-The state at the end of a replay → the checkpoint directory of a new `cep live`.
-
-    warm start (handover/warm_start.py)    checkpoint directory
-    keyed state                         ─▶ begins/ (handover/beginning.py), in the job's own key groups and pages
-    rules, who was alerted              ─▶ rulebooks/, rule_status.json, held_memory.json
-    how many runs                       ─▶ progress.json
-
-The embedded engine takes the state and returns it as entries, the form with which both runners begin. All of it is in
-memory during that time.
-
 Tested by: tests/runners/test_replay.py, tests/runners/handover/test_handover.py.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -48,27 +35,20 @@ from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import RulebookStore, save
 from cep.rulebook.suppression import Policies
 from cep.runners.ahead import carriers, compiled_ahead
-from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.handover.beginning import FOLDER, Beginning, write_beginning
-from cep.runners.handover.warm_start import Ending, WarmStart, by_group, cut_ms, job_until, put_state
-from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, write_progress
+from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed, replay_to_the_end
-from cep.runners.rule_output import begin_rule_output
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
-from cep.state.memory import MemoryStore
-from cep.state.store import WriteBatch
 from cep.step.dead_letters import COUNTED, bounded_equals, event_dead_letters, evicted_dead_letters, is_counted
 from cep.step.duplicates import first_ones
 from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
 from cep.step.marks import Marks, joined_marks, with_marks
 from cep.step.match import MatchOutput, match_events
-from cep.step.rules import programs_by_level, rule_status
+from cep.step.rules import programs_by_level
 from cep.step.validate import validate_events
 
 # Events that are matched together: enough for the fixed costs, few enough for the cache.
@@ -335,26 +315,3 @@ def _match(
 ) -> tuple[MatchOutput, KeyedState]:
     keyed_state = match_events(program, None, concat_batches(parts), span.watermark_ms, output, is_end=span.is_end)
     return output, keyed_state
-
-
-def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
-    """Write the state of a warm start into a new checkpoint directory. `rulebook` has the rules of the warm start.
-
-    Raises: UsageError if it does not fit the job; StateError, SinkError.
-    """
-    shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
-    rulebook = rulebook.copy()
-    rulebook.place(job.levels_count)
-    about, saved = warm.about, save(rulebook)
-    with closing(MemoryStore()) as store:
-        engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
-        runs = engine.begin(warm)
-        batch = WriteBatch()  # entries of histories have the form of the store
-        engine.save_whole(batch)
-        store.write(batch)
-        begins = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
-        write_beginning(checkpoint, begins, ((group, engine.entries_of(group)) for group in range(job.groups_count)))
-        engine.close()
-    RulebookStore(checkpoint / RULEBOOKS_FOLDER).put(saved)
-    begin_rule_output(checkpoint, rule_status(rulebook), [list(entry) for entry in about.memory])
-    write_progress(checkpoint, -1, runs)

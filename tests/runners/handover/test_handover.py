@@ -36,7 +36,7 @@ from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.rulebook import by_level
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.replay import begin_warm
+from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.handover.beginning import (
     Beginning,
     group_beginning,

@@ -1,0 +1,52 @@
+"""The state at the end of a replay → the checkpoint directory of a new `cep live`.
+
+    warm start (handover/warm_start.py)    checkpoint directory
+    keyed state                         ─▶ begins/ (handover/beginning.py), in the job's own key groups and pages
+    rules, who was alerted              ─▶ rulebooks/, rule_status.json, held_memory.json
+    how many runs                       ─▶ progress.json
+
+The embedded engine takes the state and returns it as entries, the form with which both runners begin. All of it is in
+memory during that time.
+Tested by: tests/runners/handover/test_handover.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import RulebookStore, save
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.handover.beginning import FOLDER, Beginning, write_beginning
+from cep.runners.handover.warm_start import WarmStart
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, write_progress
+from cep.runners.rule_output import begin_rule_output
+from cep.state.memory import MemoryStore
+from cep.state.store import WriteBatch
+from cep.step.job import Job
+from cep.step.rules import rule_status
+
+
+def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
+    """Write the state of a warm start into a new checkpoint directory. `rulebook` has the rules of the warm start.
+
+    Raises: UsageError if it does not fit the job; StateError, SinkError.
+    """
+    shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
+    rulebook = rulebook.copy()
+    rulebook.place(job.levels_count)
+    about, saved = warm.about, save(rulebook)
+    with closing(MemoryStore()) as store:
+        engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
+        runs = engine.begin(warm)
+        batch = WriteBatch()  # entries of histories have the form of the store
+        engine.save_whole(batch)
+        store.write(batch)
+        begins = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
+        write_beginning(checkpoint, begins, ((group, engine.entries_of(group)) for group in range(job.groups_count)))
+        engine.close()
+    RulebookStore(checkpoint / RULEBOOKS_FOLDER).put(saved)
+    begin_rule_output(checkpoint, rule_status(rulebook), [list(entry) for entry in about.memory])
+    write_progress(checkpoint, -1, runs)
