@@ -10,7 +10,7 @@ chain.
 Texts of people, and keys that they name, may have to be erased later. So these texts come after the hash, and `sealed`
 is their hash with a salt. A line without its texts and salt is still valid, and the texts cannot be found by guessing.
 A later line about the erasure must name it.
-Tested by: tests/base/test_audit.py
+Tested by: tests/base/test_signing.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Everything that a verb prints passes through it; terminal.py does so for tables 
 
 A value out of a JSON document → the same value, if it is of the type that was written there.
 
-Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_values.py.
+Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_schema.py.
 """
 
 from __future__ import annotations

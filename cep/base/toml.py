@@ -2,7 +2,7 @@
 
 Python's parser recurses for each bracket, takes quadratic time for a name with thousands of dots, and has errors of its
 own for numbers with thousands of digits. Who proposes a rule must not be able to use that.
-Tested by: tests/base/test_toml.py
+Tested by: tests/base/test_reading.py
 """
 
 from __future__ import annotations

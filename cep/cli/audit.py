@@ -1,6 +1,6 @@
 """`cep rules audit`: the audit of a job → the changes of its rules, or the faults of the audit itself.
 
-Tested by: tests/cli/test_rules.py, tests/runners/embedded/test_signed.py, tests/base/test_audit.py
+Tested by: tests/cli/test_rules.py, tests/runners/embedded/test_signed.py, tests/base/test_signing.py
 """
 
 from __future__ import annotations

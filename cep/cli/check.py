@@ -1,6 +1,6 @@
 """`cep check`: pattern files and rule files → a list of their mistakes.
 
-Tested by: tests/lang/test_cli_check.py
+Tested by: tests/lang/test_diagnostics.py
 """
 
 from __future__ import annotations

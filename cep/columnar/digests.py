@@ -8,7 +8,7 @@ does not change when a type gets a field that events do not have.
 
 A digest has a key, which the job draws when it begins. Without it a sender could make two events with one id and one
 digest, such as a decoy and a fraud with another amount: the job would ignore the second one as a repeat of the first.
-Tested by: tests/columnar/test_digests.py
+Tested by: tests/columnar/test_route.py
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Plain JSON records as columns, at the cost of a call: the result of Arrow's JSON
 Arrow's reader passes its input to another thread: for a few records that costs more than reading them, and on a busy
 machine it waits for a core. kernels/text/json_records.py defines plain records.
 
-Tested by: tests/columnar/test_decode.py, tests/columnar/test_plain_json.py.
+Tested by: tests/columnar/test_decode.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ as t. A derived event carries the texts of the events that its match has bound, 
 events, in any process. The state of an earlier build has no such texts. There a derived event stands for its origins,
 and an alert that binds it lists no source events.
 
-Tested by: tests/engine/test_alerts.py, tests/engine/test_origins.py, tests/api/test_alerts.py.
+Tested by: tests/engine/test_alerts.py, tests/api/test_alerts.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ further: on the first day of a history every device is seen for the first time. 
 to a running job, if its past was not stored. The alert then gives the time from which the events of its window are
 complete. It also does so if the match depends on the *absence* of a derived event whose producer has an incomplete past
 (rulebook/completeness.py).
-Tested by: tests/engine/test_origins.py
+Tested by: tests/engine/test_alerts.py
 """
 
 from __future__ import annotations

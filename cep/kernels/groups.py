@@ -16,8 +16,8 @@ Columns of events → one digest an event: 64 bits, the sum of a hash of each va
 
 A value that is null adds nothing, so a column that is null everywhere need not be looked at.
 
-Tested by: tests/kernels/test_groups.py, tests/engine/test_starts.py, tests/histories/test_rank.py,
-tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py, tests/columnar/test_digests.py.
+Tested by: tests/kernels/test_groups.py, tests/engine/test_starts.py, tests/histories/test_classes.py,
+tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py, tests/columnar/test_route.py.
 """
 
 from __future__ import annotations

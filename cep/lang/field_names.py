@@ -7,7 +7,7 @@
     old_balance                      BALANCE      money, but a sum over events means nothing
 
 A name is a guess. So a role never decides alone: each message that it causes names the field and how to overrule it.
-Tested by: tests/lang/test_resolve.py
+Tested by: tests/lang/test_check.py
 """
 
 from __future__ import annotations

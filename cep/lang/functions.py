@@ -12,7 +12,7 @@ Each family is computed in one or two other places, and a new function needs a r
 
 `tests/oracle/expressions.py` computes each function once more. `cep/docs/reference/language/expressions.md` describes
 it.
-Tested by: tests/lang/test_functions.py, tests/lang/test_assist.py
+Tested by: tests/lang/test_functions.py, tests/lang/test_editor.py
 """
 
 from __future__ import annotations

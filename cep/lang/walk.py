@@ -1,6 +1,6 @@
 """Walks over syntax trees and checked expressions that several readers of them need.
 
-Tested by: tests/lang/test_expressions.py, tests/lang/test_lint.py
+Tested by: tests/lang/test_expressions.py, tests/lang/test_golden.py
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ position with a counter; groups that repeat are unrolled.
 
 This module must not depend on columns or kernels.
 
-Tested by: tests/nfa/test_positions.py
+Tested by: tests/nfa/test_compile.py
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The bytes of a JSON file in the form that its writer chose → JSON lines.
 The first bytes of the file decide. Objects are found by their braces outside of texts, block by block and without a
 Python object a record. A file that ends inside an object is refused.
 
-Tested by: tests/sources/test_pieces.py, tests/sources/test_live.py, tests/sources/test_csv_form.py.
+Tested by: tests/sources/test_files.py, tests/sources/test_live.py, tests/sources/test_csv_form.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A span of event time → the events of a history within it, as if the history ha
 All questions about a history have the same terms: the span, the end, and how long ids of events are remembered.
 Unreadable records have no time: they stay, and are set aside as usual.
 
-Tested by: tests/sources/test_pieces.py, tests/api/test_period.py.
+Tested by: tests/sources/test_files.py, tests/api/test_period.py.
 """
 
 from __future__ import annotations

@@ -9,19 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cep.base.kafka import (
-    READER_FIXED,
-    WRITER_FIXED,
-    admin_options,
-    is_away,
-    is_shown,
-    is_temporary,
-    produce,
-    reader_options,
-    reason_of,
-    sink_reason,
-    writer_options,
-)
+from cep.base import kafka as clients
 from cep.sinks.base import SINK_REASONS
 
 
@@ -32,17 +20,21 @@ def test_what_the_job_says_wins_over_defaults_and_not_over_what_must_be() -> Non
         "bootstrap.servers": "elsewhere",
         "sasl.password": "x",
     }
-    options = reader_options("here:1", settings, {"fetch.wait.max.ms": "5"}, {"isolation.level": "read_committed"})
+    options = clients.reader_options(
+        "here:1", settings, {"fetch.wait.max.ms": "5"}, {"isolation.level": "read_committed"}
+    )
     assert options["bootstrap.servers"] == "here:1"
     assert options["check.crcs"] == "false"
     assert options["sasl.password"] == "x"
     assert options["fetch.wait.max.ms"] == "5"
     assert options["isolation.level"] == "read_committed"
-    assert options.items() >= READER_FIXED.items()
-    writer = writer_options("here:1", {"acks": "1", "linger.ms": "9"}, 7, {"linger.ms": "5", "message.max.bytes": "3"})
-    assert writer.items() >= WRITER_FIXED.items()
+    assert options.items() >= clients.READER_FIXED.items()
+    writer = clients.writer_options(
+        "here:1", {"acks": "1", "linger.ms": "9"}, 7, {"linger.ms": "5", "message.max.bytes": "3"}
+    )
+    assert writer.items() >= clients.WRITER_FIXED.items()
     assert (writer["linger.ms"], writer["message.timeout.ms"], writer["message.max.bytes"]) == ("9", "7", "3")
-    assert admin_options("here:1", {"log_level": "6"}) == {"log_level": "6", "bootstrap.servers": "here:1"}
+    assert clients.admin_options("here:1", {"log_level": "6"}) == {"log_level": "6", "bootstrap.servers": "here:1"}
 
 
 class FullProducer:
@@ -63,13 +55,13 @@ class FullProducer:
 
 def test_a_full_queue_is_waited_for_until_the_deadline() -> None:
     producer: Any = FullProducer(3)
-    produce(producer, "topic", b"value", b"key", monotonic() + 60, partition=0)
+    clients.produce(producer, "topic", b"value", b"key", monotonic() + 60, partition=0)
     assert producer.records == [(("topic", b"value", b"key"), {"partition": 0})]
     with pytest.raises(KafkaException) as error:
-        produce(FullProducer(3), "topic", b"value", b"key", monotonic())  # type: ignore[arg-type]
+        clients.produce(FullProducer(3), "topic", b"value", b"key", monotonic())  # type: ignore[arg-type]
     assert error.value.args[0].code() == KafkaError._QUEUE_FULL
-    assert reason_of(error.value)
-    assert reason_of(KafkaException("text")) == "text"
+    assert clients.reason_of(error.value)
+    assert clients.reason_of(KafkaException("text")) == "text"
 
 
 class SlowAdmin:
@@ -90,10 +82,10 @@ class SlowAdmin:
 def test_a_new_topic_is_waited_for() -> None:
     unknown = (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), dict[int, object]())
     slow: Any = SlowAdmin(unknown, (None, {}), None, (None, {0: "there"}))
-    assert is_shown(slow, "new", 60)
+    assert clients.is_shown(slow, "new", 60)
     assert len(slow.answers) == 1
     never: Any = SlowAdmin(unknown)
-    assert not is_shown(never, "new", 0.05)
+    assert not clients.is_shown(never, "new", 0.05)
 
 
 # Retriable codes of Kafka's protocol (kafka.apache.org/protocol, column "retriable") that the client has a name for.
@@ -158,14 +150,14 @@ def test_every_code_of_the_client_is_temporary_or_a_refusal() -> None:
     codes = {name: getattr(KafkaError, name) for name in dir(KafkaError) if name.strip("_").isupper()}
     assert len(codes) > 150
     temporary = {*RETRIABLE, *PASSING.split(), *OF_THE_CLIENT} - REFUSED
-    assert {name for name, code in codes.items() if is_temporary(KafkaError(code))} == temporary
+    assert {name for name, code in codes.items() if clients.is_temporary(KafkaError(code))} == temporary
     for code in codes.values():
         error = KafkaException(KafkaError(code))
-        assert is_away(error) == is_temporary(error.args[0])
-        assert (sink_reason(error) == "no_answer") == is_away(error)
-        assert sink_reason(error) in SINK_REASONS
+        assert clients.is_away(error) == clients.is_temporary(error.args[0])
+        assert (clients.sink_reason(error) == "no_answer") == clients.is_away(error)
+        assert clients.sink_reason(error) in SINK_REASONS
 
 
 def test_what_the_client_calls_retriable_is_temporary_and_what_is_fatal_is_not() -> None:
-    assert is_temporary(KafkaError(KafkaError.INVALID_TXN_STATE, retriable=True))
-    assert not is_temporary(KafkaError(KafkaError._TIMED_OUT, fatal=True))
+    assert clients.is_temporary(KafkaError(KafkaError.INVALID_TXN_STATE, retriable=True))
+    assert not clients.is_temporary(KafkaError(KafkaError._TIMED_OUT, fatal=True))

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.conformance.names import UntranslatableError
 from tests.conformance.run import RefusedError, Subject, answer, answer_without_limits, check_pattern
 from tests.conformance.scenario import Answer, Bindings, Scenario
-from tests.conformance.structure import PatternText, pattern_text
+from tests.conformance.structure import PatternText, UntranslatableError, pattern_text
 
 TIE = "skip-tie"
 # The peer's watermark at the end of the stream.

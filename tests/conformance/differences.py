@@ -14,29 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tests.conformance import stages as questions
 from tests.conformance.compare import Disagreement
 from tests.conformance.scenario import Bindings, Json, Scenario
-from tests.conformance.stages import (
-    Stage,
-    absence_before_loop,
-    absences_in_a_row,
-    begins_with_group,
-    directly_after_round,
-    ends_on_absence,
-    flatten,
-    greed_behind_round,
-    greed_is_lost,
-    groups_behind_absence,
-    groups_in,
-    is_bounded_greedy,
-    is_loop,
-    loop_before_absence,
-    may_be_empty,
-    may_be_left_out,
-    may_fit,
-    neighbours,
-    stop_behind_round,
-)
 
 REASONS = {
     2: "every window fires by the watermark, in the order of time",
@@ -64,7 +44,7 @@ class _Seen:
     """A scenario with the data that the shapes need. `place` ranks events, by id, by time and then arrival."""
 
     scenario: Scenario
-    stages: tuple[Stage, ...]
+    stages: tuple[questions.Stage, ...]
     values: dict[int, Json]
     time_ms: dict[int, int]
     last_ms: dict[str, int]
@@ -79,7 +59,7 @@ class _Seen:
             last_ms[event.key] = max(event.time_ms, last_ms.get(event.key, event.time_ms))
         return _Seen(
             scenario,
-            tuple(flatten(scenario.stages, scenario.within)),
+            tuple(questions.flatten(scenario.stages, scenario.within)),
             {event.id: {**event.values, "@ts": float(event.time_ms)} for event in events},
             {event.id: event.time_ms for event in events},
             last_ms,
@@ -94,18 +74,18 @@ class _Seen:
         """Return the time of the last event of the match's key."""
         return self.last_ms[self.key[bindings[0][1][0]]]
 
-    def may_come_after(self, bindings: Bindings, absence: Stage) -> bool:
+    def may_come_after(self, bindings: Bindings, absence: questions.Stage) -> bool:
         """Whether a possibly forbidden event of the match's key comes after the first bound event."""
         first, key = min(self.place[i] for _, ids in bindings for i in ids), self.key[bindings[0][1][0]]
         later = (i for i, place in self.place.items() if place > first and self.key[i] == key)
-        return any(may_fit(absence.given.get("where", True), self.values[i]) for i in later)
+        return any(questions.may_fit(absence.given.get("where", True), self.values[i]) for i in later)
 
     def comes_between(self, name: str, places: tuple[int, int], bindings: Bindings) -> bool:
         """Whether an event of the match's key that may fit the stage comes strictly between two places."""
         where = next(s.given.get("where", True) for s in self.stages if s.name == name)
         key = self.key[bindings[0][1][0]]
         between = (i for i, place in self.place.items() if places[0] < place < places[1] and self.key[i] == key)
-        return any(may_fit(where, self.values[i]) for i in between)
+        return any(questions.may_fit(where, self.values[i]) for i in between)
 
 
 def known_differences(scenario: Scenario, disagreement: Disagreement) -> tuple[int, ...]:
@@ -141,7 +121,7 @@ def _keep_timed(
 
 def _gap(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     """6: the library bounds the gap before the loop, and bounds the repetitions only loosely."""
-    loops = (*(s.given for s in facts.stages), *groups_in(facts.scenario.stages))
+    loops = (*(s.given for s in facts.stages), *questions.groups_in(facts.scenario.stages))
     return Disagreement() if any("gap_ms" in loop and "times" in loop for loop in loops) else disagreement
 
 
@@ -151,7 +131,7 @@ def _bounded_greed(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     If the loop has a condition on bound events, the minimum is enough: the library tests it with other bound events.
     With the library, a loop that may be empty is not greedy before its first event.
     """
-    loops = [s for s in facts.stages if is_bounded_greedy(s.given)]
+    loops = [s for s in facts.stages if questions.is_bounded_greedy(s.given)]
     if not loops:
         return disagreement
     if facts.scenario.skips or any(s.given["times"][0] == 0 or s.given.get("optional") for s in loops):
@@ -173,11 +153,11 @@ def _strictly_between(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     absences = [s for s in facts.stages if s.negated]
     if not absences:
         return disagreement
-    loops = {s.name for s in facts.stages if s.in_loop or is_loop(s.given)}
+    loops = {s.name for s in facts.stages if s.in_loop or questions.is_loop(s.given)}
 
     def both(bindings: Bindings) -> bool:
         return any(
-            may_fit(absence.given.get("where", True), facts.values[i])
+            questions.may_fit(absence.given.get("where", True), facts.values[i])
             for absence in absences
             for stage, ids in bindings
             for i in ids
@@ -186,11 +166,11 @@ def _strictly_between(facts: _Seen, disagreement: Disagreement) -> Disagreement:
 
     both_there = [m for m in (*disagreement.extra, *(m for m, _ in disagreement.extra_timeouts)) if both(m)]
     if facts.scenario.skips and any(
-        may_fit(a.given.get("where", True), v) for a in absences for v in facts.values.values()
+        questions.may_fit(a.given.get("where", True), v) for a in absences for v in facts.values.values()
     ):
         followers = [s for s in facts.stages if not s.negated]
         fits_both = any(
-            may_fit(a.given.get("where", True), v) and may_fit(s.given.get("where", True), v)
+            questions.may_fit(a.given.get("where", True), v) and questions.may_fit(s.given.get("where", True), v)
             for a in absences
             for s in followers
             if a.before(s.name) or s.name in loops
@@ -208,7 +188,7 @@ def _strictly_between(facts: _Seen, disagreement: Disagreement) -> Disagreement:
 
 def _absence_at_the_end(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     """3: an absence at the end, followed by optional stages at most."""
-    return Disagreement() if ends_on_absence(facts.scenario.stages) else disagreement
+    return Disagreement() if questions.ends_on_absence(facts.scenario.stages) else disagreement
 
 
 def _window_in_a_group(facts: _Seen, disagreement: Disagreement) -> Disagreement:
@@ -238,7 +218,7 @@ def _unnoticed(facts: _Seen, disagreement: Disagreement) -> Disagreement:
         if time_ms > facts.end_ms(bindings) and (steps_ms or (windowed and facts.first_ms(bindings) <= 0))
     }
     # If two bounds have passed when the library looks, it names the step's; for us the earlier one counts.
-    bounded = steps_ms or any(group.get("within") for group in groups_in(facts.scenario.stages))
+    bounded = steps_ms or any(group.get("within") for group in questions.groups_in(facts.scenario.stages))
     theirs = dict(disagreement.missing_timeouts) if bounded and windowed else {}
     both = {part for part in disagreement.extra_timeouts if theirs.get(part[0], part[1]) > part[1]}
     named = {(bindings, theirs[bindings]) for bindings, _ in both}
@@ -264,7 +244,9 @@ def _twice(facts: _Seen, disagreement: Disagreement) -> Disagreement:
 
 def _step_time(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     """10: a step time next to a loop or an optional part has passed, and the library does not notice."""
-    if any(is_loop(g) and g.get("within", {}).get("type") == "prev_curr" for g in _groups_with_windows(facts)):
+    if any(
+        questions.is_loop(g) and g.get("within", {}).get("type") == "prev_curr" for g in _groups_with_windows(facts)
+    ):
         return Disagreement()
     steps = [s for s in facts.stages if s.step_ms]
     if any(step.given.get("link") == "notNext" and step is not facts.stages[-1] for step in steps):
@@ -273,7 +255,7 @@ def _step_time(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     if not steps:
         return disagreement
 
-    pairs = neighbours(facts.scenario.stages)
+    pairs = questions.neighbours(facts.scenario.stages)
 
     def late(bindings: Bindings) -> bool:
         return any(_over(facts, s, pairs, bindings) for s in steps)
@@ -298,11 +280,11 @@ def _step_time(facts: _Seen, disagreement: Disagreement) -> Disagreement:
 def _groups_with_windows(facts: _Seen) -> list[Json]:
     """Return the groups; a step's window of the whole belongs to the last group, if a group is last."""
     last, within = facts.scenario.stages[-1], facts.scenario.within
-    groups = [*groups_in(facts.scenario.stages)]
+    groups = [*questions.groups_in(facts.scenario.stages)]
     return [*groups, {**last, "within": within}] if "group" in last and within else groups
 
 
-def _over(facts: _Seen, stage: Stage, pairs: frozenset[tuple[str, str]], bindings: Bindings) -> bool:
+def _over(facts: _Seen, stage: questions.Stage, pairs: frozenset[tuple[str, str]], bindings: Bindings) -> bool:
     """Whether a step to a stage has taken longer than it may.
 
     A step leads from the event before to an event of the stage, or to the event that came instead if a round or the
@@ -311,7 +293,7 @@ def _over(facts: _Seen, stage: Stage, pairs: frozenset[tuple[str, str]], binding
     bound = sorted((facts.place[i], name, facts.time_ms[i]) for name, ids in bindings for i in ids)
 
     def is_step(before: str, name: str) -> bool:
-        waited_for = (before, stage.name) in pairs and not (before == stage.name and is_loop(stage.given))
+        waited_for = (before, stage.name) in pairs and not (before == stage.name and questions.is_loop(stage.given))
         return waited_for and (name == stage.name or (stage.name, name) in pairs)
 
     return any(
@@ -328,7 +310,7 @@ def _order_of_time(facts: _Seen, disagreement: Disagreement) -> Disagreement:
 
 def _left_again(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     """11: the library has more matches, where a stage comes directly after a group that may have another round."""
-    if not directly_after_round(facts.scenario.stages):
+    if not questions.directly_after_round(facts.scenario.stages):
         return disagreement
     if facts.scenario.skips:
         return Disagreement()
@@ -340,15 +322,15 @@ def _until_of_a_group(facts: _Seen, disagreement: Disagreement) -> Disagreement:
 
     The library does not stop groups inside the group.
     """
-    stopped = [group["group"] for group in groups_in(facts.scenario.stages) if "until" in group]
-    goes_on = any(may_be_empty(stages[-1]) or is_loop(stages[-1]) for stages in stopped)
-    goes_on = goes_on or stop_behind_round(facts.scenario.stages)
+    stopped = [group["group"] for group in questions.groups_in(facts.scenario.stages) if "until" in group]
+    goes_on = any(questions.may_be_empty(stages[-1]) or questions.is_loop(stages[-1]) for stages in stopped)
+    goes_on = goes_on or questions.stop_behind_round(facts.scenario.stages)
     return Disagreement() if goes_on or any("group" in s for stages in stopped for s in stages) else disagreement
 
 
 def _absences_in_a_row(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     """16: the library lets the second absence begin where the first has ended."""
-    return Disagreement() if absences_in_a_row(facts.scenario.stages) else disagreement
+    return Disagreement() if questions.absences_in_a_row(facts.scenario.stages) else disagreement
 
 
 def _loop_and_absence(facts: _Seen, disagreement: Disagreement) -> Disagreement:
@@ -359,10 +341,10 @@ def _loop_and_absence(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     group or a loop of every combination does either. A forbidden event must exist: after the first bound event, or, for
     a remembered absence, after the event that ended the wait.
     """
-    stages, either = facts.scenario.stages, loop_before_absence(facts.scenario.stages, of_any=True)
-    groups = list(groups_behind_absence(stages))
-    forgets = either or bool(groups) or loop_before_absence(stages, of_any=False)
-    remembers = either or any(map(may_be_left_out, groups)) or absence_before_loop(stages)
+    stages, either = facts.scenario.stages, questions.loop_before_absence(facts.scenario.stages, of_any=True)
+    groups = list(questions.groups_behind_absence(stages))
+    forgets = either or bool(groups) or questions.loop_before_absence(stages, of_any=False)
+    remembers = either or any(map(questions.may_be_left_out, groups)) or questions.absence_before_loop(stages)
     if (forgets or remembers) and facts.scenario.skips:
         return Disagreement()
     absences = [s for s in facts.stages if s.negated]
@@ -392,7 +374,7 @@ def _order_of_time_outs(facts: _Seen, disagreement: Disagreement) -> Disagreemen
 
 def _group_in_first_place(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     """12: the library requires the first event of the inner group directly after; we have more matches."""
-    if not begins_with_group(facts.scenario.stages):
+    if not questions.begins_with_group(facts.scenario.stages):
         return disagreement
     if facts.scenario.skips:
         return Disagreement()
@@ -405,8 +387,8 @@ def _greed(facts: _Seen, disagreement: Disagreement) -> Disagreement:
     After a group that may have another round the library forgets the events that it has skipped. We then lack matches
     without a loop, where an event of the loop came between the group and the stage after the loop.
     """
-    behind_round = list(greed_behind_round(facts.scenario.stages))
-    if greed_is_lost(facts.scenario.stages) or (behind_round and facts.scenario.skips):
+    behind_round = list(questions.greed_behind_round(facts.scenario.stages))
+    if questions.greed_is_lost(facts.scenario.stages) or (behind_round and facts.scenario.skips):
         return Disagreement()
     written = {stage.name: number for number, stage in enumerate(facts.stages)}
 

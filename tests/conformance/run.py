@@ -29,9 +29,8 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.positions import StructureError
 from cep.nfa.program import Program
 from cep.nfa.rule_tables import RuleLimitError
-from tests.conformance.names import ID, KEY, STAMP, Names
 from tests.conformance.scenario import Answer, Bindings, Scenario, ScenarioEvent, bindings_of
-from tests.conformance.structure import PATTERN, PatternText
+from tests.conformance.structure import ID, KEY, PATTERN, STAMP, Names, PatternText
 
 _END_MS = TIME_MS_MAX
 # Event ids are compared by length, then by bytes: with one length they sort in order of arrival.

@@ -15,11 +15,10 @@ from tests.conformance.__main__ import main
 from tests.conformance.compare import Disagreement, Outcome, Verdict, run_scenario
 from tests.conformance.differences import REASONS, known_differences
 from tests.conformance.judge import difference_lines, headline, is_clean, judge, summary
-from tests.conformance.names import UntranslatableError
 from tests.conformance.run import answer, check_pattern, deliveries
 from tests.conformance.scenario import Scenario, read_scenarios, scenario_of
 from tests.conformance.shared_differences import DIFFERENCES, NO_ANSWER
-from tests.conformance.structure import pattern_text
+from tests.conformance.structure import UntranslatableError, pattern_text
 
 HERE = Path(__file__).resolve().parent
 ARGUED = HERE.parents[1] / "cep" / "docs" / "inside"

@@ -23,7 +23,6 @@ from rich.console import Console
 from cep.base.schema import Schema
 from cep.demo.feed import Watch
 from cep.demo.in_process import InProcess, MemoryTopics
-from cep.lang.check.bind import bind
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.model.rule import HeartbeatRecord, UpsertRecord
@@ -34,6 +33,7 @@ from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from tests.corpus.cases import EVENT, KINDS, Case, CaseMatch, read_cases
 from tests.engine.bridge import Found, batch_of, engine_answers, program_of
+from tests.lang.common import bound_pattern
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, Match, find_matches
 
@@ -68,11 +68,7 @@ def schema() -> Schema:
 
 def pattern_of(case: Case) -> PatternIR:
     """Check the pattern of a case."""
-    checked = load_text(EVENT + case.pattern_text())
-    assert checked.ok, (case.pattern_text(), [d.message for d in checked.diagnostics])
-    bound, diagnostics = bind(checked.patterns[case.id], {})
-    assert bound is not None, diagnostics
-    return bound
+    return bound_pattern(EVENT + case.pattern_text(), name=case.id)[0]
 
 
 def events_of(case: Case) -> list[Event]:

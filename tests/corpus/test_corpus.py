@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.corpus import greedy
+from tests.corpus import engines, greedy
 from tests.corpus.cases import Case, read_cases
-from tests.corpus.engines import (
-    Answer,
-    CorpusJob,
-    by_advance,
-    by_advance_one_by_one,
-    by_embedded_live,
-    by_embedded_replay,
-    by_oracle,
-    expected,
-    of_alerts,
-)
 from tests.seeds import seeds
 
 if TYPE_CHECKING:
@@ -34,28 +23,30 @@ ENDED = [case for case in CASES if case.ends]
 NAMED = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-def differences(cases: list[Case], answers: dict[str, Answer]) -> list[str]:
+def differences(cases: list[Case], answers: dict[str, engines.Answer]) -> list[str]:
     """Return the cases that an engine answers differently."""
     return [
-        f"{case.name}: {answers[case.id]}, not {expected(case)}"
+        f"{case.name}: {answers[case.id]}, not {engines.expected(case)}"
         for case in cases
-        if answers[case.id] != expected(case).sorted()
+        if answers[case.id] != engines.expected(case).sorted()
     ]
 
 
 @NAMED
 def test_the_oracle(case: Case) -> None:
-    assert by_oracle(case) == expected(case), str(by_oracle(case))
+    assert engines.by_oracle(case) == engines.expected(case), str(engines.by_oracle(case))
 
 
 @NAMED
 def test_advance(case: Case) -> None:
-    assert by_advance(case).sorted() == expected(case).sorted(), str(by_advance(case))
+    assert engines.by_advance(case).sorted() == engines.expected(case).sorted(), str(engines.by_advance(case))
 
 
 @NAMED
 def test_advance_one_by_one(case: Case) -> None:
-    assert by_advance_one_by_one(case).sorted() == expected(case).sorted(), str(by_advance_one_by_one(case))
+    assert engines.by_advance_one_by_one(case).sorted() == engines.expected(case).sorted(), str(
+        engines.by_advance_one_by_one(case)
+    )
 
 
 def test_kernels_that_are_not_compiled() -> None:
@@ -66,21 +57,21 @@ def test_kernels_that_are_not_compiled() -> None:
 
 
 def test_a_replay_in_one_process(tmp_path: Path) -> None:
-    assert differences(ENDED, by_embedded_replay(ENDED, tmp_path)) == []
+    assert differences(ENDED, engines.by_embedded_replay(ENDED, tmp_path)) == []
 
 
 def test_a_live_job_in_one_process(tmp_path: Path) -> None:
-    assert differences(ENDED, by_embedded_live(ENDED, tmp_path)) == []
+    assert differences(ENDED, engines.by_embedded_live(ENDED, tmp_path)) == []
 
 
 @pytest.mark.spark
 def test_a_replay_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from cep.runners.spark.replay import read_events, replay  # noqa: PLC0415 the other engines need no Spark
 
-    corpus = CorpusJob.of(ENDED)
+    corpus = engines.CorpusJob.of(ENDED)
     events = read_events(spark, corpus.write_history(tmp_path))
     alerts = replay(corpus.job, corpus.deployment.rulebook, events, 2).alerts
-    assert differences(ENDED, of_alerts(ENDED, alerts)) == []
+    assert differences(ENDED, engines.of_alerts(ENDED, alerts)) == []
 
 
 def test_a_topic_has_many_cases() -> None:
@@ -105,8 +96,8 @@ def test_a_replay_on_spark_finds_what_the_oracle_finds(spark: SparkSession, tmp_
     from cep.runners.spark.replay import read_events, replay  # noqa: PLC0415 the other engines need no Spark
 
     cases = [greedy.greedy_case(seed) for seed in range(ON_SPARK)]
-    corpus = CorpusJob.of(cases)
+    corpus = engines.CorpusJob.of(cases)
     events = read_events(spark, corpus.write_history(tmp_path))
-    answers = of_alerts(cases, replay(corpus.job, corpus.deployment.rulebook, events, 2).alerts)
-    assert answers == by_embedded_replay(cases, tmp_path)
-    assert [case.name for case in cases if answers[case.id] != by_oracle(case).sorted()] == []
+    answers = engines.of_alerts(cases, replay(corpus.job, corpus.deployment.rulebook, events, 2).alerts)
+    assert answers == engines.by_embedded_replay(cases, tmp_path)
+    assert [case.name for case in cases if answers[case.id] != engines.by_oracle(case).sorted()] == []

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
-from cep.engine.advance import Matches, advance
+from cep.engine.advance import Advanced, Matches, advance
 from cep.engine.keyed_state import KeyedState
 from cep.histories.store import Block, StoredSegment
 from cep.histories.values import compact_page
@@ -174,6 +174,16 @@ def state_after(program: Program, deliveries: Iterable[Delivery]) -> KeyedState:
         state = through_bytes(program, advance(program, state, batch, watermark_ms).keyed_state, watermark_ms)
     assert state is not None
     return state
+
+
+def in_calls(program: Program, events: EventBatch, ends: Iterable[int]) -> Iterator[Advanced]:
+    """Match events in calls that end at the numbers in `ends`; between two calls the keyed state is bytes."""
+    keyed_state, start = None, 0
+    for end in ends:
+        watermark_ms = int(events.time_ms[end]) if end < len(events) else END_MS
+        advanced = advance(program, keyed_state, events.take(np.arange(start, end)), watermark_ms)
+        keyed_state, start = decode_page(encode_page(advanced.keyed_state)), end
+        yield advanced
 
 
 def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:

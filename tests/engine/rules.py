@@ -12,11 +12,11 @@ import pyarrow as pa
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import decode_json, route
-from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
+from tests.lang.common import bound_pattern
 
 EVENTS = """
 event e {
@@ -33,10 +33,7 @@ SCHEMA: Schema = load_text(EVENTS).schema
 
 def rule(text: str, rule_id: str = "r", **changes: Any) -> DeployedRule:
     """Return a deployed rule whose pattern has the body `text`, by key."""
-    checked = load_text(f"{EVENTS}\npattern p by key {{\n{text}\n}}")
-    assert checked.ok, [d.message for d in checked.diagnostics]
-    bound, diagnostics = bind(checked.patterns["p"], {})
-    assert bound is not None, diagnostics
+    bound, _ = bound_pattern(f"{EVENTS}\npattern p by key {{\n{text}\n}}")
     return replace(DeployedRule(rule_id, 1, 1, "hash of " + text, bound), **changes)
 
 

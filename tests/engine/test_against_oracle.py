@@ -44,6 +44,16 @@ def difference(case: Case, answers: Answers, expected: Answers, how: str) -> str
     return ""
 
 
+def split_or_not(case: Case, expected: Answers) -> list[str]:
+    """Return the lines of `difference` for one call of the engine and for several."""
+    program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
+    parts = split(batch, Random(case.seed))
+    return [
+        difference(case, engine_answers(program, whole(batch)), expected, "at once"),
+        difference(case, engine_answers(program, parts), expected, "split"),
+    ]
+
+
 @pytest.fixture(autouse=True)
 def every_match(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is about meaning: one of twenty events may complete more matches than the engine hands out."""

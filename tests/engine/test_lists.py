@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from cep.base.limits import TIME_MS_MAX
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.lang.check.bind import bind
-from cep.lang.load import load_text
 from cep.lists.entries import keys_of
 from cep.lists.store import Content, FixedVersion, Lists, Timeline
 from cep.nfa.deployed import DeployedRule
 from cep.state.past import decode_page, encode_page
 from tests.engine.rules import EVENTS, batch, program
+from tests.lang.common import bound_pattern
 
 DECLARED = EVENTS + "list names: string\nlist starts: prefix\nlist sums: decimal(2)\nlist nets: cidr\n"
 NOTES = ["-", "ab", "abc", "AB", "b", "10.0.0.1", "10.1.0.1", "::1"]
@@ -29,10 +28,7 @@ Row = tuple[str, int, str, str]  # key, time, amount, note
 
 def rule(condition: str, **params: object) -> DeployedRule:
     text = f"pattern p(given: list of string = names) by key {{\n seq x\n where x: e {condition}\n skip none\n}}"
-    checked = load_text(DECLARED + text)
-    assert checked.ok, [d.message for d in checked.diagnostics]
-    bound, diagnostics = bind(checked.patterns["p"], params)
-    assert bound is not None, diagnostics
+    bound, _ = bound_pattern(DECLARED + text, params)
     return DeployedRule(f"{condition} {params}", 1, 1, condition, bound)
 
 

@@ -22,9 +22,8 @@ from tests.conformance.compare import Verdict
 from tests.conformance.judge import difference_lines, event_line, headline
 from tests.conformance.run import without_limits
 from tests.fuzz.examine import Finding, examine
-from tests.fuzz.features import features, richest
 from tests.fuzz.peer import PEER, answered, draft, would_hang
-from tests.fuzz.small import nested, small
+from tests.fuzz.small import features, nested, richest, small
 from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 
 ROOT = Path(__file__).resolve().parents[2]

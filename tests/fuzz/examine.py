@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.conformance.compare import Outcome, Verdict
 from tests.conformance.judge import judge
-from tests.conformance.names import EVENT_TYPE, STAMP
 from tests.conformance.run import Subject, answer, check_pattern, deliveries
 from tests.conformance.scenario import Answer, Bindings, Scenario, bindings_of, scenario_of
+from tests.conformance.structure import EVENT_TYPE, STAMP
 from tests.fuzz.peer import MATCHES_MAX
 from tests.oracle.matcher import Event, Match, find_matches
 

@@ -15,8 +15,7 @@ from tests.conformance.run import RefusedError, Subject, answer, check_pattern, 
 from tests.conformance.scenario import Scenario, scenario_of
 from tests.conformance.structure import pattern_text
 from tests.fuzz.examine import Finding, examine, oracle_answer
-from tests.fuzz.features import features, richest
-from tests.fuzz.small import Json, nested, small
+from tests.fuzz.small import Json, features, nested, richest, small
 from tests.fuzz.strategy import beginnings, prove
 from tests.seeds import seeds
 

@@ -36,8 +36,7 @@ from cep.state.past import decode_whole, encode_whole
 from tests.engine.bridge import Delivery, batch_of, event_id, split, state_after, through_bytes, whole
 from tests.histories.test_reach import payment, program_over, written_of
 from tests.histories.test_values import differences, engine_values
-from tests.oracle.expressions import Value
-from tests.oracle.histories import in_panes, value_at
+from tests.oracle.expressions import Value, in_panes, value_at
 from tests.oracle.matcher import Event
 from tests.seeds import LATER, seeds
 

@@ -29,8 +29,7 @@ from tests.engine.bridge import batch_of, event_id, split, state_after, through_
 from tests.histories.test_folds import LIMIT, asked_of, defined, moved_by_keys, one_by_one, split_evenly
 from tests.histories.test_reach import payment, program_over
 from tests.histories.test_values import differences, engine_values
-from tests.oracle.expressions import Value, evaluate
-from tests.oracle.histories import in_panes
+from tests.oracle.expressions import Value, evaluate, in_panes
 from tests.oracle.matcher import Event
 from tests.seeds import LATER, RELEASE, seeds
 

@@ -14,9 +14,7 @@ from cep.engine.keyed_state import KeyedState
 from cep.histories.store import Block, Histories, HistoryRows, Segment
 from cep.histories.table import HistoryTable, build_table
 from cep.histories.values import compact_page
-from cep.lang.check.bind import bind
 from cep.lang.ir import History
-from cep.lang.load import load_text
 from cep.lang.walk import histories as histories_in
 from cep.nfa.program import Program
 from tests.engine.bridge import batch_of, event_id, program_of, split, through_bytes
@@ -29,19 +27,15 @@ from tests.histories.test_values import (
     patterns,
     random_events,
 )
+from tests.lang.common import bound_pattern
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
 
 
 def program_over(*conditions: str, events: str = EVENTS) -> Program:
-    patterns = []
-    for condition in conditions:
-        checked = load_text(f"{events}\npattern p by key {{ seq a where a: pay {condition} }}")
-        assert checked.ok, [d.message for d in checked.diagnostics]
-        bound, _ = bind(checked.patterns["p"], {})
-        assert bound is not None
-        patterns.append(bound)
-    return program_of(checked.schema, *patterns)
+    texts = [f"{events}\npattern p by key {{ seq a where a: pay {condition} }}" for condition in conditions]
+    bound = [bound_pattern(text) for text in texts]
+    return program_of(bound[0][1], *(pattern for pattern, _ in bound))
 
 
 def written_of(program: Program) -> list[History]:

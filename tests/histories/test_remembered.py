@@ -24,8 +24,7 @@ from tests.engine.bridge import Delivery, batch_of, event_id, split, state_after
 from tests.histories.test_folds import asked_of, moved_by_keys, one_by_one, split_evenly
 from tests.histories.test_reach import program_over
 from tests.histories.test_values import differences, engine_values
-from tests.oracle.expressions import Value, evaluate
-from tests.oracle.histories import in_window
+from tests.oracle.expressions import Value, evaluate, in_window
 from tests.oracle.matcher import Event
 from tests.seeds import seeds
 

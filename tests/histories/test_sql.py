@@ -22,12 +22,11 @@ from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState, empty_state
 from cep.engine.table import prepare
-from cep.lang.check.bind import bind
-from cep.lang.load import load_text
 from cep.lang.walk import histories
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
+from tests.lang.common import bound_pattern
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 DAY_MS = 86_400_000
@@ -132,12 +131,9 @@ def program_of(functions: list[Asked]) -> Program:
     rules = []
     for number, one in enumerate(functions):
         condition = one.text if one.text.startswith("exists") else f"{one.text} is null"
-        checked = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {condition} }}")
-        assert checked.ok, (one.text, [d.message for d in checked.diagnostics])
-        pattern, _ = bind(checked.patterns["p"], {})
-        assert pattern is not None
+        pattern, schema = bound_pattern(f"{EVENTS}\npattern p by key {{ seq a where a: pay {condition} }}")
         rules.append(DeployedRule(f"r{number}", 1, 1, str(number), pattern))
-    return compile_rules(checked.schema, ("key",), rules)
+    return compile_rules(schema, ("key",), rules)
 
 
 def values(program: Program, keyed_state: KeyedState | None, batch: EventBatch) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -17,15 +17,13 @@ from cep.engine.alerts import alert_table
 from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, prepare
 from cep.histories.values import expires_ms
-from cep.lang.check.bind import bind
 from cep.lang.ir import History, PatternIR
-from cep.lang.load import load_text
 from cep.lang.walk import histories as histories_in
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program
 from tests.engine.bridge import Delivery, batch_of, event_id, program_of, split, through_bytes, whole
-from tests.oracle.expressions import Value
-from tests.oracle.histories import value_at
+from tests.lang.common import bound_pattern
+from tests.oracle.expressions import Value, value_at
 from tests.oracle.matcher import Event
 from tests.seeds import seeds
 
@@ -107,14 +105,8 @@ WRITTEN = [
 
 @cache
 def patterns() -> tuple[Schema, tuple[PatternIR, ...]]:
-    bound_patterns = []
-    for text in WRITTEN:
-        checked = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} }}")
-        assert checked.ok, [(text, d.message) for d in checked.diagnostics]
-        bound, problems = bind(checked.patterns["p"], {})
-        assert bound is not None, problems
-        bound_patterns.append(bound)
-    return checked.schema, tuple(bound_patterns)
+    bound = [bound_pattern(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} }}") for text in WRITTEN]
+    return bound[0][1], tuple(pattern for pattern, _ in bound)
 
 
 def random_events(random: Random, count: int = 40) -> dict[str, list[Event]]:
@@ -289,9 +281,7 @@ def test_single_events_have_a_limit_and_are_counted_and_told(
     monkeypatch.setattr("cep.histories.sub_keys.HISTORY_VALUES_MAX", 3)
     schema, every = patterns()
     pattern = every[WRITTEN.index(text)]
-    told_by = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} or size > 0 }}").patterns["p"]
-    bound, _ = bind(told_by, {})
-    assert bound is not None
+    bound, _ = bound_pattern(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} or size > 0 }}")
     program, exprs = program_of(schema, bound), [next(histories_in(pattern))]
     values: list[Value] = []
     cut_rows: list[int] = []

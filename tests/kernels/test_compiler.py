@@ -129,7 +129,6 @@ def test_where_there_are_no_locks_kernels_are_compiled_all_the_same(tmp_path: Pa
     assert compiler.claimed(tmp_path / "file" / "kernel.lock") is None
 
 
-CHECKOUT = Path(__file__).parents[2]
 # Few cases: without JIT a kernel is a thousand times slower.
 PLAIN = """
 from tests.engine.bridge import batch_of, engine_answers, oracle_answers, program_of, whole
@@ -161,7 +160,7 @@ assert rounded(sums) == -1e16 + 0.3, rounded(sums)
 @pytest.mark.slow
 @pytest.mark.always
 def test_without_jit_the_answers_are_the_same() -> None:
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
@@ -206,7 +205,7 @@ def test_a_folder_that_others_write_to_is_not_used(
 def test_a_file_in_the_current_folder_changes_no_setting(text: str, tmp_path: Path) -> None:
     (tmp_path / ".numba_config.yaml").write_text(text)
     code = "import cep.runners.ahead, cep.kernels.jit, numba, yaml; print(numba.config.DISABLE_JIT)"
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", code]
     result = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (result.stdout, result.stderr, result.returncode) == ("0\n", "", 0)

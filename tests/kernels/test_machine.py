@@ -13,11 +13,10 @@ import pytest
 from cep.columnar.decode import decode_json, route
 from cep.engine.advance import advance
 from cep.kernels.histories.exact_sums import CHUNKS, accumulate, rounded
-from cep.lang.check.bind import bind
-from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from tests.engine.rules import batch, program, rule
+from tests.lang.common import bound_pattern
 
 END_MS = 2**61 - 1
 LARGEST = 92_233_720_368_547_758  # whole units of a decimal(2) in 64 bits
@@ -76,17 +75,15 @@ def truncated(dividend: int, divisor: int) -> int | None:
 @pytest.mark.parametrize("where", ["n x % y == rest", "n (if x % y is null then rest is null else x % y == rest)"])
 def test_the_remainder_is_that_of_whole_numbers(where: str) -> None:
     """For columns and for bound values of a run, and every pair of numbers at the edges."""
-    checked = load_text(f"{NUMBERS}\npattern p by key {{ seq a where a: {where} emit m = a.x % a.y }}")
-    bound, diagnostics = bind(checked.patterns["p"], {})
-    assert bound is not None, diagnostics
-    compiled = compile_rules(checked.schema, ("key",), (DeployedRule("p", 1, 1, "", bound),))
+    bound, schema = bound_pattern(f"{NUMBERS}\npattern p by key {{ seq a where a: {where} emit m = a.x % a.y }}")
+    compiled = compile_rules(schema, ("key",), (DeployedRule("p", 1, 1, "", bound),))
     pairs = {f"{x} {y}": (x, y, truncated(x, y)) for x in EDGES for y in EDGES}
     records = [
         orjson.dumps({"id": key, "event_time": 1, "key": key, "x": x, "y": y, "rest": rest})
         for key, (x, y, rest) in pairs.items()
     ]
-    decoded = decode_json(checked.schema, pa.array(records, pa.binary()))
-    events = route(decoded, ("key",), checked.schema.columns())[0]
+    decoded = decode_json(schema, pa.array(records, pa.binary()))
+    events = route(decoded, ("key",), schema.columns())[0]
     matches = advance(compiled, None, events, END_MS).matches
     nulls = matches.measures_null[:, 0].astype(bool)
     values = [None if null else int(value) for value, null in zip(matches.measures[:, 0], nulls, strict=True)]

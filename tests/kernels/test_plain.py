@@ -6,14 +6,13 @@ from copy import copy
 from dataclasses import replace
 from random import Random
 
-import numpy as np
 import pytest
 
 from cep.engine.advance import Advanced, advance
 from cep.kernels import layout as y
 from cep.nfa.program import Program
 from cep.state.past import decode_page, encode_page
-from tests.engine.bridge import END_MS
+from tests.engine.bridge import END_MS, in_calls
 from tests.engine.rules import batch, program, rule
 
 # Pattern, and whether all its runs wait for the same condition.
@@ -87,12 +86,7 @@ def test_no_split_changes_what_it_finds(name: str) -> None:
     events = batch(*_events(random, 200))
     at_once = _matches(advance(compiled, None, events, END_MS))
     in_parts: list[tuple[object, ...]] = []
-    keyed_state, start = None, 0
-    for end in [*sorted(random.sample(range(1, len(events)), 8)), len(events)]:
-        part = events.take(np.arange(start, end))
-        watermark = int(events.time_ms[end]) if end < len(events) else END_MS
-        result = advance(compiled, keyed_state, part, watermark)
-        keyed_state, start = decode_page(encode_page(result.keyed_state)), end
+    for result in in_calls(compiled, events, [*sorted(random.sample(range(1, len(events)), 8)), len(events)]):
         in_parts += _matches(result)
     assert sorted(in_parts) == at_once
     assert len(decode_page(encode_page(result.keyed_state))) == 0, "what has a window is over at the end"

@@ -19,7 +19,7 @@ from cep.kernels import layout as y
 from cep.nfa.program import Program
 from cep.state.past import decode_page, encode_page
 from tests.bench.hostile_streams import PROBE, honest
-from tests.engine.bridge import END_MS
+from tests.engine.bridge import END_MS, in_calls
 from tests.engine.rules import batch, program, rule
 
 CHECKOUT = Path(__file__).parents[2]
@@ -54,14 +54,10 @@ def _stream(random: Random, count: int) -> list[str]:
 
 
 def _carried(compiled: Program, lines: list[str], ends: list[int]) -> tuple[list[Found], Counter[str]]:
-    """Match the events in calls that end at the numbers in `ends`; keyed state goes through bytes in between."""
-    events, keyed_state, start = batch(*lines), None, 0
+    """Match the events in calls that end at the numbers in `ends`. Return all matches, and the counters."""
     matches: list[Found] = []
     counters: Counter[str] = Counter()
-    for end in ends:
-        watermark = int(events.time_ms[end]) if end < len(events) else END_MS
-        result = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
-        keyed_state, start = decode_page(encode_page(result.keyed_state)), end
+    for result in in_calls(compiled, batch(*lines), ends):
         m, ids = result.matches, result.matches.event_id.to_pylist()
         matches += [(int(m.detected_ms[r]), tuple(ids[m.offsets[r] : m.offsets[r + 1]])) for r in range(len(m))]
         counters.update(result.counters)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
+from cep.base.schema import Schema
+from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Collector, Span
 from cep.lang.explain.render import render_text
 from cep.lang.ir import PatternIR
@@ -34,6 +37,17 @@ def checked_pattern(body: str, header: str = "pattern p by card_id", before: str
     checked = load_text(f"{EVENTS}\n{before}\n{header} {{ {body} }}")
     assert checked.ok, render_text(checked.diagnostics, checked.sources)
     return next(iter(checked.patterns.values()))
+
+
+def bound_pattern(
+    text: str, arguments: Mapping[str, object] | None = None, name: str = "p"
+) -> tuple[PatternIR, Schema]:
+    """Return a pattern of a sound text, with arguments for its parameters, and the schema."""
+    checked = load_text(text)
+    assert checked.ok, shown(checked)
+    bound, diagnostics = bind(checked.patterns[name], arguments or {})
+    assert bound is not None, diagnostics
+    return bound, checked.schema
 
 
 def codes(text: str) -> list[str]:

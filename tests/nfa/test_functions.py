@@ -14,10 +14,10 @@ import pytest
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.functions.calendar import pane_starts, unit_starts
-from cep.lang.check.bind import bind
 from cep.lang.ir import Binary, CalendarUnit, Cast, Expr, PatternIR
 from cep.lang.load import load_text
 from tests.engine.bridge import batch_of, engine_answers, event_id, program_of, split, whole
+from tests.lang.common import bound_pattern
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.matcher import Event
 
@@ -46,11 +46,7 @@ INT64_MAX = 2**63 - 1
 
 
 def pattern(body: str) -> PatternIR:
-    checked = load_text(f"{EVENTS}\npattern p by key {{ {body}\nskip none }}")
-    assert checked.ok, [d.message for d in checked.diagnostics]
-    bound, diagnostics = bind(checked.patterns["p"], {})
-    assert bound is not None, diagnostics
-    return bound
+    return bound_pattern(f"{EVENTS}\npattern p by key {{ {body}\nskip none }}")[0]
 
 
 def random_events(random: Random, count: int, times: Callable[[], int] | None = None) -> list[Event]:

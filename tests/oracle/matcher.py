@@ -33,8 +33,7 @@ from functools import lru_cache
 from cep.base.limits import TIME_MS_MAX
 from cep.lang.ir import Expr, History, Link, PatternIR, Skip, SkipKind
 from cep.lang.walk import histories
-from tests.oracle.expressions import Value, evaluate
-from tests.oracle.histories import values_at
+from tests.oracle.expressions import Value, evaluate, values_at
 from tests.oracle.remaining import (
     FRESH,
     Absence,

@@ -1,6 +1,6 @@
 """approx_distinct and approx_percentile: panes with hashes or buckets are retained instead of events.
 
-Tested by: tests/histories/test_panes.py, tests/histories/test_sketches.py
+Tested by: tests/histories/test_panes.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """median and percentile: carry the values around the rank, in a band that moves with the window.
 
-Tested by: tests/histories/test_rank.py, tests/histories/test_values.py
+Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The cost of an event depends on its place in the band, not on the size of the window. If the rank may leave the band
 during a call, the key's whole window is read and its band starts again. This happens so rarely that it adds little to
 the cost of an event.
-Tested by: tests/histories/test_rank.py, tests/histories/test_values.py
+Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 """
 
 from __future__ import annotations

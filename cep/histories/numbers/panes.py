@@ -29,7 +29,7 @@ Values ↔ their codes in panes, and the value of a window computed from its cod
 
 Neither depends on how the values were split into panes or batches.
 
-Tested by: tests/histories/test_panes.py, tests/histories/test_values.py, tests/histories/test_sketches.py.
+Tested by: tests/histories/test_panes.py, tests/histories/test_values.py.
 """
 
 from __future__ import annotations

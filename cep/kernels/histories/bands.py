@@ -8,7 +8,7 @@
 An event that enters or leaves outside the band changes a number; inside it, it changes the band. If no value is below
 or above, the band grows on that side. So the rank stays in the band for at least as many changes as the band is wide.
 
-Tested by: tests/histories/test_rank.py
+Tested by: tests/histories/test_classes.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A tree of counts: the sum of the codes up to one, and the code at a rank, in O(log codes).
 
 Fenwick, "A new data structure for cumulative frequency tables", 1994. The tree is int64[size + 1], size a power of two.
-Tested by: tests/histories/test_sketches.py, tests/histories/test_values.py
+Tested by: tests/histories/test_panes.py, tests/histories/test_values.py
 """
 
 from __future__ import annotations

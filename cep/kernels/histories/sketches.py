@@ -6,7 +6,7 @@
 A tree of counts (count_tree.py) follows the window, so an event costs O(log distinct codes), independent of the length
 of windows.
 
-Tested by: tests/histories/test_sketches.py
+Tested by: tests/histories/test_panes.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ faulty one, is left to a complete reader.
 
 Records → the lines of one text, for a reader of lines.
 
-Tested by: tests/columnar/test_plain_json.py, tests/kernels/test_alert_texts.py, tests/columnar/test_decode.py.
+Tested by: tests/columnar/test_decode.py, tests/kernels/test_alert_texts.py.
 """
 
 from __future__ import annotations

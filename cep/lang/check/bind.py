@@ -1,7 +1,7 @@
 """Bind a pattern's parameters: replace them by a rule's arguments.
 
 Checks the arguments (names, types, declared bounds) and that the resulting amounts form a valid structure.
-Tested by: tests/lang/test_bind.py
+Tested by: tests/lang/test_check.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Declarations of all files to names: the event types, lists, definitions and patterns, each name once.
 
-Tested by: tests/lang/test_resolve.py
+Tested by: tests/lang/test_check.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Fixes of diagnostics → the changed texts.
 
-Tested by: tests/lang/test_assist.py, tests/lang/test_golden.py.
+Tested by: tests/lang/test_editor.py, tests/lang/test_golden.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parsed files → every occurrence of a name, and its meaning: for the editor's definition, rename and hover.
 
 Works on files with mistakes too: a name without a meaning is left out.
-Tested by: tests/lang/test_assist.py
+Tested by: tests/lang/test_editor.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CEP713: a step after a greedy loop that never takes an event, as each event that fits it is one more of the loop.
 
-Tested by: tests/lang/golden/lints/, tests/answers/matcher.py
+Tested by: tests/lang/golden/lints/, tests/answers/language.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `# allow(CEP701): reason` silences one code on its line, or, on a line of its own, on the next line with more than a
 comment. A silence without a reason, with an unknown code, or without a finding, is itself a finding.
-Tested by: tests/lang/test_lint.py, tests/lang/golden/lints/
+Tested by: tests/lang/test_golden.py, tests/lang/golden/lints/
 """
 
 from __future__ import annotations

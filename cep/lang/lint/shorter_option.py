@@ -1,6 +1,6 @@
 """CEP714: an alternative that never gives a match, because a shorter one has always matched the same events before it.
 
-Tested by: tests/lang/golden/lints/, tests/lang/test_lint.py
+Tested by: tests/lang/golden/lints/, tests/lang/test_golden.py
 """
 
 from __future__ import annotations

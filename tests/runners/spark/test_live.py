@@ -56,8 +56,8 @@ from tests.runners.spark.live_cases import (
 )
 from tests.runners.spark.live_kafka import TopicRun, mix
 from tests.seeds import RELEASE
-from tests.sources.live_forms import BROKEN_FORMS, GOOD_FORMS, write
-from tests.sources.live_forms import rows as form_rows
+from tests.sources.test_live_forms import BROKEN_FORMS, GOOD_FORMS, write
+from tests.sources.test_live_forms import rows as form_rows
 
 pytestmark = pytest.mark.spark
 
