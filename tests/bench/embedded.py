@@ -44,8 +44,16 @@ from cep.sources.pieces import read_pieces
 from cep.state.checkpoints import restore
 from cep.step.job import Job
 from tests.bench.embedded_latency import GIVEN, INITIAL, START_MS, WORKERS, Paced, bench_latency, payments
-from tests.bench.peer import run_peer, write_events
-from tests.bench.peer_data import NAMES, SOURCE, checksum, median_seconds, peer_columns, show
+from tests.bench.peer_data import (
+    NAMES,
+    SOURCE,
+    checksum,
+    median_seconds,
+    peer_columns,
+    run_peer,
+    show,
+    write_events,
+)
 from tests.real_kafka import open_kafka
 
 # The peer's events, and whether an uncounted run comes first. On RocksDB the peer gets slower with every event (its

@@ -43,7 +43,6 @@ from cep.sinks.files import DeadLetterFiles
 from cep.state.past import decode_page
 from cep.step.job import Job
 from tests.bench import peer_data
-from tests.bench.peer import run_peer, write_events
 from tests.mock_kafka import PARTITIONS
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
@@ -214,8 +213,8 @@ def main() -> None:
         if os.environ.get("FLINK_VENV"):
             print_figures(options, len(columns["seq"]), caught, stored_sizes, None)
             print("the peer runs", flush=True)
-            write_events(columns, folder / "events.csv")
-            peer = run_peer(folder / "events.csv", CORES, *PEER_OPTIONS)["all"]
+            peer_data.write_events(columns, folder / "events.csv")
+            peer = peer_data.run_peer(folder / "events.csv", CORES, *PEER_OPTIONS)["all"]
     print_figures(options, len(columns["seq"]), caught, stored_sizes, peer)
     print(f"matches and checksums: {verdict(caught.answers, answers_of(columns))} those of one call of the engine")
     if peer is not None:

@@ -6,8 +6,11 @@ checkout without it every benchmark says so and stops.
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -133,6 +136,34 @@ def upsert(source: str, name: str, **params: str) -> UpsertRecord:
         id=name, version=1, pattern=name, status="live", severity="low", owner="bench", message="m", source=source,
         params=dict(params),
     )  # fmt: skip
+
+
+def write_events(columns: dict[str, Any], path: Path) -> None:
+    """Write the events in the form of the peer's benchmark."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+            writer.writerow(f"{v:.2f}" if isinstance(v, float) else v for v in row)
+
+
+def run_peer(path: Path, tasks: int = 1, *more: str) -> dict[str, Any]:
+    """Return the peer's own figures, by pattern; `more` are further options of its benchmark."""
+    command = [
+        str(PEER / "run.sh"),
+        "bench",
+        "--events",
+        str(path),
+        "--parallelism",
+        str(tasks),
+        "--backend",
+        "hashmap",
+    ]
+    result = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+    if result.returncode:
+        stop(f"the peer's benchmark failed:\n{result.stderr[-2_000:]}")
+    reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    return {one["pattern"]: one for one in reports}
 
 
 def run_once(program: Program, batch: EventBatch) -> Matches:
