@@ -233,16 +233,18 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
         assert commits.begin(engine, sources, outlets)
         blocked_s = time.monotonic() - started_s
         commits.finish(wait=True)
-        assert commits.last is not None
-        copied, took_ms = commits.last.copied_bytes_count, (time.monotonic() - started_s) * 1_000
+        assert commits.copies is not None
+        assert commits.copies.last is not None
+        copied, took_ms = commits.copies.last.copied_bytes_count, (time.monotonic() - started_s) * 1_000
         whole_bytes, whole_ms = whole_bytes or copied, whole_ms or took_ms
         changed = f"{share:.0%} of the keys" if number else "the first"
         ratios = (f"{copied / whole_bytes:.3f}", f"{took_ms / whole_ms:.3f}")
         rows.append((changed, f"{copied:,}", f"{blocked_s * 1_000:,.0f}", f"{took_ms:,.0f}", *ratios))
     head = ("changed", "bytes copied", "ms stopped", "ms in all", "bytes ÷ the first", "ms ÷ the first")
     show(f"checkpoints, {keys:,} keys", head, rows)
-    assert commits.last is not None
-    total = commits.last.bytes_count
+    assert commits.copies is not None
+    assert commits.copies.last is not None
+    total = commits.copies.last.bytes_count
     engine.close()
     commits.close()
     started_s = time.monotonic()

@@ -174,9 +174,9 @@ class Clock:
         if number == self.committed:
             return
         self.committed, stepped, self.stepped = number, self.stepped, []
-        (lane,) = commits.lanes
-        delivery, syncing = lane.delivery, commits._syncing
-        if delivery is None or (delivery is self.delivery and number not in commits._outgoing):
+        (lane,) = commits.deliveries.lanes
+        delivery, syncing = lane.delivery, commits._log._syncing
+        if delivery is None or (delivery is self.delivery and number not in commits.deliveries.undelivered.commits):
             self._take_when(syncing, stepped)  # it gives no alerts
         elif delivery is self.delivery:
             self.behind += stepped
@@ -210,7 +210,7 @@ class Phases:
         calls: list[tuple[Any, str, str]] = [
             (run_module, "decode_chunks", "decode"), (engine, "step", "match"), (engine, "save", "gather what changed"),
             (store, "write", "write to the store"),
-            (commits, "_wait_for_sync", "wait for the disk"), (commits, "checkpoint", "begin a checkpoint"),
+            (commits._log, "finish", "wait for the disk"), (commits, "checkpoint", "begin a checkpoint"),
         ]  # fmt: skip
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in calls]
         for owner, name, phase in calls:

@@ -419,6 +419,7 @@ WAITS = {
     "rulebook/kafka.py": _FROZEN, "runners/ahead.py": "local: a process of our own that compiles",
     "runners/compiling.py": "local: a line on the terminal", "runners/embedded/changelog.py": _FROZEN,
     "runners/embedded/lanes.py": _SINKS, "runners/embedded/commit.py": _SINKS,
+    "runners/embedded/copies.py": _STORE, "runners/embedded/deliveries.py": _SINKS,
     "runners/embedded/kafka.py": _STANDBY,
     "runners/embedded/outlets.py": _STANDBY, "runners/embedded/run.py": _FROZEN,
     "runners/embedded/job.py": _STANDBY, "runners/fired_files.py": "local: the disk",

@@ -12,8 +12,8 @@
 
 A commit costs its changes and one write to the disk, so by default there is one for each micro-batch. While the disk
 writes, the next micro-batch is matched; its commit begins when the previous one is on the disk. At intervals a
-checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a savepoint, and in case this
-disk is lost. A checkpoint is also taken once the stream has fallen silent. A store in memory does not have a log: a
+checkpoint is taken after 3, in the background (copies.py): for another machine, for a savepoint, and in case this disk
+is lost. A checkpoint is also taken once the stream has fallen silent. A store in memory does not have a log: a
 commit there is safe when its checkpoint is.
 
 Start:
@@ -27,10 +27,10 @@ Start:
 
 A crash before the end of 3 loses nothing that a sink has shown: the work since the last commit is done again. After a
 later crash, R2 repeats 4. So every alert is delivered exactly once, if sinks keep their contract: a transaction that
-contains the number (Kafka), a file that is named by the number. Numbers only grow during a job's life. A checkpoint
-that fails is logged, counted in `checkpoints_failed`, and tried again when the next one is due: data that is safe on
-this disk does not wait for a target. With a store in memory, whose commits are checkpoints, the job ends. `on_step` is
+contains the number (Kafka), a file that is named by the number. Numbers only grow during a job's life. `on_step` is
 called with the name of each step before the step; tests crash in it.
+
+deliveries.py has the output of the job and its sinks, copies.py has the checkpoints.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
 """
 
@@ -39,7 +39,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -53,19 +53,18 @@ from cep.base.files import replace_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.engine.alerts import sorted_together
 from cep.lists.store import ListStore
 from cep.runners.embedded.changelog import Changelog
-from cep.runners.embedded.commit_entries import Head, LanePosition, Outgoing, PendingOutput, payload_of
+from cep.runners.embedded.commit_entries import Head, Numbers
+from cep.runners.embedded.copies import Copies
+from cep.runners.embedded.deliveries import Deliveries
 from cep.runners.embedded.engine import Engine, Stepped
-from cep.runners.embedded.lanes import Backlog, Lane, Sent, SinkQueues, futures_of, lanes_of
-from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
-from cep.runners.embedded.outlets import Outlet, Outlets
+from cep.runners.embedded.opening import StoreSettings, mark_damaged, open_store, store_folder
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
-from cep.sinks.base import RecallingSink
 from cep.sources.live.base import GappedSource, IdentifiedSource, LiveSource
-from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published
+from cep.state.checkpoints import BESIDE, Checkpoints
 from cep.state.memory import MemoryStore
 from cep.state.store import DurableStore, WriteBatch
 
@@ -134,6 +133,53 @@ class Sources:
             self.control.close()
 
 
+class _Log:
+    """The log of the store, which a background thread writes to the disk (3)."""
+
+    def __init__(self, store: DurableStore, on_step: Callable[[str], None]) -> None:
+        self._store = store
+        self._on_step = on_step
+        self._thread = ThreadPoolExecutor(1, "log")
+        self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
+
+    @property
+    def futures(self) -> list[Future[None]]:
+        """The write of the last commit, if it may be under way."""
+        return [] if self._syncing is None else [self._syncing]
+
+    def begin(self) -> None:
+        """Begin to write the last commit to the disk."""
+        self._syncing = self._thread.submit(self._sync)
+
+    def _sync(self) -> None:
+        self._on_step("3")
+        self._store.sync()
+
+    def finish(self, *, wait: bool) -> None:
+        """Note the end of the write, or wait for it. Raises: StoreError."""
+        if self._syncing is not None and (wait or self._syncing.done()):
+            self._syncing.result()
+            self._syncing = None
+
+    def close(self) -> None:
+        """End the thread, after the write."""
+        self._thread.shutdown()
+
+
+@dataclass(slots=True)
+class _Start:
+    """The start of a job: its settings, the lock on its folder, and the outcome of R1.
+
+    `refused` are the checkpoints that could not be used. `from_checkpoint_ms` is the time of the restored commit (ms
+    UTC) if sinks may have later alerts.
+    """
+
+    settings: StoreSettings
+    lock: ExitStack
+    refused: tuple[str, ...] = ()
+    from_checkpoint_ms: int | None = None
+
+
 class Commits:
     """The commit protocol of one process. Use it from one thread."""
 
@@ -148,77 +194,60 @@ class Commits:
         `on_failed` gets the reason if a job continues without a checkpoint.
         Raises: UsageError if another process has the folder; StateError.
         """
-        self._settings = settings
-        self._lock = ExitStack()
+        self._start = _Start(settings, ExitStack())
         self._on_step = on_step
-        self._on_failed = on_failed
         self._changelog = changelog
-        self._checkpoints: Checkpoints | None = None
-        self._copying: Future[Published] | None = None
-        self._copied_s = time.monotonic()
-        self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and some sink is not known to have it
-        self._lacking: Counter[int] = Counter()  # by commit: how many sinks are not known to have it
-        self._outlets: Outlets | None = None  # of the lanes
-        self.queues: SinkQueues | None = None  # the deliveries of a job whose alerts wait for no commit
-        self.lanes: list[Lane] = []
-        self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
-        self._forgettable: list[int] = []
-        self._sent = Sent()  # alerts that sinks have and the job has forgotten
-        self._from_checkpoint_ms: int | None = None
-        self._outgoing_bytes = self._outgoing_count = 0  # of `_outgoing`
-        self._base = 0  # the summand of a commit's number
-        self._number = 0
-        self._settled: int | None = None
-        self._is_left = False  # a delivery or a copy still waits for another machine, and the process is about to end
-        self.head: Head | None = None  # None: the job begins
-        self.refused: tuple[str, ...] = ()
-        self.last: Published | None = None
-        self.checkpoint_error: StoreError | None = None  # of the last checkpoint, if it failed
-        self._alone_s: float | None = None  # by time.monotonic(): since then there are commits without a checkpoint
-        self._copying_number = self._copied_number = -1  # of the commit in the checkpoint that is copied, and was
-        self.pending_output = PendingOutput()
+        self._numbers = Numbers()
         self.totals: Counter[str] = Counter()
         self.batch_id = 0  # of the next micro-batch, for the job's whole life
-        self._log_thread = ThreadPoolExecutor(1, "log")
+        self.head: Head | None = None  # None: the job begins
+        self.deliveries = Deliveries(self._numbers, self.totals, changelog, on_step)
+        self.copies: Copies | None = None  # None: there is no folder, and there are no commits
+        # True once all output is delivered and in a checkpoint; False if the process ends while some of it waits.
+        self._is_complete: bool | None = None
         # The same place relative to the store as in a restored checkpoint. A set is written before a commit names it.
         self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
-            return
-        self._lock.enter_context(lock_checkpoint(settings.folder))
-        try:
-            self._open(settings.folder, on_checkpoint)
-        except BaseException:
-            self._lock.close()
-            raise
+        else:
+            self._start.lock.enter_context(lock_checkpoint(settings.folder))
+            try:
+                self.store, self.copies = self._open(settings.folder, on_checkpoint, on_failed)
+            except BaseException:
+                self._start.lock.close()
+                raise
+        self._log = _Log(self.store, on_step)
 
     # ------------------------------------------------------------------------------------------------------- start
 
-    def _open(self, folder: Path, on_checkpoint: Callable[[int], None]) -> None:
-        """Open the store (step R1), and find out whether the sinks may have got alerts that it does not know."""
-        settings = self._settings
+    def _open(
+        self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
+    ) -> tuple[DurableStore, Copies]:
+        """Open the store, and find out whether the sinks may have got alerts that it does not know."""
+        # R1 open
         self._on_step("R1")
+        start, settings = self._start, self._start.settings
         (folder / DELIVERED).unlink(missing_ok=True)
         opened = open_store(settings, folder, self._changelog)
-        restored = opened.restored
-        self.store, self.head, self.refused = opened.store, opened.head, opened.refused
+        self.head, start.refused, restored = opened.head, opened.refused, opened.restored
         # In memory the newest checkpoint is the last commit, and no sink got later alerts.
-        if restored is not None and (settings.backend != "memory" or restored.refused):
-            self._from_checkpoint_ms = restored.manifest.created_ms
+        if restored is not None and (not self._is_in_memory or restored.refused):
+            start.from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:
-            self._from_checkpoint_ms = opened.replayed_ms
+            start.from_checkpoint_ms = opened.replayed_ms
         is_continued = self.head is not None and restored is None and opened.replayed_ms is None
-        self._lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
-        self._checkpoints = Checkpoints(
+        self._numbers.lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
+        checkpoints = Checkpoints(
             opened.target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
         )
+        return opened.store, Copies(checkpoints, settings, self._numbers, self.totals, on_failed)
 
     def resume(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
         """Resume from the last commit: engine (R1), sinks and sources (R2 to R4). Do nothing for a new job.
 
         Raises: UsageError if the store is of other key groups; StateError, SinkError, SourceError.
         """
-        head = self.head
+        head, numbers = self.head, self._numbers
         if head is None:
             return
         if head.groups != engine.groups:
@@ -228,99 +257,45 @@ class Commits:
                 "a savepoint and restore it with the key groups of each process"
             )
         engine.restore()
-        self.totals, self._base, self._number = current_names(head.totals), head.base, head.number
-        self.batch_id = head.batch_id
+        numbers.base, numbers.last, self.batch_id = head.base, head.number, head.batch_id
+        self.totals.clear()
+        self.totals.update(current_names(head.totals))
         if self._changelog is not None:
             self._changelog.resume(self.store, self.lists)
-        positions = self._take_up(outlets, head)
+        positions = self.deliveries.take_up(outlets, head, self.store)
+        # R2 deliver
         self._on_step("R2")
-        if self._from_checkpoint_ms is not None:
-            self._recall(positions, self._from_checkpoint_ms)
+        if self._start.from_checkpoint_ms is None:
+            self.deliveries.repeat(positions)
         else:
-            for lane in self.lanes:
-                position = positions[lane.name]
-                if position.delivery is not None and position.last is not None and lane.up_to(position.last):
-                    self._begin_delivery(outlets, lane, lane.up_to(position.last), position.delivery, None)
+            # R3 recall
+            self._on_step("R3")
+            newest = self.deliveries.recall(positions, head, self._start.from_checkpoint_ms)
+            numbers.last = max(numbers.last, newest)
+        # R4 seek
         self._on_step("R4")
         sources.seek(head.positions, head.topic_ids)
 
-    def _take_up(self, outlets: Outlets, head: Head) -> dict[str, LanePosition]:
-        """Queue stored alerts for the sinks that lack them; return the stored position of each sink."""
-        positions = self._open_lanes(outlets, head.lanes)
-        self._sent = Sent.stored(self.store, [lane.name for lane in self.lanes if lane.outlet.belongs is None])
-        for commit, outgoing in Outgoing.stored(self.store).items():
-            for lane in self.lanes:
-                position = positions[lane.name]
-                if commit > position.position:
-                    self._lacking[commit] += lane.add(commit, outgoing, position.since_ms)
-            if self._lacking[commit]:
-                self._note_outgoing(commit, outgoing)
-            else:
-                self._forgettable.append(commit)
-        return positions
-
-    def _open_lanes(self, outlets: Outlets, stored: Mapping[str, LanePosition]) -> dict[str, LanePosition]:
-        """Make a lane for each sink, and tell of sinks that are gone; return the position of each sink."""
-        lanes, gone = lanes_of(outlets.all, stored, self._number, has_changelog=self._changelog is not None)
-        for lane in self.lanes:  # of other outlets, which have all
-            lane.close(wait=False)
-        self.lanes, self._outlets = [lane for lane, _ in lanes], outlets
-        for name in sorted(gone):
-            left = [item for commit, item in Outgoing.stored(self.store).items() if commit > stored[name].position]
-            if left:
-                outlets.abandoned(name, sum(item.alerts.num_rows for item in left))
-        return {lane.name: position for lane, position in lanes}
-
-    def _recall(self, positions: Mapping[str, LanePosition], created_ms: int) -> None:
-        """Ask the sinks for alerts that forgotten commits sent after the checkpoint, under their numbers."""
-        self._on_step("R3")
-        # A delivery of that time went out under the number of a commit that the checkpoint has.
-        after = {name: self._base + position.position for name, position in positions.items()}
-        if "" in (self.head.lanes if self.head is not None else {}):  # of an earlier build
-            after = dict.fromkeys(after, self._base + min(self._outgoing, default=self._number + 1) - 1)
-        self._number = max(self._number, self._sent.recall(self.lanes, after, created_ms) - self._base)
-
-    # ------------------------------------------------------------------------------------------------------ commits
-
-    def take(self, stepped: Stepped) -> None:
-        """1: keep the output of a micro-batch until the commit that delivers it."""
-        self._on_step("1")
-        self.pending_output.take(stepped)
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The checkpoints that could not be used, with the reasons."""
+        return self._start.refused
 
     @property
     def from_checkpoint(self) -> bool:
         """True if sinks may have alerts of which the store did not know when it was opened."""
-        return self._from_checkpoint_ms is not None
+        return self._start.from_checkpoint_ms is not None
 
     @property
-    def is_waiting(self) -> bool:
-        """True if another commit is needed before something can be delivered."""
-        return any(
-            lane.is_idle or (lane.carries and lane.delivery is None and self.unsent_bytes > 0) for lane in self.lanes
-        )
+    def _is_in_memory(self) -> bool:
+        """True if the store is in memory: a commit is safe when its checkpoint is."""
+        return self._start.settings.backend == "memory"
 
-    @property
-    def unsent_bytes(self) -> int:
-        """The bytes of changes that no delivery to the changelog has taken over."""
-        return 0 if self._changelog is None else self._changelog.pending_bytes
+    # ------------------------------------------------------------------------------------------------------ commits
 
-    @property
-    def undelivered_count(self) -> int:
-        """The number of alerts and dead letters that some sink is not known to have."""
-        in_memory = 0 if self.queues is None else self.queues.undelivered_count
-        return self._outgoing_count + self.pending_output.count + in_memory
-
-    @property
-    def undelivered_bytes(self) -> int:
-        """The bytes of alerts and dead letters that some sink is not known to have."""
-        return self._outgoing_bytes + (0 if self.queues is None else self.queues.undelivered_bytes)
-
-    @property
-    def backlogs(self) -> dict[str, Backlog]:
-        """The alerts that wait for each sink of alerts, by its name."""
-        if self.queues is not None:
-            return self.queues.backlogs
-        return {lane.name: lane.backlog for lane in self.lanes if lane.outlet.belongs is None}
+    def take(self, stepped: Stepped) -> None:
+        """Hold the output of a micro-batch until the commit that delivers it (1)."""
+        self.deliveries.take(stepped)
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """Do 2, and start 3 and 4 in the background; return True if there was a commit.
@@ -328,28 +303,24 @@ class Commits:
         There is none without a folder, and none into memory while a checkpoint is being copied. Raises: StoreError,
         also for the sync of the previous commit.
         """
-        is_memory = self._settings.backend == "memory"
-        if self._checkpoints is None or (is_memory and self._copying is not None):
+        copies, deliveries = self.copies, self.deliveries
+        if copies is None or (self._is_in_memory and copies.futures):
             return False
-        self._wait_for_sync()
+        self._log.finish(wait=True)
+        # 2 write
         self._on_step("2")
-        if outlets is not self._outlets:
-            self._open_lanes(outlets, {})
-        number = self._number + 1
-        batch = WriteBatch()
+        number, batch = self._numbers.last + 1, WriteBatch()
         engine.save(batch, number)
-        self._write_outgoing(batch, number)
-        idle = [lane for lane in self.lanes if lane.delivery is None]
-        starting = {lane.name: lane.next_commits() for lane in idle if lane.is_idle or lane.carries}
-        planned = {name: (number, commits[-1] if commits else number) for name, commits in starting.items()}
+        deliveries.save(batch, number, outlets, self.store)
+        starting, lanes = deliveries.plan(number)
         head = Head(
             number,
-            self._base,
-            self._lineage,
+            self._numbers.base,
+            self._numbers.lineage,
             engine.groups,
             dict(self.totals),
             sources.positions(),
-            {lane.name: lane.position(number, planned.get(lane.name)) for lane in self.lanes},
+            lanes,
             self.batch_id,
             sources.topic_ids(),
         )
@@ -357,79 +328,35 @@ class Commits:
         if self._changelog is not None:
             self._changelog.take(batch, self.store, self.lists, number)
         self.store.write(batch)
-        self._syncing = self._log_thread.submit(self._sync)
-        self._number, self.head = number, head
-        self._alone_s = time.monotonic() if self._alone_s is None else self._alone_s
-        if is_memory or self._is_checkpoint_due:
+        # 3 sync
+        self._log.begin()
+        self._numbers.last, self.head = number, head
+        copies.note_commit()
+        if self._is_in_memory or copies.is_due:
             self.checkpoint(engine)
-        for lane in idle:
-            if lane.name in starting:
-                carried = self._changelog if lane.carries else None
-                self._begin_delivery(outlets, lane, starting[lane.name], number, carried)
+        # 4 deliver
+        deliveries.start(starting, number, [*self._log.futures, *(copies.futures if self._is_in_memory else ())])
         return True
 
-    def _sync(self) -> None:
-        self._on_step("3")
-        self.store.sync()
+    def finish(self, *, wait: bool) -> None:
+        """Finish deliveries (step 5) and checkpoints that are over, or wait for them if that is allowed.
 
-    def _wait_for_sync(self) -> None:
-        """Until the last commit is on the disk. Raises: StoreError."""
-        if self._syncing is not None:
-            self._syncing.result()
-            self._syncing = None
-
-    def _begin_delivery(
-        self, outlets: Outlets, lane: Lane, commits: Sequence[int], number: int, carried: Changelog | None
-    ) -> None:
-        """Begin to deliver these commits to a sink, in the background, once the last commit is on the disk.
-
-        The changes for the changelog `carried` go with them.
+        Raises: SinkError, StoreError, StateCorruptError; the job continues from its last commit when it starts again.
         """
-        items = [self._outgoing[commit] for commit in commits]
-        waits = [self._syncing, self._copying if self._settings.backend == "memory" else None]
-        entries, changed = ([], ()) if carried is None else carried.hand_over()
+        if self.deliveries.queues is not None:
+            self.deliveries.queues.finish()
+        self._log.finish(wait=wait)
+        if self.copies is not None:
+            self.copies.finish(wait=wait)
+        # 5 settle
+        self.deliveries.finish(wait=wait)
 
-        def deliver() -> Sequence[str]:
-            for task in waits:
-                if task is not None:
-                    task.result()
-            if carried is not None:
-                carried.carry(entries)
-            self._deliver(outlets, lane, items, number)
-            place = lane.outlet.sink.place() if isinstance(lane.outlet.sink, RecallingSink) else ""
-            return [place] if place else []
-
-        lane.begin(number, commits[-1] if commits else number, deliver, changed)
-
-    def _write_outgoing(self, batch: WriteBatch, number: int) -> None:
-        """Add the alerts and dead letters of a commit to its write batch, and remove those that all sinks have."""
-        for delivered in self._forgettable:
-            Outgoing.forget(batch, delivered)
-        self._forgettable = []
-        if self.pending_output:
-            outgoing = Outgoing(self.pending_output.table(), tuple(self.pending_output.dead_letters))
-            since_ms = int(time.time() * 1_000)
-            self._lacking[number] = sum(lane.add(number, outgoing, since_ms) for lane in self.lanes)
-            if self._lacking[number]:
-                outgoing.save(batch, number)
-                self._note_outgoing(number, outgoing)
-            self.pending_output = PendingOutput()
-        self._sent.save(batch)
-
-    def _note_outgoing(self, commit: int, outgoing: Outgoing) -> None:
-        """Keep a commit's alerts in memory, until no sink lacks them."""
-        self._outgoing[commit] = outgoing
-        self._outgoing_count += outgoing.count
-        self._outgoing_bytes += outgoing.bytes
-
-    @property
-    def _is_checkpoint_due(self) -> bool:
-        return time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000
-
-    @property
-    def uncheckpointed_s(self) -> float:
-        """The seconds for which commits have been on this disk alone."""
-        return 0.0 if self._alone_s is None else time.monotonic() - self._alone_s
+    def checkpoint(self, engine: Engine) -> None:
+        """Begin a checkpoint of the store as it is, unless one is still being copied. Raises: StoreError."""
+        assert self.copies is not None, "there is a folder"
+        if not self.copies.futures:
+            self._log.finish(wait=True)
+            self.copies.begin(engine, self.store, self.lists)
 
     def checkpoint_quiet(self, engine: Engine) -> None:
         """Begin a checkpoint if one is due and the newest one lacks commits, though there is nothing to commit now.
@@ -438,94 +365,19 @@ class Commits:
         a later commit is not copied: a later start would take it for a store that knows the contents of the sinks.
         Raises: StoreError.
         """
-        if self._checkpoints is None or self.head is None or self._settings.backend == "memory":
+        if self.copies is None or self.head is None or self._is_in_memory:
             return
-        if self.head.lineage != self._lineage:
-            return
-        if self._copied_number != self._number and self._is_checkpoint_due:
+        if self.head.lineage == self._numbers.lineage and self.copies.lacks_commits and self.copies.is_due:
             self.checkpoint(engine)
-
-    def checkpoint(self, engine: Engine) -> None:
-        """Begin a checkpoint of the store as it is, unless one is still being copied. Raises: StoreError."""
-        assert self._checkpoints is not None, "there is a folder"
-        if self._copying is None:
-            self._wait_for_sync()
-            part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
-            payload = payload_of(self._lineage, engine.audit_head())
-            is_atomic = self._settings.backend != "memory"
-            self._copying_number = self._number
-            self._copying = self._checkpoints.begin(
-                (part,), payload, int(time.time() * 1_000), is_atomic=is_atomic, beside=self.lists.files
-            )
-            self._copied_s = time.monotonic()
-
-    def finish(self, *, wait: bool) -> None:
-        """Finish deliveries (step 5) and checkpoints that are over, or wait for them if that is allowed.
-
-        Raises: SinkError, StoreError, StateCorruptError; the job continues from its last commit when it starts again.
-        """
-        copying = self._copying
-        if self.queues is not None:
-            self.queues.finish()
-        if wait or (self._syncing is not None and self._syncing.done()):
-            self._wait_for_sync()
-        if copying is not None and (wait or copying.done()):
-            self._copying = None
-            self._copied(copying)
-        away: SinkAwayError | None = None
-        for lane in self.lanes:
-            if lane.delivery is not None and (wait or lane.delivery.done.done()):
-                try:
-                    self._settle(lane)
-                except SinkAwayError as error:
-                    away = error
-        if away is not None:
-            raise away
-
-    def _settle(self, lane: Lane) -> None:
-        """Finish the delivery to one sink (step 5). Raises: SinkError, StoreError."""
-        delivery, settled = lane.settle()
-        self._on_step("5")
-        for commit, _, _ in settled:
-            outgoing = self._outgoing[commit]
-            self.count_delivered(lane.outlet, outgoing.alerts.num_rows)
-            if lane.outlet.belongs is None:
-                self._sent.settle(lane.name, outgoing.alerts)
-            self._lacking[commit] -= 1
-            if not self._lacking[commit]:
-                del self._lacking[commit], self._outgoing[commit]
-                self._outgoing_count -= outgoing.count
-                self._outgoing_bytes -= outgoing.bytes
-                self._forgettable.append(commit)
-        if self._changelog is not None:
-            self._changelog.settle(delivery.changed)
-
-    def count_delivered(self, outlet: Outlet, alerts_count: int) -> None:
-        """Count the alerts that a sink has taken. A sink of dead letters gets no alerts."""
-        if outlet.belongs is None:
-            self.totals[f"alerts_delivered[{outlet.name}]"] += alerts_count
 
     def wait_for_delivery(self, wait_s: float) -> None:
         """Wait for the end of a delivery or a checkpoint that is under way, at most so long."""
-        wait(self._tasks(), wait_s, FIRST_COMPLETED)
+        wait(self._futures(), wait_s, FIRST_COMPLETED)
 
-    def _tasks(self) -> list[Future[Any]]:
-        queued = [] if self.queues is None else self.queues.tasks
-        return [*futures_of(self.lanes), *queued, *([] if self._copying is None else [self._copying])]
+    def _futures(self) -> list[Future[Any]]:
+        return [*self.deliveries.futures, *([] if self.copies is None else self.copies.futures)]
 
-    def _copied(self, copying: Future[Published]) -> None:
-        """Note the result of a checkpoint: its number, or the error."""
-        try:
-            self.last = copying.result()
-        except StoreError as error:
-            if self._settings.backend == "memory":
-                raise
-            self.last, self.checkpoint_error = None, error
-            self.totals["checkpoints_failed"] += 1
-            self._on_failed(error)
-        else:
-            self._copied_number, self.checkpoint_error = self._copying_number, None
-            self._alone_s = None if self._copied_number == self._number else self._copied_s
+    # --------------------------------------------------------------------------------------------------------- end
 
     def settle(
         self, engine: Engine, sources: Sources, outlets: Outlets, look: Callable[[], None] = lambda: None
@@ -534,14 +386,14 @@ class Commits:
 
         `look` is called now and then while this waits. Raises: SinkError, StoreError.
         """
-        if self._checkpoints is None:
+        if self.copies is None:
             return
         self._drain(engine, sources, outlets, None, look)
-        if self._settings.backend != "memory":
+        if not self._is_in_memory:
             self.finish(wait=True)
             self.checkpoint(engine)
             self.finish(wait=True)
-        self._settled = None if self.last is None else self.last.number
+        self._is_complete = True
 
     def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
         """Commit everything, and deliver as much as the sinks accept within `wait_s`, because the job must stop.
@@ -549,20 +401,18 @@ class Commits:
         The next start delivers the rest under the same numbers. Returns: whether everything was delivered and is in a
         checkpoint. Raises: SinkError for another reason than a sink that is away; StoreError.
         """
-        if self._checkpoints is None:
+        if self.copies is None:
             return True
         deadline_s = time.monotonic() + wait_s
         is_over = self._drain(engine, sources, outlets, deadline_s)
-        self._wait_for_sync()
-        if is_over and self._settings.backend != "memory":
+        self._log.finish(wait=True)
+        if is_over and not self._is_in_memory:
             self.checkpoint(engine)
-            is_over = not wait(self._tasks(), max(0.0, deadline_s - time.monotonic())).not_done
+            is_over = not wait(self._futures(), max(0.0, deadline_s - time.monotonic())).not_done
             self.finish(wait=False)
-        self._is_left = not is_over
-        if self._is_left:
+        self._is_complete = is_over
+        if not is_over:
             outlets.left.set()
-        if is_over and self.last is not None:
-            self._settled = self.last.number
         return is_over
 
     def _drain(
@@ -581,45 +431,35 @@ class Commits:
             except SinkAwayError:  # it has given up; the other sinks go on
                 if deadline_s is None:
                     raise
-            if not is_committed or self.pending_output or self._forgettable or self.is_waiting:
+            if not is_committed or self.deliveries.needs_commit:
                 is_committed = self.begin(engine, sources, outlets) or is_committed
-            tasks = self._tasks()
-            if is_committed and not tasks:
-                return not self._outgoing and not any(lane.has_failed for lane in self.lanes)
+            futures = self._futures()
+            if is_committed and not futures:
+                return self.deliveries.is_over
             wait_s = None if deadline_s is None or not is_committed else deadline_s - time.monotonic()
             if wait_s is not None and wait_s <= 0:
                 return False
-            wait(tasks, _LOOK_S if wait_s is None else wait_s, FIRST_COMPLETED)
+            wait(futures, _LOOK_S if wait_s is None else wait_s, FIRST_COMPLETED)
             look()
 
     def distrust(self) -> None:
         """Mark the store as damaged: the next start takes the newest checkpoint in its place."""
-        if self._settings.folder is not None:
-            mark_damaged(self._settings.folder)
+        if self._start.settings.folder is not None:
+            mark_damaged(self._start.settings.folder)
 
     def close(self) -> None:
         """Wait for the background work, and close the store."""
-        self._log_thread.shutdown()
-        if self.queues is not None:
-            self.queues.close()
-        for lane in self.lanes:
-            lane.close(wait=not self._is_left)
-        if self._checkpoints is not None and not self._is_left:
-            self._checkpoints.close()
+        folder, copies, waits = self._start.settings.folder, self.copies, self._is_complete is not False
+        self._log.close()
+        self.deliveries.close(wait=waits)
+        if copies is not None and waits:
+            copies.close()
         with suppress(StateError):  # a store whose disk was full reports it again; its commits exist
             self.store.close()
-        if self._settings.folder is not None and self._settled is not None:
+        if folder is not None and copies is not None and copies.last is not None and self._is_complete:
             with suppress(OSError):  # the next start then cannot see that the end was in order
-                replace_file(self._settings.folder / DELIVERED, str(self._settled).encode())
-        self._lock.close()
-
-    def _deliver(self, outlets: Outlets, lane: Lane, items: Sequence[Outgoing], number: int) -> None:
-        self._on_step("4")
-        alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
-        lines = [line for item in items for line in item.dead_letters]
-        content = lane.outlet.content(self._sent.lacking(lane.name, alerts), lines)
-        if len(content) or lane.carries:
-            outlets.send(lane.outlet, content, self._base + number)
+                replace_file(folder / DELIVERED, str(copies.last.number).encode())
+        self._start.lock.close()
 
 
 def _shown(groups: range) -> str:

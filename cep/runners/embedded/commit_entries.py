@@ -49,6 +49,15 @@ class LanePosition:
     places: Sequence[str] = ()
 
 
+@dataclass(slots=True)
+class Numbers:
+    """The number of the last commit, the summand `base` of numbers for sinks, and the name of the store (Head)."""
+
+    last: int = 0
+    base: int = 0
+    lineage: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The entry of a commit: its number, and the positions of sources and sinks.

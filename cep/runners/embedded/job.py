@@ -276,7 +276,7 @@ def _work(start: JobStart, around: _Surroundings, key_answers: KeyAnswers) -> No
         stop.event.set()  # a delivery that waits for a sink gives up
         engine.close()
         commits.close()
-        waiting_count = commits.undelivered_count if checkpoint is not None else 0
+        waiting_count = commits.deliveries.undelivered_count if checkpoint is not None else 0
         stop.report = partial(tell_end, commits.totals, log, waiting_count)
         stop.tell()
 
@@ -284,7 +284,7 @@ def _work(start: JobStart, around: _Surroundings, key_answers: KeyAnswers) -> No
 def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:
     """Report the end of a job that waits for another machine, and note the waiting alerts for the next start."""
     reports.write_totals()
-    tell_end(commits.totals, log, commits.undelivered_count)
+    tell_end(commits.totals, log, commits.deliveries.undelivered_count)
 
 
 def _report(reports: JobReports, start: JobStart) -> Callable[[BatchReport], None]:

@@ -168,7 +168,7 @@ class JobReports:
         if self._folder is not None:
             with suppress(SinkError):  # the next commit reports the fault of the disk
                 commits = self._commits
-                write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.undelivered_count)
+                write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.deliveries.undelivered_count)
 
     def _measure(self) -> None:
         """Measure the job's state, memory and backlog for the metrics."""
@@ -178,15 +178,15 @@ class JobReports:
         stored = sizes.disk_bytes + sizes.memory_bytes
         # Without a folder there are no commits, and the whole state is in pages in memory.
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}
-        gauges["undelivered_alerts"] = float(commits.undelivered_count)
-        gauges["uncheckpointed_seconds"] = commits.uncheckpointed_s
-        self._observed.wait_for(commits.backlogs)
+        gauges["undelivered_alerts"] = float(commits.deliveries.undelivered_count)
+        gauges["uncheckpointed_seconds"] = 0.0 if commits.copies is None else commits.copies.uncheckpointed_s
+        self._observed.wait_for(commits.deliveries.backlogs)
         memory = {**self._engine.memory_bytes, "store": sizes.memory_bytes + sizes.cache_bytes}
-        memory |= {"undelivered": commits.undelivered_bytes, "changelog": commits.unsent_bytes}
+        memory |= {"undelivered": commits.deliveries.undelivered_bytes, "changelog": commits.deliveries.unsent_bytes}
         self._observed.measured(gauges, {})
         self._observed.use_memory(memory)
         if self._folder is not None:
-            error = commits.checkpoint_error
+            error = None if commits.copies is None else commits.copies.error
             self._observed.note(CHECKPOINTS, None if error is None else "the last one failed", str(error))
 
     def _tell_rules(self) -> None:

@@ -125,7 +125,7 @@ class Runner:
         self._stop = _NEVER
         self._before: dict[str, dict[str, int]] = {}  # the positions of the sources before the micro-batch
         if pace.at_once:
-            commits.queues = SinkQueues(outlets, commits.count_delivered)
+            commits.deliveries.queues = SinkQueues(outlets, commits.deliveries.count_delivered)
         self._look_ms = TIME_MS_MAX  # the clock at which the watermark may move by itself
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
@@ -236,19 +236,19 @@ class Runner:
     @property
     def _waits_for_sinks(self) -> bool:
         """True if so much waits that nothing more is read until the sinks have taken some."""
-        commits = self._commits
-        is_full = commits.undelivered_count > UNDELIVERED_MAX or commits.undelivered_bytes > UNDELIVERED_BYTES_MAX
-        if commits.queues is not None and commits.queues.tasks:  # and no commit lets go of changed pages
+        waiting = self._commits.deliveries
+        is_full = waiting.undelivered_count > UNDELIVERED_MAX or waiting.undelivered_bytes > UNDELIVERED_BYTES_MAX
+        if waiting.are_in_memory:  # and no commit lets go of changed pages
             is_full = is_full or self._engine.changed_bytes > _CHANGED_BYTES_MAX
-        return is_full or commits.unsent_bytes > _UNSENT_BYTES_MAX
+        return is_full or waiting.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
         """Finish completed deliveries, and commit if it is time. A caller may pass whether it is."""
         commits = self._commits
         commits.finish(wait=False)
-        if commits.queues is not None and commits.queues.tasks:
+        if commits.deliveries.are_in_memory:
             return  # a commit would lose alerts that wait in memory
-        if not (self._is_dirty or commits.is_waiting):
+        if not (self._is_dirty or commits.deliveries.is_waiting):
             commits.checkpoint_quiet(self._engine)
             return
         since_s = time.monotonic() - self._committed_s
@@ -266,7 +266,7 @@ class Runner:
 
     def finish(self) -> None:
         """Commit and deliver everything. Events that wait for the watermark stay in the store."""
-        while self._commits.queues is not None and self._commits.queues.tasks:
+        while self._commits.deliveries.are_in_memory:
             self._commits.wait_for_delivery(_WAIT_S)
             self._commits.finish(wait=False)
             self._idle()
@@ -337,11 +337,11 @@ class Runner:
                 return answer
 
     def _give(self, stepped: Stepped) -> None:
-        if self._commits.queues is None:
+        queues = self._commits.deliveries.queues
+        if queues is None:
             self._commits.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
-            number = self._attempt + self._commits.batch_id
-            self._commits.queues.send(stepped.alerts, stepped.dead_letters, number)
+            queues.send(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
 
 
 def _is_heartbeat(data: bytes) -> bool:

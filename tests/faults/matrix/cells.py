@@ -415,7 +415,7 @@ class World:
             with suppress(Exception):
                 commits.store.close()
             with suppress(Exception):
-                commits._lock.close()
+                commits._start.lock.close()
 
     def ask_to_stop(self, process: JobProcess) -> None:
         """Send SIGTERM. A process that does not end in time ends itself (runners/stopping.py)."""

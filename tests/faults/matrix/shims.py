@@ -22,6 +22,7 @@ from tests.faults.matrix.virtual_parts import Bucket, DiskStore
 _TIMES = (
     "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.assembly",
     "cep.runners.control_topic", "cep.runners.embedded.changelog", "cep.runners.embedded.commit",
+    "cep.runners.embedded.copies", "cep.runners.embedded.deliveries",
     "cep.runners.embedded.kafka", "cep.runners.embedded.lanes", "cep.runners.embedded.outlets",
     "cep.runners.embedded.reports", "cep.runners.embedded.run", "cep.runners.embedded.job",
     "cep.runners.spark.kafka", "cep.runners.spark.sink_queue", "cep.sinks.webhook", "cep.sources.kafka",

@@ -310,7 +310,7 @@ def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
 
     def look() -> None:
         """Count commits until changes wait: a reader far ahead of the engine would have seen all of them before."""
-        waiting.append(commits.unsent_bytes)
+        waiting.append(commits.deliveries.unsent_bytes)
         before, until_s = commits.head, time.monotonic() + 0.2
         while max(waiting) == 0 and commits.head is before and time.monotonic() < until_s:
             time.sleep(0.001)

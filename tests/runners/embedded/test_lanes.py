@@ -243,21 +243,21 @@ def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path
             commits.take(job.stepped())
             commits.begin(job, job, first.outlets)
             commits.finish(wait=False)
-        while commits.backlogs["file"].size:
+        while commits.deliveries.backlogs["file"].size:
             commits.begin(job, job, first.outlets)
             commits.wait_for_delivery(0.01)
             commits.finish(wait=False)
         assert healthy.names() == names
         assert hanging.names() == []
-        waiting, oldest = commits.backlogs["hook"], commits.backlogs["file"].since_ms
+        waiting, oldest = commits.deliveries.backlogs["hook"], commits.deliveries.backlogs["file"].since_ms
         assert (waiting.size, oldest) == (len(names), None)
         assert waiting.since_ms is not None
         assert commits.totals["alerts_delivered[file]"] == len(names)
         assert commits.totals["alerts_delivered[hook]"] == 0
-        assert commits.undelivered_count >= len(names)
+        assert commits.deliveries.undelivered_count >= len(names)
         assert not commits.leave(job, job, first.outlets, 0.0), "the next start sends the rest"
         assert set(letters.names()) == set(lines)
-        (hook,) = [lane for lane in commits.lanes if lane.name == "hook"]
+        (hook,) = [lane for lane in commits.deliveries.lanes if lane.name == "hook"]
         gate.set()  # the request on its way arrives after all, without a note of it
         assert hook.delivery is not None
         hook.delivery.done.result(WAIT_S)

@@ -227,7 +227,7 @@ def test_records_wait_for_the_registry_of_their_schemas(tmp_path: Path) -> None:
         with Process(commits, JOB, INITIAL, sources, outlets, listener=listener) as life:
             life.runner.run(stop)
             if stop.is_set():
-                assert commits.undelivered_count == 0, "earlier alerts are delivered"
+                assert commits.deliveries.undelivered_count == 0, "earlier alerts are delivered"
                 assert commits.totals["events"] < len(list(morning()))
                 stop.clear()
                 is_back.set()
@@ -264,22 +264,23 @@ def test_a_sink_that_hangs_delays_no_other_where_alerts_wait_for_no_commit(
     sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
     with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(at_once=True)) as life:
         life.read_all()
-        while commits.backlogs["other"].size:
+        while commits.deliveries.backlogs["other"].size:
             commits.wait_for_delivery(0.01)
             commits.finish(wait=False)
         count = len(written(tmp_path / "other"))
         assert count > 0
         assert not (tmp_path / "late").exists() or not written(tmp_path / "late")
-        assert {name: backlog.size for name, backlog in commits.backlogs.items()} == {"late": count, "other": 0}
-        assert commits.undelivered_count == count
-        assert commits.undelivered_bytes > 0
+        backlogs = commits.deliveries.backlogs
+        assert {name: backlog.size for name, backlog in backlogs.items()} == {"late": count, "other": 0}
+        assert commits.deliveries.undelivered_count == count
+        assert commits.deliveries.undelivered_bytes > 0
         head = commits.head
         life.runner.cycle(0.0)
         assert commits.head is head, "no commit while alerts wait in memory"
         hanging.released.set()
         life.runner.finish()
         assert written(tmp_path / "late") == written(tmp_path / "other")
-        assert (commits.undelivered_count, commits.undelivered_bytes) == (0, 0)
+        assert (commits.deliveries.undelivered_count, commits.deliveries.undelivered_bytes) == (0, 0)
         assert {commits.totals[f"alerts_delivered[{name}]"] for name in names} == {count}
         assert (commits.head is not head) == has_folder
 

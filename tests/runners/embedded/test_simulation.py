@@ -238,7 +238,8 @@ class Life:
             current_commits = commits
 
             def before_poll() -> None:
-                assert current_commits.undelivered_count <= HELD_MAX, "nothing is read for a sink that does not take"
+                waiting = current_commits.deliveries.undelivered_count
+                assert waiting <= HELD_MAX, "nothing is read for a sink that does not take"
 
             source.before_poll = before_poll
             self._work(runner, source, commits, engine)
