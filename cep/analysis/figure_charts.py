@@ -20,11 +20,9 @@ from typing import Any
 
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.cases import Funnel
-from cep.analysis.charts import WIDTH, Chart, Rows, axis, colors, day_axis
-from cep.analysis.curves import Cell, Curve, Pair, Point, in_unit
-from cep.analysis.drift import QUANTILES, FieldDrift
-from cep.analysis.near import Line
-from cep.analysis.page import FULL, Detail, fitting
+from cep.analysis.curves import Cell, Curve, Line, Pair, Point, in_unit
+from cep.analysis.page import FULL, WIDTH, Chart, Detail, Rows, axis, colors, day_axis, fitting
+from cep.analysis.weeks import QUANTILES, FieldDrift
 
 _VERDICTS = ("right", "wrong", "immature")
 _ROW_HEIGHT = 22

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from cep.analysis.backtest import DAY_MS, Backtest, Judged, backtest, detections, judge
-from cep.analysis.drift import fields_read
 from cep.analysis.history import Events, History, replay_history
 from cep.analysis.labels import Labels, read_labels
 from cep.analysis.marks import Episodes, Marks, key_field, mark_events
+from cep.analysis.weeks import fields_read
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.decode import KeyDomain

@@ -17,10 +17,9 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.analysis.backtest import Backtest, Part, whole_time
-from cep.analysis.curves import Curve, Pair, curves, pairs
+from cep.analysis.curves import Curve, Line, Pair, curves, lines, pairs
 from cep.analysis.labels import Labels, read_labels
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.near import Line, lines
 from cep.analysis.sweep import Axis, Bench, numeric_axes
 from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX, TUNE_REPLAYED_MAX

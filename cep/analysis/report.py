@@ -1,11 +1,11 @@
 """A measured history → a report: one page of HTML, and its numbers as JSON. The same input gives the same bytes.
 
     measured ─┬─ figures, figure_charts.py ────────────┐
-              ├─ budget.py: budget, weeks      ├─▶ report.py with tables and charts ─▶ page.py
-              ├─ drift.py: values of fields    │
+              ├─ weeks.py: budget, weeks      ├─▶ report.py with tables and charts ─▶ page.py
+              ├─ weeks.py: values of fields    │
               ├─ cases.py: the funnel          │
     rules ────┼─ one_rule.py: curves, lines ─┤
-              └─ timelines.py: examples ───────┘
+              └─ cases.py: examples ───────┘
 
 The report contains neither its own date nor its duration. A page that is too large is made again with less detail, with
 a note; the JSON has all numbers.
@@ -26,10 +26,8 @@ import orjson
 from cep import __version__
 from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import Figures, percent, time_text, with_interval
-from cep.analysis.budget import by_budget, by_week
-from cep.analysis.cases import Funnel, walk_frauds
+from cep.analysis.cases import Funnel, Timeline, alert_timelines, missed_timelines, walk_frauds
 from cep.analysis.curves import PAIRED_ALERTS_TIMES, Pair, in_unit
-from cep.analysis.drift import FieldDrift, by_field
 from cep.analysis.figure_charts import upset
 from cep.analysis.measure import Measured, state_bytes
 from cep.analysis.one_rule import NOTHING, Drawn
@@ -47,7 +45,7 @@ from cep.analysis.page import (
     paragraph,
     table,
 )
-from cep.analysis.timelines import Timeline, alert_timelines, missed_timelines
+from cep.analysis.weeks import FieldDrift, by_budget, by_field, by_week
 from cep.base.limits import REPORT_BYTES_MAX
 from cep.base.schema import Schema
 from cep.base.terminal import Show, ignore_progress

@@ -46,7 +46,7 @@ from cep.model.setting_types import duration_ms
 from cep.nfa.positions import build
 from cep.rulebook.deploy import Deployment, deploy
 from cep.sources.pieces import Pieces
-from cep.testing.conditions import parts_of
+from cep.testing.journal import parts_of
 
 _STEPS = 21  # values of a parameter for which none are given
 _SPAN = 4.0  # values go from a quarter of the present one to four times as much

@@ -17,18 +17,16 @@ from typing import Any, Unpack
 import numpy as np
 
 from cep.analysis.backtest import DAY_MS, parts_of_time
-from cep.analysis.evidence import Objective
 from cep.analysis.labels import Labels, label_words, labels_of_table, read_labels
 from cep.analysis.measure import Measured, episodes_of, measure
 from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.one_rule import OneRule, Replays, drawn, one_rule_of
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.analysis.sweep import Bench, axes_of, skipped_params
-from cep.analysis.tune import Aim, Tuned, tune
-from cep.api.alerts import Alerts
+from cep.analysis.tune import Aim, Objective, Tuned, tune
+from cep.api.alerts import Alerts, Picture
 from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted, warn_of, warn_of_replay
 from cep.api.frames import Forms, Naming, open_frame
-from cep.api.plots import Picture
 from cep.api.quality import Difference, Quality, difference_of
 from cep.api.replay import GivenRules, Past, Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark

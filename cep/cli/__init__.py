@@ -1,1 +1,1 @@
-"""One file per verb. Turns arguments into calls and results into text and exit codes."""
+"""The verbs: arguments → calls, results → text and exit codes. `verbs.py` is the table of them."""

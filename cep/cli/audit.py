@@ -20,7 +20,7 @@ from cep.base.audit import Head, Line, is_letter, texts_of, verify
 from cep.base.errors import StateCorruptError, StateFormatError, UnreadableError, UsageError
 from cep.base.files import read_document, read_lines
 from cep.base.terminal import Terminal
-from cep.cli.configured import add_setting_arguments, settings_of
+from cep.cli.settings import add_setting_arguments, settings_of
 from cep.rulebook.audit import FIRST
 from cep.rulebook.kafka import Topic
 from cep.runners.control_topic import read_audit, read_status

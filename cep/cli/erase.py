@@ -21,9 +21,9 @@ from cep.base.errors import SinkError, UnreadableError, UsageError
 from cep.base.files import read_lines
 from cep.base.limits import RECORD_BYTES_MAX
 from cep.base.secrets import use_secrets_file
-from cep.cli.configured import add_secrets_argument, add_setting_arguments, settings_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
+from cep.cli.settings import add_secrets_argument, add_setting_arguments, settings_of
 from cep.columnar.decode import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.rulebook.erasure import check_request, read_request, write_request

@@ -1,19 +1,27 @@
-"""`cep fmt`: pattern files to the canonical layout, in place.
+"""`cep fmt`, `cep explain`, `cep new pattern`: the verbs of a rule author that only read the language.
 
+Pattern files → the canonical layout, in place. A diagnostic's code → its long form. A name → a commented pattern file
+that passes the check and its own tests.
 Tested by: tests/cli/test_authoring.py
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.files import root_of
+from cep.cli.help_pages import page_of_code
 from cep.cli.paths import pattern_files, printed, replace_text
+from cep.lang.diagnostics import did_you_mean
+from cep.lang.explain.catalogue import CATALOGUE, examples, explain
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text
 from cep.lang.load import read_source
+from cep.lang.parse.lexer import RESERVED
 
 HELP = """\
 Bring pattern files into the canonical layout, in place. Comments stay, formatting twice changes nothing, and a file
@@ -73,4 +81,133 @@ def _stream(check: bool) -> int:
     if check:
         return int(formatted != text)
     sys.stdout.write(formatted)
+    return 0
+
+
+HELP_EXPLAIN = """\
+Explain the code of a mistake or a finding: the reason, a correction, and an example.
+
+examples:
+  cep explain CEP401
+  cep explain --all
+"""
+
+
+def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("code", nargs="?", metavar="CODE", help="like CEP401")
+    which.add_argument("--all", action="store_true", help="list every code with its title")
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    """Print the explanation of a code, or the list of codes. Raises: UsageError for an unknown code."""
+    if options.all:
+        for code, entry in CATALOGUE.items():
+            printed(f"{code}  {entry.title}")
+        return 0
+    text = explain(options.code)
+    if text is None:
+        hint = did_you_mean(options.code.upper(), CATALOGUE)
+        raise UsageError(f"`{options.code}` is not a code; {hint or 'see `cep explain --all`'}")
+    printed(text)
+    printed(f"Example:\n\n{examples()[options.code.upper()]}")
+    printed(f"All codes: `cep docs diagnostics`; read on: `cep docs {page_of_code(options.code.upper())}`")
+    return 0
+
+
+HELP_NEW = """\
+Write the skeleton of a pattern, with comments and tests, into a new file NAME.cep. Where the folder has a
+file events.cep, the skeleton imports its event types.
+
+examples:
+  cep new pattern rapid_refunds
+  cep new pattern rapid_refunds --folder patterns --events events.cep
+"""
+_EVENTS_FILE = "events.cep"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_EVENT = """\
+# What happens, as the stream has it. Every event type has one id and one time, called event_time.
+event transaction {
+  tx_id       id
+  event_time  time
+  card_id     string
+  amount      decimal(2)
+  status      enum(approved, declined)
+}
+"""
+_PATTERN = """\
+## One sentence for the analyst who gets the alert: what happened, and why it matters.
+## `small` and `large` can be set by the rule that deploys the pattern.
+pattern {name}(small: decimal = 2.00, large: decimal = 500.00, window: duration = 10 min)
+  by card_id
+{{
+  # Two small ones or more, then a large one, in the window. `->` skips other events, `,` does not.
+  seq    probe{{2,}} -> hit  within window
+  # The event type of each variable, and its condition; fields of earlier events are `probe.amount`.
+  where  probe: transaction  status == declined and amount < small
+         hit:   transaction  status == approved and amount > large
+  # After a match go on behind its last event: one alert for one attack.
+  skip   past last
+  # What the alert says.
+  emit   probes = count(probe), amount = hit.amount
+}}
+
+# A case that fires …
+test "two small declines, then a large approval" of {name} {{
+  c1:  0s  transaction amount=1.00 status=declined
+      20s  transaction amount=1.50 status=declined
+       5m  transaction amount=900  status=approved
+  expect match on c1 at 5m {{ probes: 2, amount: 900.00 }}
+}}
+
+# … one that must not …
+test "a large approval alone" of {name} {{
+  c1:  0s  transaction amount=900 status=approved
+  expect none
+}}
+
+# … and a near miss.
+test "the large approval is not large enough" of {name} {{
+  c1:  0s  transaction amount=1.00 status=declined x2 every 20s
+       5m  transaction amount=500  status=approved
+  expect none
+}}
+"""
+
+
+def add_arguments_new(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("what", choices=("pattern",), help="the kind of skeleton")
+    parser.add_argument("name", metavar="NAME", help="its name, in lower case with underscores")
+    parser.add_argument("--folder", default=".", metavar="DIR", help="where the file goes; here by default")
+    parser.add_argument(
+        "--events",
+        metavar="FILE",
+        help="import the event types from this file instead of declaring one; by default events.cep, if the folder has "
+        "one",
+    )
+
+
+def run_new(options: argparse.Namespace) -> int:
+    """Write a new pattern or rule file. Raises: UsageError for an invalid name, or if the file exists."""
+    name = options.name
+    if _NAME.fullmatch(name) is None or name in RESERVED:
+        raise UsageError(
+            f"`{name}` cannot name a pattern: lower-case letters, digits and underscores, not a reserved word"
+        )
+    folder = Path(options.folder)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
+    path = folder / f"{name}.cep"
+    events = options.events
+    if events is None and (folder / _EVENTS_FILE).is_file():
+        events = _EVENTS_FILE
+    head = _EVENT if events is None else f'import "{events}"\n'
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(f"{head}\n{_PATTERN.format(name=name)}")
+    except FileExistsError:
+        raise UsageError(f"there is a file {path} already; choose another name") from None
+    printed(f"wrote {path}; next: cep check {path}, cep test {path}")
     return 0

@@ -20,8 +20,8 @@ from cep.api.replay import GivenRules
 from cep.base.errors import SinkError, UsageError
 from cep.base.files import replace_file, repository_root
 from cep.base.text import utc_ms
-from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, add_period_arguments, add_to_the_end_argument, given_period
+from cep.cli.settings import add_secrets_argument
 from cep.lists.store import ListStore
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy

@@ -32,10 +32,10 @@ from cep.base.errors import UnreadableError, UsageError
 from cep.base.files import read_lines, replace_file
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
-from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_dedup_argument, add_events_arguments, given_events, judged
 from cep.cli.labelled import deployed_folder
+from cep.cli.settings import add_setting_arguments, settings_of
 from cep.columnar.batch import NO_TEXTS, TEXT
 from cep.model.setting_types import duration_ms, length_ms
 from cep.model.settings import Settings

@@ -18,8 +18,7 @@ from rich.table import Table
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.cli.configured import settings_of
-from cep.cli.signed_changes import stand_for
+from cep.cli.settings import settings_of
 from cep.cli.topics import (
     Topics,
     add_person_arguments,
@@ -30,6 +29,7 @@ from cep.cli.topics import (
     published,
     rules_of_folder,
     send,
+    stand_for,
     taken_so_far,
     topics_of,
     written_against,

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from cep.base.errors import UsageError
-from cep.cli.configured import add_job_arguments, settings_of
+from cep.cli.settings import add_job_arguments, settings_of
 from cep.runners.assembly import run_job
 from cep.runners.observe import Log
 

@@ -19,17 +19,19 @@ from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
-from cep.cli.signed_changes import checked_changes, signed_lists, signed_rules
 from cep.cli.topics import (
     Topics,
     add_person_arguments,
     add_topic_arguments,
     await_answer,
+    checked_changes,
     effective_at,
     last_status,
     published,
     running,
     send,
+    signed_lists,
+    signed_rules,
     taken_so_far,
     topics_of,
     written_against,

@@ -26,7 +26,6 @@ from cep.base.limits import (
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.base.terminal import Terminal
 from cep.base.text import utc_text
-from cep.cli.configured import add_secrets_argument, add_trust_arguments
 from cep.cli.given_events import (
     add_dedup_argument,
     add_events_arguments,
@@ -36,6 +35,7 @@ from cep.cli.given_events import (
     judged,
 )
 from cep.cli.help_pages import RULE_FILES, with_page
+from cep.cli.settings import add_secrets_argument, add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF, length_ms

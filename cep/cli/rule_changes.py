@@ -15,9 +15,8 @@ from rich.console import Console
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.base.text import utc_ms, utc_text
-from cep.cli.configured import add_setting_arguments
 from cep.cli.keys import private_key
-from cep.cli.signed_changes import send_change
+from cep.cli.settings import add_setting_arguments
 from cep.cli.topics import (
     Answer,
     Topics,
@@ -29,6 +28,7 @@ from cep.cli.topics import (
     rules_of_folder,
     running_rule,
     send,
+    send_change,
     taken_so_far,
     topics_of,
     who,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cep.cli.configured import add_job_arguments, settings_of
+from cep.cli.settings import add_job_arguments, settings_of
 from cep.report.keyed_state import runs_of_key
 from cep.runners.assembly import run_job
 from cep.runners.embedded.job import EmbeddedRunner

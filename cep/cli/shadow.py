@@ -20,9 +20,9 @@ from cep.base.files import read_document, read_lines
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.base.terminal import Terminal
 from cep.base.text import utc_text
-from cep.cli.alert_shape import checked_alert
-from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
+from cep.cli.given_events import checked_alert
+from cep.cli.settings import add_setting_arguments, settings_of
 from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
 from cep.runners.live_checkpoint import read_progress

@@ -25,8 +25,8 @@ from cep.cli.paths import pattern_files, printed
 from cep.engine.advance import CARRIERS
 from cep.lang.explain.render import render_text, summary
 from cep.runners.ahead import compiled_ahead
-from cep.testing.coverage import Coverage, Share
 from cep.testing.harness import Outcome, Suite, Verdict, difference_lines, junit_xml, run_suite, story_lines
+from cep.testing.journal import Coverage, Share
 
 HELP = """\
 Run the tests in pattern files, on the production engine. A failed test shows the expected matches, the actual matches,

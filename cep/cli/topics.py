@@ -1,5 +1,6 @@
-"""The parts that verbs of the control topic share: its flags, its records, sending, and the job's answer.
+"""The parts that verbs of the control topic share: its flags and records, signing, sending, and the job's answer.
 
+A change is signed before it is sent if the job asks for signatures; otherwise a line says why it cannot go.
 Tested by: tests/cli/test_publish.py
 """
 
@@ -11,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -18,12 +20,13 @@ from rich.console import Console
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
 from cep.base.text import utc_ms, utc_text
-from cep.cli.configured import add_setting_arguments, settings_of
+from cep.cli.keys import private_key, store_signed
+from cep.cli.settings import add_setting_arguments, settings_of
 from cep.columnar.tokens import hide_card_numbers
-from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key
+from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord, topic_key
 from cep.model.settings import Settings
 from cep.rulebook.difference import difference
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import change_path, last_of, read_change, read_rules, signed_version
 from cep.rulebook.kafka import Topic
 from cep.rulebook.ledger import Ledger, described, hash_of
 from cep.rulebook.publish import (
@@ -36,7 +39,7 @@ from cep.rulebook.publish import (
     running_of_status,
 )
 from cep.rulebook.signers import given_trust
-from cep.rulebook.trust import Signable, Trust, with_nonce
+from cep.rulebook.trust import Signable, Trust, reason_against, sign, with_nonce
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 
 _TOKEN_BYTES = 6  # of a record's own key
@@ -264,3 +267,110 @@ def _await_status(
             "and count once it reads them: see that it runs with this control topic and this status topic"
         )
     return status
+
+
+Change = UpsertRecord | RetireRecord
+
+
+def stand_for(
+    options: argparse.Namespace, topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord],
+    console: Console,
+) -> list[Signable] | None:  # fmt: skip
+    """Sign a change with the user's key, if the job needs signatures.
+
+    `there` are the records of the control topic. Returns: the records to send; None, after a line about it, if another
+    person must approve first. Raises: UsageError.
+    """
+    trust = topics.trust
+    if trust is None:
+        return list(records)
+    key = private_key(topics.settings.publish.sign_with)
+    signers = topics.settings.control.signers
+    assert signers is not None, "trust comes from it"
+    is_waiting = trust.needed(records[0].kind) > 1 and options.effective_at is None
+    signed: list[Signable] = []
+    for signable in records:
+        # Its approval takes a while: a start soon after now would be in the past.
+        record = signable.model_copy(update={"effective_at": None}) if is_waiting else signable
+        changes = [other for other in there if not isinstance(other, HeartbeatRecord)]
+        past = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
+        signed.append(sign(record, key, trust.rule_set, past))
+    path = signers.parent / change_path(Path(), signed[0]).name
+    return signed if store_signed(signed, path, trust, console) else None
+
+
+def send_change(
+    options: argparse.Namespace, topics: Topics, record: Signable, there: Sequence[ControlRecord], console: Console
+) -> Answer:
+    """Sign one change if the job asks for that, send it, and wait for the answer. Raises: as `stand_for`, `send`."""
+    signed = stand_for(options, topics, [record], there, console)
+    if signed is None:
+        return Answer(is_sent=False)
+    send(topics, signed, console)
+    return await_answer(options, topics, signed, console)
+
+
+def signed_rules(
+    topics: Topics, directory: Path, changes: Sequence[Change], console: Console
+) -> tuple[list[Change], int]:
+    """Return the changes of rules as they were signed, and how many lack signatures, after a line for each."""
+    trust = topics.trust
+    if trust is None:
+        return list(changes), 0
+    signed: list[Change] = []
+    missing_count = 0
+    for record in changes:
+        stored = _signed_rule(directory, record)
+        refusal = reason_against(stored or record, trust)
+        if refusal is not None:
+            flag = "" if isinstance(record, UpsertRecord) else " --retire"
+            text = f"{record.id} version {record.version}: {refusal.reason} (`cep rules sign {record.id}{flag}` begins)"
+            console.print(text, markup=False, style="red")
+            missing_count += 1
+        signed.append(stored or record)
+    return signed, missing_count
+
+
+def signed_lists(
+    topics: Topics, directory: Path, changes: Sequence[ListRecord], console: Console
+) -> tuple[list[ListRecord], int]:
+    """Return the changes of lists as they were signed, and how many lack signatures, after a line for each."""
+    trust = topics.trust
+    if trust is None:
+        return list(changes), 0
+    signed: list[ListRecord] = []
+    for record in changes:
+        path = change_path(directory, record)
+        there = read_change(path) if path.exists() else []
+        signed += [other for other in there if isinstance(other, ListRecord) and _same_entries(other, record)]
+    missing = {record.id for record in changes} - {r.id for r in signed if reason_against(r, trust) is None}
+    for name in sorted(missing):
+        console.print(
+            f"list {name}: nobody has signed its entries; run `cep lists replace {name} --from FILE --sign-with FILE`",
+            markup=False,
+            style="red",
+        )
+    return signed, len(missing)
+
+
+def checked_changes(paths: Sequence[Path], trust: Trust | None, console: Console) -> list[Signable] | None:
+    """Read signed changes from files; None after a line for each that the job would refuse. Raises: UsageError."""
+    records = [record for path in paths for record in read_change(path)]
+    refusals = [(record, reason_against(record, trust)) for record in records] if trust is not None else []
+    wrong = [(record, refusal) for record, refusal in refusals if refusal is not None]
+    for record, refusal in wrong:
+        console.print(f"{record.id} version {record.version}: {refusal.reason}", markup=False, style="red")
+    return None if wrong else records
+
+
+def _signed_rule(directory: Path, record: Change) -> Change | None:
+    if isinstance(record, UpsertRecord):
+        return signed_version(directory, record)
+    path = change_path(directory, record)
+    signed = read_change(path)[0] if path.exists() else None
+    return signed if isinstance(signed, RetireRecord) and signed.id == record.id else None
+
+
+def _same_entries(one: ListRecord, other: ListRecord) -> bool:
+    names = {"id", "of", "version", "change", "entries", "part", "parts"}
+    return one.model_dump(include=names) == other.model_dump(include=names)

@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cep.analysis.backtest import parts_of_time, with_interval
-from cep.analysis.evidence import Interval
 from cep.analysis.one_rule import one_rule
 from cep.analysis.sweep import axes_of, skipped_params
-from cep.analysis.tune import Aim, Tuned, tune
+from cep.analysis.tune import Aim, Interval, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, print_whole

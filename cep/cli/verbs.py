@@ -96,13 +96,15 @@ example: a changed rule on its way into a job
             "shadow": Verb("compare a version in shadow with the live one", "shadow", "guides/tune"),
         },
         "The people who change rules": {
-            "sign": Verb("sign a version of a rule as its author", "sign", "guides/approve"),
-            "approve": Verb("approve a change that another person has signed", "sign", "guides/approve", "_approve"),
+            "sign": Verb("sign a version of a rule as its author", "keys", "guides/approve", "_sign"),
+            "approve": Verb("approve a change that another person has signed", "keys", "guides/approve", "_approve"),
             "audit": Verb("show or verify the history of changes", "audit", "guides/audit"),
         },
         "Better rules, by labelled events": {
             "tune": Verb("find the parameters of a rule that meet an aim best", "tune", "guides/tune", is_private=True),
-            "prune": Verb("name rules whose frauds other rules find, too", "prune", "guides/suggest", is_private=True),
+            "prune": Verb(
+                "name rules whose frauds other rules find, too", "backtest", "guides/suggest", "_prune", is_private=True
+            ),
             "suggest": Verb("look for patterns in labelled events", "suggest", "guides/suggest", is_private=True),
         },
     },
@@ -126,13 +128,13 @@ example: a copy of a stopped job, from which another job starts
                 "guides/operate", is_private=True,
             ),
             "heartbeat": Verb("say that no earlier event will come", "rule_changes", "guides/live", "_heartbeat"),
-            "monitor": Verb("print alert rules and a dashboard for jobs", "monitor", "guides/watch"),
+            "monitor": Verb("print alert rules and a dashboard for jobs", "docs", "guides/watch", "_monitor"),
         },
         "A stopped job": {
-            "savepoint": Verb("copy the state of a stopped job", "move", "guides/move", "_savepoint", is_private=True),
-            "restore": Verb("make a job from a savepoint", "move", "guides/move", "_restore", is_private=True),
+            "savepoint": Verb("copy the state of a stopped job", "state", "guides/move", "_savepoint", is_private=True),
+            "restore": Verb("make a job from a savepoint", "state", "guides/move", "_restore", is_private=True),
             "erase": Verb("remove keys from the state of a stopped job", "erase", "guides/erase", is_private=True),
-            "rescale": Verb("change the number of matching tasks", "move", "guides/move", "_rescale", is_private=True),
+            "rescale": Verb("change the number of matching tasks", "state", "guides/move", "_rescale", is_private=True),
         },
     },
 )  # fmt: skip
@@ -157,16 +159,18 @@ exit codes: {_CODES}; `cep docs reference/exit-codes` has what they mean""",
             "docs": Verb("show the pages of this version", "docs", None),
         },
         "Rule author": {
-            "new": Verb("write the skeleton of a pattern", "new", "guides/write"),
+            "new": Verb("write the skeleton of a pattern", "fmt", "guides/write", "_new"),
             "describe": Verb("draft the event declaration that fits records", "describe", "guides/map"),
             "check": Verb("report every mistake in pattern files", "check", "guides/write", is_colored=True),
             "test": Verb("run the tests of pattern files", "test", "guides/test", is_colored=True),
-            "explain": Verb("explain a diagnostic's code", "explain", "reference/diagnostics"),
+            "explain": Verb("explain a diagnostic's code", "fmt", "reference/diagnostics", "_explain"),
             "lint": Verb(
                 "warn of code that is allowed but probably not meant", "lint", "guides/write", is_colored=True
             ),
             "fmt": Verb("bring pattern files into the canonical layout", "fmt", "guides/write"),
-            "plan": Verb("show the automaton of patterns and their cost", "plan", "guides/write", is_colored=True),
+            "plan": Verb(
+                "show the automaton of patterns and their cost", "lint", "guides/write", "_plan", is_colored=True
+            ),
             "lsp": Verb("serve an editor", "lsp", "guides/write"),
             "rules": _RULES,
         },

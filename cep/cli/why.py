@@ -22,9 +22,15 @@ from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.files import open_file, read_lines
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
-from cep.cli.alert_shape import checked_alert
-from cep.cli.configured import add_secrets_argument, add_trust_arguments
-from cep.cli.given_events import add_events_arguments, add_period_arguments, given_events, given_period, tell_rejections
+from cep.cli.given_events import (
+    add_events_arguments,
+    add_period_arguments,
+    checked_alert,
+    given_events,
+    given_period,
+    tell_rejections,
+)
+from cep.cli.settings import add_secrets_argument, add_trust_arguments
 from cep.columnar.decode import KeyDomain
 from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key

@@ -26,8 +26,7 @@ from cep.lang.ir import Binary, Call, Cast, Const, Expr, If, In, Link, Param, Un
 from cep.lang.show import show_duration, show_expr, show_value, written_float
 from cep.nfa.positions import Guard, Wait
 from cep.nfa.twofold import has_average
-from cep.testing.conditions import Conditions, parts_of
-from cep.testing.journal import Closing, Miss, Run, Trace, Why
+from cep.testing.journal import Closing, Conditions, Miss, Run, Trace, Why, parts_of
 from cep.testing.values import BoundFields, Fields, Twofold, twofold_sides, value_of
 
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")

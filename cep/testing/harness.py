@@ -48,10 +48,9 @@ from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import given_lists
 from cep.nfa.program import Program
-from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.events import batch_of, traced_events
 from cep.testing.explain import Explainer
-from cep.testing.journal import Trace, TracedEvent
+from cep.testing.journal import Coverage, Trace, TracedEvent, coverage_of
 from cep.testing.trace import trace_key
 from cep.testing.values import UnexplainedError
 

@@ -1,17 +1,28 @@
 """The journal of a trace: events, runs, the end of each wait, near misses, matches, and covered runs.
 
-Tested by: tests/testing/test_explain.py
+The conditions of a pattern, part by part: whether an event fits a variable, stops a loop, or closes a wait.
+
+A variable's condition is cut at its outermost `and`s, so that it can be said which part of it did not hold.
+
+Traces of the tests of one pattern → the covered parts of its automaton.
+
+It counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of every
+condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
+
+Tested by: tests/testing/test_explain.py, tests/testing/test_harness.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from cep.lang.ir import Expr, PatternIR
-from cep.nfa.positions import Automaton, Guard
-from cep.testing.values import Fields
+from cep.lang.ir import Binary, Expr, PatternIR
+from cep.lang.show import show_expr
+from cep.nfa.positions import Automaton, Guard, Wait
+from cep.nfa.simplify import needs_run
+from cep.testing.values import BoundFields, Fields, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +165,150 @@ class Trace:
     def emitted(self) -> list[TracedMatch]:
         """Return the matches and time-outs that become alerts."""
         return [m for m in self.matches if m.dropped_by is None]
+
+
+_NOTHING: BoundFields = {}
+
+
+def parts_of(expr: Expr | None) -> tuple[Expr, ...]:
+    """Return the parts that all have to hold."""
+    if expr is None:
+        return ()
+    if isinstance(expr, Binary) and expr.op == "and":
+        return (*parts_of(expr.left), *parts_of(expr.right))
+    return (expr,)
+
+
+class Conditions:
+    """Judges events for the runs of one key, and notes every outcome for the coverage."""
+
+    def __init__(self, pattern: PatternIR, positions: tuple[str, ...], events: tuple[TracedEvent, ...]) -> None:
+        self._events = events
+        self._positions = positions  # the variable of each position
+        self.covered = Covered()
+        self._types = {v.name: v.event_type for v in pattern.variables}
+        self._parts = {v.name: [(part, needs_run(part)) for part in parts_of(v.where)] for v in pattern.variables}
+
+    def is_of_type(self, variable: str, event: TracedEvent) -> bool:
+        """Return True if the event can fit the variable at all."""
+        return self._types[variable] == event.event_type
+
+    def failed(self, variable: str, event: TracedEvent, run: Run) -> tuple[int, ...]:
+        """Return the parts of the variable's condition that are not true for the event. All are looked at."""
+        indices: list[int] = []
+        for index, (part, asks_run) in enumerate(self._parts[variable]):
+            bound = self.bound(run) if asks_run else _NOTHING
+            holds = value_of(part, event.fields, bound) is True
+            self.covered.outcomes.add((variable, index, holds))
+            if not holds:
+                indices.append(index)
+        return tuple(indices)
+
+    def holds(self, condition: Expr, name: str, event: TracedEvent, run: Run) -> bool:
+        """Return True if a condition of `until` holds for the event."""
+        holds = value_of(condition, event.fields, self.bound(run)) is True
+        self.covered.outcomes.add((name, 0, holds))
+        return holds
+
+    def closes(self, guard: Guard, event: TracedEvent, run: Run) -> bool:
+        """Return True if the guard speaks of this event."""
+        if guard.variable is not None and (
+            not self.is_of_type(guard.variable, event) or self.failed(guard.variable, event, run)
+        ):
+            return False
+        if guard.condition is not None and value_of(guard.condition, event.fields, self.bound(run)) is not True:
+            return False
+        return all(value_of(unless, event.fields, self.bound(run)) is not True for unless in guard.unless)
+
+    def bound(self, run: Run) -> BoundFields:
+        """Return the fields of the events that the run has taken, by variable."""
+        by_variable: dict[str, list[object]] = {}
+        for step in run.taken():
+            by_variable.setdefault(self._positions[step.position], []).append(self._events[step.row].fields)
+        return by_variable  # type: ignore[return-value]
+
+
+@dataclass(slots=True)
+class Share:
+    """A set of items, such as the states of a pattern, and the items that tests have reached."""
+
+    every: dict[str, str] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+
+    def add(self, name: str, text: str, *, is_reached: bool) -> None:
+        """Count a thing; of several texts the first is kept."""
+        self.every.setdefault(name, text)
+        if is_reached:
+            self.reached.add(name)
+
+    def missing(self) -> list[str]:
+        """Return the texts of the things that no test reached."""
+        return [text for name, text in self.every.items() if name not in self.reached]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(reached, all)."""
+        return len(self.reached), len(self.every)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """The parts of one pattern that its tests have covered."""
+
+    pattern: str
+    states: Share = field(default_factory=Share)
+    transitions: Share = field(default_factory=Share)
+    outcomes: Share = field(default_factory=Share)
+
+
+def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
+    """Coverage of a pattern by the traces of its tests; `pattern` names it."""
+    coverage = Coverage(pattern.name)
+    for trace in traces:
+        automaton, names = trace.automaton, _state_names(trace.automaton)
+        for position, name in enumerate(names[1:], start=1):
+            coverage.states.add(name, name, is_reached=position in trace.covered.positions)
+        for position, position_waits in enumerate(automaton.positions):
+            for index, wait in enumerate(position_waits.waits):
+                name = f"{names[position]} {_arrow(wait)} {_target(names, wait)}"
+                coverage.transitions.add(name, name, is_reached=(position, index) in trace.covered.waits)
+        _outcomes(coverage.outcomes, trace)
+    return coverage
+
+
+def _outcomes(share: Share, trace: Trace) -> None:
+    parts = [(v.name, i, p) for v in trace.pattern.variables for i, p in enumerate(parts_of(v.where))]
+    untils = {
+        trace.automaton.positions[w.target].variable: until
+        for position in trace.automaton.positions
+        for w in position.waits
+        if w.target is not None
+        for until in w.untils
+    }
+    parts += [(f"until {name}", 0, until) for name, until in untils.items()]
+    for name, index, part in parts:
+        for holds in (True, False):
+            shown = f"{name}: {show_expr(part)} is {'true' if holds else 'not true'}"
+            # The values of parameters differ between tests, so the place of a condition is its name.
+            share.add(f"{name} {index} {holds}", shown, is_reached=(name, index, holds) in trace.covered.outcomes)
+
+
+def _state_names(automaton: Automaton) -> list[str]:
+    """Name the variable of each state, numbered where a group's repetition or a choice has several of one variable."""
+    variables = [p.variable for p in automaton.positions]
+    names = ["start"]
+    for position, name in enumerate(variables[1:], start=1):
+        nth = variables[: position + 1].count(name)
+        names.append(name if variables.count(name) == 1 else f"{name}#{nth}")
+    return names
+
+
+def _arrow(wait: Wait) -> str:
+    assert wait.link is not None, "every wait has been joined"
+    return wait.link.value
+
+
+def _target(names: list[str], wait: Wait) -> str:
+    if wait.target is not None:
+        return names[wait.target]
+    return " ".join(f"!{g.variable}" for g in wait.guards if g.variable is not None) + " until the time is up"

@@ -15,8 +15,7 @@ from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, TRACE_STEPS_MAX
 from cep.lang.ir import Link, PatternIR, SkipKind
 from cep.nfa.positions import Automaton, Bound, Guard, Wait, build, guards_of
-from cep.testing.conditions import Conditions
-from cep.testing.journal import Closing, Miss, Run, Trace, TracedEvent, TracedMatch, Why
+from cep.testing.journal import Closing, Conditions, Miss, Run, Trace, TracedEvent, TracedMatch, Why
 
 _FOREVER = TIME_MS_MAX
 _WHY = {"after": Why.ABSENCE, "next": Why.ABSENCE, "greedy": Why.GREEDY, "before": Why.STOP, "stop": Why.STOP}

@@ -20,13 +20,12 @@ import pytest
 from rich.console import Console
 
 from cep.analysis.backtest import ALL, Figures, ratio, whole_time
-from cep.analysis.budget import by_budget
-from cep.analysis.curves import Curve, Point, curves, pairs
+from cep.analysis.curves import Curve, Line, Point, curves, lines, pairs
 from cep.analysis.figure_charts import near_lines, threshold_curves, threshold_pairs
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, amount_field, measure
-from cep.analysis.near import Line, lines
 from cep.analysis.sweep import Bench, number_of, numeric_axes
+from cep.analysis.weeks import by_budget
 from cep.api.replay import GivenRules
 from cep.base.errors import UsageError
 from cep.base.text import utc_ms, utc_text

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from cep.analysis.drift import FieldDrift, by_field, fields_read
 from cep.analysis.figure_charts import field_weeks
 from cep.analysis.history import Events, replay_history
+from cep.analysis.weeks import FieldDrift, by_field, fields_read
 from cep.rulebook.deploy import Deployment, deploy
 from cep.sources.pieces import read_pieces
 from tests.bench.peer_data import upsert

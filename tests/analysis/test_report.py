@@ -21,15 +21,14 @@ from rich.console import Console
 
 from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import DAY_MS, Backtest, ratio
-from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
-from cep.analysis.charts import COLORS, WIDER, svg
 from cep.analysis.figure_charts import upset
 from cep.analysis.labels import Labels, labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
 from cep.analysis.one_rule import Drawn, OneRule, Replays, drawn, one_rule_of
-from cep.analysis.page import LEVELS, fitting, page, table
+from cep.analysis.page import COLORS, LEVELS, WIDER, fitting, page, svg, table
 from cep.analysis.report import Report, report
+from cep.analysis.weeks import by_budget, by_week
 from cep.base.limits import REPORT_BYTES_MAX
 from cep.base.schema import Schema
 from cep.cli.report import write_report

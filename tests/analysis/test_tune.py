@@ -19,7 +19,6 @@ import pytest
 from rich.console import Console
 
 from cep.analysis.backtest import judge, parts_of_time, whole_time
-from cep.analysis.evidence import Objective, compare
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Terms, measure
 from cep.analysis.sweep import (
@@ -33,7 +32,7 @@ from cep.analysis.sweep import (
     replayed_scores,
     skipped_params,
 )
-from cep.analysis.tune import Aim, Tuned, tune
+from cep.analysis.tune import Aim, Objective, Tuned, compare, tune
 from cep.base.errors import UsageError
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text

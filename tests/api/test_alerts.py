@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cep
-from cep.api.plots import VEGA_LITE, Plot, by_day, spread
+from cep.api.alerts import VEGA_LITE, Plot, by_day, spread
 from cep.api.replay import GivenRules, produce
 from cep.api.rules import Rules
 from cep.cli import main as cli

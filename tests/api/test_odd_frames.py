@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import cep
+from cep.api.alerts import spread
 from cep.api.describe import describe
 from cep.api.frames import present_types
-from cep.api.plots import spread
 from cep.base.schema import EventType, Schema
 from tests.columnar.common import COUNT, assert_crafted_cost_what_others_do
 from tests.seeds import seeds

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from cep.cli.monitor import FILES, FOLDER
+from cep.cli.docs import MONITORING, MONITORING_FILES
 from cep.runners.meanings import COUNTERS, GAUGES
 
 _NAME = re.compile(r"\b(?:cep|process)_\w+")
@@ -18,13 +18,13 @@ _PARTS = re.compile(r"_(?:bucket|count|sum)$")
 
 def rules() -> list[dict[str, Any]]:
     """Return the alert rules, as Prometheus reads them."""
-    groups = yaml.safe_load((FOLDER / FILES["alerts"]).read_text(encoding="utf-8"))["groups"]
+    groups = yaml.safe_load((MONITORING / MONITORING_FILES["alerts"]).read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def dashboard() -> dict[str, Any]:
     """Return the dashboard, as Grafana reads it."""
-    parsed: dict[str, Any] = json.loads((FOLDER / FILES["dashboard"]).read_text(encoding="utf-8"))
+    parsed: dict[str, Any] = json.loads((MONITORING / MONITORING_FILES["dashboard"]).read_text(encoding="utf-8"))
     return parsed
 
 

@@ -15,7 +15,7 @@ import pytest
 from cep.base.exits import Exit
 from cep.base.schema import Schema
 from cep.base.text import utc_text
-from cep.cli.doc_pages import DOCS
+from cep.cli.docs import DOCS
 from cep.cli.main import main
 from cep.lang.load import load_text
 from cep.runners.live_checkpoint import BEGINS_FOLDER, QUERY_FOLDER, open_checkpoint

@@ -19,8 +19,7 @@ from lsprotocol import types
 
 from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
 from cep.cli import lsp
-from cep.cli.lsp import pattern_files, server
-from cep.cli.lsp_wire import BoundedInput
+from cep.cli.lsp import BoundedInput, pattern_files, server
 from cep.lang.load import Checked, load_overlaid
 from tests.lang.common import EVENTS
 from tests.node_packages import EDITOR, NoNodeError, node_modules, run

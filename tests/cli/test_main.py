@@ -33,10 +33,10 @@ from cep.base.exits import MEANINGS, Exit
 from cep.base.limits import KEY_GROUPS_LIVE_DEFAULT
 from cep.base.text import HIDDEN
 from cep.cli import main as cli
-from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.doc_pages import page_paths
+from cep.cli.docs import page_paths
 from cep.cli.help_pages import CODE_PAGES, ERROR_PAGES, RULE_FILES, page_of_code, page_of_error
 from cep.cli.main import main
+from cep.cli.settings import add_setting_arguments, settings_of
 from cep.cli.verbs import MOVED, TOP, VERBS, Group, entries, find
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.model.settings import SECTIONS, Settings, default_file, extra_of, fields

@@ -22,8 +22,8 @@ import orjson
 import pytest
 
 from cep.base.text import utc_text
+from cep.cli.docs import MONITORING, MONITORING_FILES
 from cep.cli.main import main
-from cep.cli.monitor import FILES, FOLDER
 from cep.model.rule import HeartbeatRecord
 from cep.runners.http import served
 from cep.runners.meanings import COUNTERS, FROM_ZERO, GAUGES, HISTOGRAMS, TOTALS_THAT_FALL
@@ -73,9 +73,9 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_the_verb_prints_the_files(capsys: pytest.CaptureFixture[str]) -> None:
-    for part, name in FILES.items():
+    for part, name in MONITORING_FILES.items():
         assert main(["job", "monitor", part]) == 0
-        assert capsys.readouterr().out == (FOLDER / name).read_text(encoding="utf-8")
+        assert capsys.readouterr().out == (MONITORING / name).read_text(encoding="utf-8")
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
@@ -126,7 +126,7 @@ HOURS: Mapping[str, tuple[list[dict[str, str]], set[str]]] = {
 @pytest.mark.slow
 @pytest.mark.always
 def test_promtool_takes_the_rules_and_they_ring_when_they_should(prometheus: Tools, tmp_path: Path) -> None:
-    path = FOLDER / FILES["alerts"]
+    path = MONITORING / MONITORING_FILES["alerts"]
     subprocess.run([str(prometheus.promtool), "check", "rules", str(path)], check=True, capture_output=True)
     tests = []
     for shown, ringing in HOURS.values():
@@ -160,7 +160,7 @@ def test_a_real_prometheus_scrapes_a_job_and_rings(prometheus: Tools, tmp_path: 
         port = free[1]
     with served(job, observed):
         scrape = {"job_name": "cep", "static_configs": [{"targets": [f"{job[0]}:{job[1]}"]}]}
-        text = (FOLDER / FILES["alerts"]).read_text(encoding="utf-8").replace("for: 1m", "for: 0s")
+        text = (MONITORING / MONITORING_FILES["alerts"]).read_text(encoding="utf-8").replace("for: 1m", "for: 0s")
         (tmp_path / "rules.yml").write_text(text, encoding="utf-8")
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -246,7 +246,9 @@ class Watching:
 
     def __init__(self, tools: Tools, folder: Path, jobs: Mapping[str, list[int]]) -> None:
         folder.mkdir()
-        (folder / "rules.yml").write_text(in_seconds((FOLDER / FILES["alerts"]).read_text(encoding="utf-8")))
+        (folder / "rules.yml").write_text(
+            in_seconds((MONITORING / MONITORING_FILES["alerts"]).read_text(encoding="utf-8"))
+        )
         scrapes = [
             {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
             for name, ports in jobs.items()

@@ -28,7 +28,7 @@ import pytest
 from confluent_kafka import Producer
 
 from cep.base.exits import Exit
-from cep.cli.alert_shape import checked_alert
+from cep.cli.given_events import checked_alert
 from cep.cli.main import main
 from cep.runners.assembly import runs_text, tell_runs
 from cep.runners.embedded.reports import ProgressLines

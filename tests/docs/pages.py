@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.cli.doc_pages import page_paths
+from cep.cli.docs import page_paths
 
 _BLOCK = re.compile(r"(?:^<!-- needs: ([\w ]+) -->\n\n?)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _AFTER = re.compile(r"^<!-- after: (\S+) -->$", re.MULTILINE)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 import cep
-from cep.cli.doc_pages import DOCS
+from cep.cli.docs import DOCS
 from cep.demo.compare import SEED
 from cep.demo.day import PAYMENTS_FILE, SIZES
 from cep.demo.labels import report_day, write_labels

@@ -36,18 +36,16 @@ import pyarrow as pa
 import cep
 import cep.base.limits as limits_module
 from cep.analysis.backtest import Backtest, Figures, Matches, Ratio
-from cep.analysis.evidence import Interval
 from cep.analysis.prune import Pruned, Removed
 from cep.analysis.suggest import MinedData, Rejected, Suggested, Suggestion
-from cep.analysis.tune import Row, Span, Tuned
-from cep.api.alerts import Alerts
+from cep.analysis.tune import Interval, Row, Span, Tuned
+from cep.api.alerts import Alerts, Picture, Plot
 from cep.api.describe import Draft
-from cep.api.plots import Picture, Plot
 from cep.api.quality import Difference, Quality
 from cep.api.rules import Rule, Rules
 from cep.api.why import Why
 from cep.base.exits import MEANINGS
-from cep.cli.doc_pages import DOCS
+from cep.cli.docs import DOCS
 from cep.cli.main import parser_of
 from cep.cli.verbs import TOP, Group, entries
 from cep.columnar.times import TIME_FORMS

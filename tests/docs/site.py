@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from cep.cli.doc_pages import INDEX, assemble, page_title, pages_in_order
+from cep.cli.docs import INDEX, assemble, page_title, pages_in_order
 
 SECTIONS = {"start": "Start", "guides": "Guides", "reference": "Reference", "inside": "Inside"}
 

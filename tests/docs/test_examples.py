@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli.doc_pages import DOCS, page_paths
+from cep.cli.docs import DOCS, page_paths
 from cep.cli.main import main
 from tests.docs.commands import ROOT, commands
 from tests.docs.pages import RUN, TAGS, agrees, beginning_of, blocks_of, run_page

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli import doc_pages
-from cep.cli.doc_pages import DOCS, INDEX, ROOMS, link_targets, page_paths, pages_in_order
-from cep.cli.docs import anchor_of
+from cep.cli import docs
+from cep.cli.docs import DOCS, INDEX, ROOMS, anchor_of, link_targets, page_paths, pages_in_order
 from tests.docs.pages import blocks_of
 from tests.docs.site import build
 from tests.tidy.english import sentences
@@ -171,6 +170,6 @@ def test_the_site_builds(tmp_path: Path) -> None:
 def test_a_broken_link_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "index.md"
     page.write_text("# A page\n\n[gone](guides/gone.md)\n")
-    monkeypatch.setattr(doc_pages, "DOCS", tmp_path)
-    monkeypatch.setattr(doc_pages, "page_paths", lambda: {"index": page})
+    monkeypatch.setattr(docs, "DOCS", tmp_path)
+    monkeypatch.setattr(docs, "page_paths", lambda: {"index": page})
     assert build(tmp_path / "site").returncode != 0

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import cep
-from cep.cli.doc_pages import DOCS
+from cep.cli.docs import DOCS
 from cep.model.rule import RuleFile
 from cep.runners.meanings import COUNTERS, FROM_ZERO, GAUGE_LABELS, GAUGES, LABELS, LOG_LINES, TOTALS_THAT_FALL
 from tests.docs.reference import PAGES

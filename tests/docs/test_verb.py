@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli.doc_pages import DOCS, PACKAGE, ROOMS, page_named, page_paths, pages_in_order, rewrite_links
-from cep.cli.docs import anchor_of
+from cep.cli.docs import DOCS, PACKAGE, ROOMS, anchor_of, page_named, page_paths, pages_in_order, rewrite_links
 from cep.cli.main import main
 from tests.docs.pages import blocks_of
 

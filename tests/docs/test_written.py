@@ -15,7 +15,7 @@ import pytest
 import cep
 from cep.api.rules import Rules
 from cep.api.spark import StreamTerms
-from cep.cli.doc_pages import DOCS, page_paths
+from cep.cli.docs import DOCS, page_paths
 from cep.cli.main import main, parser_of
 from cep.cli.verbs import TOP, VERBS, Verb, entries, find
 from cep.model.rule import RuleFile

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from cep.base.errors import CepError
 from cep.base.limits import HTTP_REQUEST_S_MAX
-from cep.cli.lsp import server
-from cep.cli.lsp_wire import BoundedInput
+from cep.cli.lsp import BoundedInput, server
 from cep.runners import http
 from cep.runners.observe import Observed
 from cep.sources.registry import kafka

@@ -22,11 +22,10 @@ from cep.nfa.compile import problems
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
-from cep.testing.conditions import Conditions
 from cep.testing.explain import Explainer
 from cep.testing.harness import clock
 from cep.testing.inquiry import Answer, World, why, why_not
-from cep.testing.journal import Trace, TracedEvent
+from cep.testing.journal import Conditions, Trace, TracedEvent
 from cep.testing.trace import trace_key
 from cep.testing.values import value_of
 from tests.engine.bridge import END_MS, Answers, Found, _found, batch_of, event_id, oracle_answers, program_of, rule_of

@@ -7,9 +7,9 @@ import pytest
 from cep.lang.load import load_text
 from cep.nfa.lists import given_lists
 from cep.testing import trace
-from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.explain import Explainer
 from cep.testing.harness import Outcome, difference_lines, run_test
+from cep.testing.journal import Coverage, coverage_of
 from tests.testing.common import checked, verdict_of
 
 # Outcomes of tests: the matches that count as expected, and the report of a failure.

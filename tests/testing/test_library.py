@@ -24,8 +24,8 @@ from cep.rulebook.files import read_rules
 from cep.runners.embedded.replay import replay
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from cep.testing.coverage import coverage_of
 from cep.testing.harness import Outcome, Verdict, run_test
+from cep.testing.journal import coverage_of
 from tests.testing.evasion import DECOYS, evasions, row
 from tests.testing.evasion import table as table_of_decoys
 from tests.testing.evasion import written_table as written_table_of_decoys

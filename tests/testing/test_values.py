@@ -16,10 +16,10 @@ from cep.lang.check.bind import bind
 from cep.lang.ir import Binary, Cast, Const, Expr, History, PatternIR, Slot
 from cep.lang.load import load_text
 from cep.lang.show import show_expr
-from cep.testing.conditions import Conditions, parts_of
 from cep.testing.events import past_values
 from cep.testing.explain import operands
 from cep.testing.harness import Verdict
+from cep.testing.journal import Conditions, parts_of
 from cep.testing.values import Fields, UnexplainedError, value_of
 from tests.engine.bridge import batch_of, engine_answers, event_id, program_of, whole
 from tests.lang.common import shown

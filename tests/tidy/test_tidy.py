@@ -117,7 +117,7 @@ WRITERS = {
     "cep/base/files.py": "it is the one writer",
     "cep/base/signing.py": "a private key goes into a new file only, which its owner alone can read",
     "cep/cli/erase.py": "it copies into a scratch folder, and appends lines to the audit of a stopped job",
-    "cep/cli/new.py": "a new pattern file must not exist yet",
+    "cep/cli/fmt.py": "a new pattern file must not exist yet",
     "cep/kernels/compiler.py": "the file is a lock",
     "cep/runners/embedded/opening.py": "it fills a folder that is renamed as a whole",
     "cep/runners/embedded/savepoint.py": "it fills a folder that is renamed as a whole",
