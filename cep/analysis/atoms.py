@@ -1,10 +1,12 @@
-"""The columns of a history → simple conditions on one event, each with the events that satisfy it.
+"""The events of a history → conditions that a suggested pattern may use, each with the events that satisfy it.
+
+Conditions on one event:
 
     amount > 250.00      at quantiles of all events, and of fraud events
     status == declined   for each common value, of columns with few values
     hour(event_time, "UTC") in [23, 0, 1]   for the hours and weekdays that have many frauds and few other events
 
-The past of keys → conditions on an event about earlier events, each with the events that satisfy it.
+Conditions on the past of the event's key:
 
     amount >= 3 * avg(pay.amount over previous 30 d)              Far above the key's usual amount.
     sum(pay.amount over 1 d) >= 1000.00                           Much in a short time, including the event itself.
@@ -14,8 +16,7 @@ The past of keys → conditions on an event about earlier events, each with the 
 
 A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
 events of the same time count in the order of events (columnar/order.py).
-
-Tested by: tests/analysis/test_suggest.py.
+Tested by: tests/analysis/test_suggest.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A replay and its labels → figures by rule and for all rules together, the same for the same input.
+"""A replay and its labels → figures by rule and for all rules together, the same for the same input; parts of its time.
 
     immature  the alert binds an event that is too recent for a report; it counts for neither side
     right     all its events are mature, and it binds one of a known fraud
@@ -7,16 +7,11 @@
 A fraud is found if an alert binds one of its events. Intervals are Wilson's, for 95 %. Figures are of the alerts that
 are sent, as `cep run` sends them with the same rules, and then of all matches.
 
-Figures → short texts, for the terminal and for pages.
-
-A history with known frauds → three parts of its time: to choose on, to confirm, and to report.
-
-Between two parts there is a gap that belongs to neither, so that nothing begins in one part and ends in the next. An
-alert belongs to the part of its detection, a fraud to the part in which it begins. Each part has the frauds that were
-known at its end: on that day, nobody could have chosen by a later report.
-
-Tested by: tests/analysis/test_backtest.py, tests/cli/test_quality.py, tests/analysis/test_report.py,
-tests/analysis/test_tune.py.
+The time of a history is cut into three parts: to choose on, to confirm, and to report. Between two parts there is a gap
+that belongs to neither, so that nothing begins in one part and ends in the next. An alert belongs to the part of its
+detection, a fraud to the part in which it begins. Each part has the frauds that were known at its end: on that day,
+nobody could have chosen by a later report.
+Tested by: tests/analysis/test_backtest.py, tests/analysis/test_tune.py, tests/analysis/test_report.py
 """
 
 from __future__ import annotations

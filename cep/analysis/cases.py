@@ -1,4 +1,4 @@
-"""The events of some keys, read again and traced by each rule → the progress of frauds, and the reasons for their end.
+"""The events of some keys, read again → the progress of frauds in each rule, and examples with their events.
 
     frauds ─▶ their keys ─▶ events of these keys ─▶ one trace per key and rule ─▶ the furthest run
                                                                               ─▶ the conditions that did not hold
@@ -6,12 +6,9 @@
 Only a sample of the frauds is traced, evenly over all of them, because a trace is plain Python: fewer of them for more
 rules, and for keys with many events. The engine decides which frauds are found, not the trace.
 
-Judged alerts and missed frauds → some of each, with the events of their key around them.
-
-Ten alerts are shown, right and wrong ones in turn, evenly over time; of the frauds that no rule finds the ten with the
-most money. Values of protected fields never appear: not even their tokens.
-
-Tested by: tests/analysis/test_report.py.
+Ten alerts are shown as examples, right and wrong ones in turn, evenly over time; of the frauds that no rule finds the
+ten with the most money. Values of protected fields never appear: not even their tokens.
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

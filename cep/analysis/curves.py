@@ -1,20 +1,16 @@
-"""A rule and values of its numeric parameters → its results at each value, and at pairs of two values.
+"""A rule and values of its numeric parameters → its results at each value and at pairs, and alerts near a threshold.
 
 Each value is replayed over the whole history, many at once, with the other parameters unchanged. So the result is exact
 for every pattern, and the point of the present value has the same figures as the report.
-
-A rule and one of its thresholds → the alerts just inside of it and just outside, by the deciding value.
 
     values, loosest first    v0      v1      v2 = present      v3      v4
     alerts with v0, not v1   ├──────┤        │
     alerts with v1, not v2           ├───────┤ just outside: a looser value would add them
     alerts with v2, not v3                   ├────────────────┤ just inside: a tighter value would lose them
 
-Each value is replayed. If v1 gives an alert and v2 does not, a value between the two decided it; two alerts are the
-same if they bind the same events. So the result is exact for every pattern, even if a threshold changes the bound
-events.
-
-Tested by: tests/analysis/test_backtest.py.
+If v1 gives an alert and v2 does not, a value between the two decided it. Two alerts are the same if they bind the same
+events, so this holds even if a threshold changes the bound events.
+Tested by: tests/analysis/test_backtest.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The figures of a backtest → charts.
+"""The figures of a report → charts: of days, rules, budgets, thresholds, funnels and weeks, and an UpSet chart.
 
-Sets of rules and the frauds that exactly these find → an UpSet chart (Lex and others 2014).
+The UpSet chart (Lex and others 2014) shows which rules find the same frauds:
 
     frauds  █
             █  █
@@ -9,7 +9,7 @@ Sets of rules and the frauds that exactly these find → an UpSet chart (Lex and
     b 3     ●  ·  ●        dots of one set are joined; a row has the frauds that its rule finds at all
     c 0     ·  ·  ·
 
-Tested by: tests/analysis/test_report.py.
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

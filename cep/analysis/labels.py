@@ -5,10 +5,8 @@
     label, kind, episode, amount, reported_ms
 
 A label belongs to one event, or to all events of a key between two times. Labels of the same episode are one fraud. A
-key is in a column `key`, or in a column with the name of the field. `FRAUD` and `HONEST` list the words for both; a
-word such as stolen_card is the kind of its fraud.
-
-The words of labels → honest, fraud, or a question to the user.
+key is in a column `key`, or in a column with the name of the field. The words of labels mean honest or fraud, or are a
+question to the user:
 
     honest    empty, 0, false, no, none, legit, genuine, normal, OK, not fraud …
     fraud     1, true, yes, fraud, bad …; a word such as stolen_card is its kind
@@ -16,8 +14,7 @@ The words of labels → honest, fraud, or a question to the user.
 
 A wrong guess turns each figure around, so no unknown word is guessed. F alone is false only next to T or true: next to
 G it may be fraud.
-
-Tested by: tests/analysis/test_labels.py.
+Tested by: tests/analysis/test_labels.py
 """
 
 from __future__ import annotations

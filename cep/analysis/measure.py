@@ -1,12 +1,9 @@
-"""Rules, events and labels → a measured history, for the verbs and for Python.
-
-Labels, rules and events → fields that say too much: the label itself, and fields that separate frauds by themselves.
+"""Rules, events and labels → a measured history, and warnings about fields that leak the labels.
 
 A rule that reads the label finds each fraud, and nothing in production, where the label comes weeks later. A field that
 separates frauds by itself is mostly a label in disguise. In a history in which most events are fraud, honest words were
 probably taken for fraud.
-
-Tested by: tests/analysis/test_backtest.py, tests/analysis/test_labels.py.
+Tested by: tests/analysis/test_backtest.py, tests/analysis/test_labels.py
 """
 
 from __future__ import annotations

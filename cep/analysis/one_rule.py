@@ -1,11 +1,8 @@
-"""A rule of a folder, or of records → the single rule with its lists: the input of tuning.
-
-Single rules and a history → their results with other values of their parameters.
+"""A rule of a folder, or of records → the single rule with its lists; its results with other values of its parameters.
 
 Named rules are always replayed. Without a name, the rule with the most alerts that has numeric parameters is replayed,
 if the history is small.
-
-Tested by: tests/cli/test_quality.py, tests/api/test_features.py.
+Tested by: tests/cli/test_quality.py, tests/api/test_features.py
 """
 
 from __future__ import annotations

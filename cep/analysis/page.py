@@ -1,19 +1,12 @@
-"""Blocks of a report → one page of HTML, which needs no script, no network and no other file.
+"""Blocks and charts of a report → one page of HTML, which needs no script, no network and no other file.
 
-report.html, a template of Jinja, has the markup. A table that is wider than the screen is scrolled by itself. A chart
-is an image inside the page, with its text.
+report.html, a template of Jinja, has the markup. A table that is wider than the screen is scrolled by itself. A page
+has a level of detail: one that is too large is made with the next level. The numbers as JSON are always complete.
 
-The level of detail of a report, from everything that a reader may want to a small fixed size.
-
-A page is made with the first level; one that is too large is made with the next. The numbers as JSON are always
-complete.
-
-Rows of figures → a chart as SVG, drawn locally by Vega (the extra `charts`), without scripts.
-
-A chart has a title, units on its axes, and a text that describes it. Colours are those of Okabe and Ito, which
-colour-blind people can distinguish. The same rows give the same bytes.
-
-Tested by: tests/analysis/test_report.py.
+A chart is an image inside the page, drawn as SVG by Vega on this machine (the extra `charts`), without scripts. It has
+a title, units on its axes, and a text that describes it. Colours are those of Okabe and Ito, which colour-blind people
+can distinguish. The same rows give the same bytes.
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """A measured history → a report: one page of HTML, and its numbers as JSON. The same input gives the same bytes.
 
-    measured ─┬─ figures, figure_charts.py ────────────┐
-              ├─ weeks.py: budget, weeks      ├─▶ report.py with tables and charts ─▶ page.py
-              ├─ weeks.py: values of fields    │
-              ├─ cases.py: the funnel          │
-    rules ────┼─ one_rule.py: curves, lines ─┤
-              └─ cases.py: examples ───────┘
+    measured ─┬─ figures, figure_charts.py ──────────────┐
+              ├─ weeks.py: budget, weeks, fields         ├─▶ report.py with tables and charts ─▶ page.py
+              ├─ cases.py: the funnel, examples          │
+    rules ────┴─ one_rule.py: curves, lines ─────────────┘
 
 The report contains neither its own date nor its duration. A page that is too large is made again with less detail, with
 a note; the JSON has all numbers.
-
-The figures of a report → its sections, each with its tables and charts.
-
-Tested by: tests/analysis/test_report.py.
+Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations

@@ -3,19 +3,16 @@
     transfer payer=a payee=b ─┬─▶ transfer_payer party=a …     mined by party: what an account receives and sends
                               └─▶ transfer_payee party=b …
 
-So a sequence may go over both sides of an account, like money that comes in and leaves at once. The mined events are
-made here over columns; the patterns of the text make equal ones in every runner.
-
-Events of both sides of an account → one event more for each account whose money is passed on, by patterns.
+So a sequence may go over both sides of an account, like money that comes in and leaves at once. Money that is passed on
+gives an event more for each account:
 
     transfer a→b, b→c        ─▶ transfer_passed    party=a payer=c     c has the money of a now
     transfer a→b, b→c, c→d   ─▶ transfer_passed_2  party=a payer=d
 
 Money that comes back in a circle is then a sequence on the key of one account: money of `a` is passed on to `c`, and
-then `a` receives a transfer with the same payer. The engine makes these events by the patterns of the text, so the
-mined events are equal to the events of every runner.
-
-Tested by: tests/analysis/test_suggest.py.
+then `a` receives a transfer with the same payer. The events of sides are made here over columns, those of passed money
+by the engine. The patterns of the text make equal ones in every runner.
+Tested by: tests/analysis/test_suggest.py
 """
 
 from __future__ import annotations

@@ -1,22 +1,16 @@
-"""A rule and settings of its parameters → the findings of each setting in each part of the time.
-
-The exact way, for patterns that `is_divisible`: each value of a threshold is replayed once, with the other thresholds
-at their loosest. An alert's level on an axis is the number of values that allow it; a setting allows the alerts whose
-levels reach it. So one replay per value gives the figures of all combinations. If the levels are not nested, which
-would contradict the direction of a threshold, or if limits dropped a match, the result is not used.
-
-Other patterns: a setting changes the events that a run takes, so each setting is replayed.
-
-A pattern and parameters to try → the values of each parameter, and whether settings can be evaluated one by one.
+"""A rule and settings of its parameters → the values to try, and the findings of each setting in each part of the time.
 
     amount > large and count(… over back) >= known
              └ threshold: larger is tighter  └ threshold: larger is tighter; `back` is not one, it changes the count
 
-If a match binds one event, or if every combination of events is a separate match, a match exists under a setting if
-each condition holds by itself. So the values of one threshold are replayed with the others at their loosest, and a
-setting allows the matches that each of its values allows.
+The exact way, for patterns that `is_divisible`: if a match binds one event, or if every combination of events is a
+separate match, a match exists under a setting if each condition holds by itself. So each value of a threshold is
+replayed once, with the other thresholds at their loosest. An alert's level on an axis is the number of values that
+allow it; a setting allows the alerts whose levels reach it. If the levels are not nested, which would contradict the
+direction of a threshold, or if limits dropped a match, the result is not used.
 
-Tested by: tests/analysis/test_tune.py.
+Other patterns: a setting changes the events that a run takes, so each setting is replayed.
+Tested by: tests/analysis/test_tune.py
 """
 
 from __future__ import annotations

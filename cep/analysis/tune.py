@@ -5,20 +5,17 @@
    setting to the best neighbour, until none is better (sweep.py).
 3. The few that are better than the present setting on train, within the budget, are compared on validation. The best is
    the candidate, if it is better than the present setting there, too.
-4. The candidate is proposed if it is better on test: a paired bootstrap must exclude that it is not (tune.py). Test
-   has no say in the choice of the candidate, so this one comparison needs no correction.
+4. The candidate is proposed if it is better on test: a paired bootstrap must exclude that it is not. Test has no say in
+   the choice of the candidate, so this one comparison needs no correction.
 
 The present setting stays in every other case. It and the candidate are replayed, so that the shown figures come from
 the engine.
 
-Two settings of a rule on one part of the time → the difference of their figures, with an interval.
-
-The interval is of a paired bootstrap (Efron 1979): the part is drawn again many times, with each unit as often as a
-Poisson variable of mean 1 says, and both settings are judged on the same draw. A unit is a fraud with the right alerts
-that bind it, or a key with its other alerts: alerts of one unit come and go together, so they are no independent
-evidence. Equal units are drawn together, because a sum of Poisson variables is one.
-
-Tested by: tests/analysis/test_tune.py.
+The bootstrap (Efron 1979) draws the part again many times, with each unit as often as a Poisson variable of mean 1
+says, and judges both settings on the same draw. A unit is a fraud with the right alerts that bind it, or a key with its
+other alerts: alerts of one unit come and go together, so they are no independent evidence. Equal units are drawn
+together, because a sum of Poisson variables is one.
+Tested by: tests/analysis/test_tune.py
 """
 
 from __future__ import annotations

@@ -2,12 +2,10 @@
 
 Of a day's alerts a team takes the ones with the highest score first, and of equal ones the earlier.
 
-The fields that conditions of rules read → how their values are spread, week by week.
-
-A number has quantiles. A text or a yes and no has the shares of its most frequent values. Values of protected fields,
-ids and times are left out. Events that patterns produce are in no file, so their fields are left out, too.
-
-Tested by: tests/analysis/test_report.py, tests/analysis/test_drift.py.
+The values of fields that conditions of rules read are shown week by week. A number has quantiles. A text or a yes and
+no has the shares of its most frequent values. Values of protected fields, ids and times are left out. Events that
+patterns produce are in no file, so their fields are left out, too.
+Tested by: tests/analysis/test_report.py, tests/analysis/test_drift.py
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""The result of a replay → alerts for a user: a frame, the events of each alert, and a picture.
+"""The result of a replay → alerts for a user: a frame, the events of each alert, pictures and charts.
 
     alerts.frame          one row an alert
     alerts.members        one row an event that an alert binds
     alerts.measures(id)   typed columns of what a pattern emits
     alerts.why(0)         how the first one came about
 
-Alerts → charts: the number per day, and the distribution of the emitted values.
-
 A chart has counts and no alert. A notebook draws its Vega-Lite, or its SVG if the extra `charts` is installed.
-
-An SVG text, and possibly a chart in Vega-Lite → the output of a notebook.
-
-Tested by: tests/api/test_match.py, tests/api/test_alerts.py.
+Tested by: tests/api/test_match.py, tests/api/test_alerts.py
 """
 
 from __future__ import annotations

@@ -4,13 +4,11 @@
                                 ├─▶ Source ─▶ pieces, records of a key, columns of labels
     path, paths, wildcard ──────┘   as the verbs read them, and checked as they check them
 
-Events with all their columns → a table, and the decoded events, in the same order.
+For features, events with all their columns become a table and decoded events in the same order. Files are read once.
+The table's times have lost their zones, so decoding reads the texts as the verbs do.
 
-Files are read once. The table's times have lost their zones, so decoding reads the texts as the verbs do.
-
-Rejected records of a history → a warning, or an error for a caller who asks for it by `strict`.
-
-Tested by: tests/api/test_match.py, tests/api/test_forms.py, tests/api/test_features.py, tests/api/test_rejected.py.
+Rejected records are a warning, or an error for a caller who asks for it by `strict`.
+Tested by: tests/api/test_match.py, tests/api/test_forms.py, tests/api/test_features.py, tests/api/test_rejected.py
 """
 
 from __future__ import annotations

@@ -1,22 +1,16 @@
 """Any frame → the columns that rules read, as Arrow; and a table of Arrow → a frame of the input's kind.
 
-narwhals provides one interface to pandas, polars, DuckDB and others; Arrow's columns are passed on without a copy.
-Faults that would reject every record are refused here before anything runs: a missing column, a time in seconds, a time
-without a zone.
+narwhals provides one interface to pandas, polars, DuckDB and others; Arrow's columns are passed on without a copy. The
+library's arguments say which column has each field, and how its values are written (`Naming`). Faults that would reject
+every record are refused here before anything runs: a missing column, a time in seconds, a time without a zone.
 
-The library's arguments → which column has each field, and how its values are written.
-
-Must not load narwhals: the verbs read their flags into these, and most of them see no frame.
-
-A column of pandas whose values are of several kinds → a column of texts, which a field reads value by value.
+A column of pandas may have values of several kinds, for which Arrow has no type. It becomes texts, which a field reads
+value by value: a text, bytes, a truth value, a whole number or a time is the text that a field of any type reads as the
+same value. Another value is no text of a field of texts, where it would be a bad value alone.
 
     24.15, "x", {"a": 1}   →   "24.15", "x", and a text that no field can have
 
-Arrow has no type for such a column. A value that is a text, bytes, a truth value, a whole number or a time is the text
-that a field of any type reads as the same value. Another value is no text of a field of texts, where it would be a bad
-value alone.
-
-A column of a frame in any type of Arrow → a type that decoding knows, with the same values.
+A column of any type of Arrow becomes a type that decoding knows, with the same values.
 
     views, run ends, half floats            the usual layout of the same values
     dictionaries of other than texts        their values
@@ -24,7 +18,7 @@ A column of a frame in any type of Arrow → a type that decoding knows, with th
     JSON texts, bool8                       their texts and numbers
     nested values, unions, intervals, …     refused with the name of the column
 
-Tested by: tests/api/test_match.py, tests/columnar/test_convert.py, tests/api/test_odd_frames.py.
+Tested by: tests/api/test_match.py, tests/columnar/test_convert.py, tests/api/test_odd_frames.py
 """
 
 from __future__ import annotations

@@ -2,18 +2,15 @@
 
 The verbs and the library call the same functions here, so that they give the same bytes.
 
-Rule files, control records, or pattern files → the versions in force, as in a live job, and the refusals.
+`GivenRules` are the versions in force, as in a live job, and the refusals. The job begins with the rules of the folder,
+and then the control records follow. Without a folder it begins with the control records. Each pattern of a pattern file
+becomes a rule, with the parameters of the pattern itself.
 
-The job begins with the rules of the folder, and then the control records follow. Without a folder it begins with the
-control records. Each pattern of a pattern file becomes a rule, with the parameters of the pattern itself.
-
-Rules that feed each other, and a history → the derived events, and the origin of each.
+A history contains no derived events. So a question about a rule that reads them matches the whole history, not one key:
 
     raw events ─▶ level 1 ─▶ derived events ─▶ level 2 ─▶ …        every match that produces keeps its bound events
 
-A history contains no derived events. So a question about a rule that reads them matches the whole history, not one key.
-
-Tested by: tests/api/test_match.py, tests/cli/test_replay.py, tests/cli/test_why.py, tests/api/test_alerts.py.
+Tested by: tests/api/test_match.py, tests/cli/test_replay.py, tests/cli/test_why.py, tests/api/test_alerts.py
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""A folder of rules, a pattern file or a text → rules that match any frame.
+"""A folder of rules, a pattern file or a text → rules that match, compare and measure any frame.
 
-Keyword arguments of a backtest in Python → how events are read, and the terms.
-
-Tested by: tests/api/test_match.py, tests/api/test_features.py.
+Tested by: tests/api/test_match.py, tests/api/test_features.py
 """
 
 from __future__ import annotations

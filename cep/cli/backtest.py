@@ -1,8 +1,6 @@
-"""`cep backtest`: rules, events and labels → the value of each rule, as a table and as JSON.
+"""`cep backtest`, `cep rules prune`: rules, events and labels → the value of each rule; the few rules that suffice.
 
-`cep rules prune`: rules, events and labels → the few rules that find nearly the same, and the gain of the others.
-
-Tested by: tests/cli/test_quality.py.
+Tested by: tests/cli/test_quality.py
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
-"""`cep docs`: the pages of this version, in the terminal, as HTML files, or on a small local web server.
-
-The HTML needs no network, no script and no other file. Every page has the list of all pages at its side. Headings have
-the anchors that the links of the pages use.
-
-The folder of pages in this package → page names, titles, and links between pages.
+"""`cep docs`, `cep job monitor`: the pages and the monitoring files that came with this package.
 
     cep/docs/guides/replay.md   → guides/replay
     cep/engine/README.md        → inside/rooms/engine
     cep/runners/handover/README.md → inside/rooms/runners-handover
 
-`index.md` names every page once, in reading order. A room's README is its page, so nothing is written twice.
+`index.md` names every page once, in reading order. A room's README is its page, so nothing is written twice. Pages are
+shown in the terminal, as HTML files, or on a small local web server. The HTML needs no network, no script and no other
+file. Every page has the list of all pages at its side, and headings have the anchors that links use.
 
-`cep job monitor`: alert rules for Prometheus, or a dashboard for Grafana, over the metrics of jobs of this version.
-
-Tested by: tests/docs/test_verb.py, tests/cli/test_monitor.py.
+The monitoring files are alert rules for Prometheus and a dashboard for Grafana, over the metrics of this version.
+Tested by: tests/docs/test_verb.py, tests/cli/test_monitor.py
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """`--events`, `--columns`, `--since` and the like → the records that a verb reads, and its report on rejected ones.
 
-The records are checked before anything runs.
-
-A line of a file or topic → the alert in it, if the fields that a verb asks for have the form of the engine's alerts.
-
-Alerts in files and topics come back without a checksum, and anybody may have changed a line.
-
-Tested by: tests/cli/test_replay.py, tests/api/test_period.py, tests/cli/test_rejected.py, tests/cli/test_run.py.
+The records are checked before anything runs. So are alerts that a verb reads back from a file or a topic: they have no
+checksum, and anybody may have changed a line.
+Tested by: tests/cli/test_replay.py, tests/api/test_period.py, tests/cli/test_rejected.py, tests/cli/test_run.py
 """
 
 from __future__ import annotations

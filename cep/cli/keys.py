@@ -1,8 +1,6 @@
-"""`cep keys …`: a new key, a key's public part, the signature of a signers file, and the contents of a signers file.
+"""`cep keys …`, `cep rules sign`, `cep rules approve`: keys, the file of signers, and changes that two people sign.
 
-`cep rules sign` and `cep rules approve`: a version of a rule → a change that two people have signed.
-
-Tested by: tests/cli/test_publish.py.
+Tested by: tests/cli/test_publish.py
 """
 
 from __future__ import annotations

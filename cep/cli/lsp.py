@@ -1,13 +1,9 @@
 """`cep lsp`: an editor's requests over standard input and output → answers of cep/lang about the text.
 
-The Language Server Protocol 3.17; pygls reads and writes the messages. An open text of the editor replaces its file.
-
-An editor's bytes → messages that the language server may trust, or the protocol's answer that they are invalid.
-
-A request whose parameters do not follow the protocol is answered with an error. Such a notification is skipped, with a
+The Language Server Protocol 3.17; pygls reads and writes the messages. An open text of the editor replaces its file. A
+request whose parameters do not follow the protocol is answered with an error. Such a notification is skipped, with a
 line in the log. Headers and bodies are read up to a limit.
-
-Tested by: tests/cli/test_lsp.py.
+Tested by: tests/cli/test_lsp.py
 """
 
 from __future__ import annotations

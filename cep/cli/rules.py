@@ -1,11 +1,8 @@
-"""`cep rules …`: a folder of rules → its list, one rule, its history, its lock, the next version, the schemas.
+"""`cep rules …`: a folder of rules → its list, one rule, its card, history and lock, the next version, the schemas.
 
-One rule of a folder → its card, in Markdown: purpose, owner, versions, tests, limits, approvals, figures.
-
-A part without data is left out. The card has no clock and follows the order of the files, so equal folders give equal
-cards.
-
-Tested by: tests/cli/test_rules.py.
+A card is one rule in Markdown: purpose, owner, versions, tests, limits, approvals, figures. A part without data is left
+out. The card has no clock and follows the order of the files, so equal folders give equal cards.
+Tested by: tests/cli/test_rules.py
 """
 
 from __future__ import annotations

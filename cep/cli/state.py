@@ -1,8 +1,6 @@
-"""`cep job state`: the checkpoint folder of a job → how much it keeps, for which rules; runs and past of one key.
+"""`cep job state`, `savepoint`, `restore`, `rescale`: a job's checkpoint folder, shown, copied, made again and divided.
 
-`cep job savepoint`, `restore` and `rescale`: the checkpoint folder of a stopped job, copied, made again and divided.
-
-Tested by: tests/cli/test_job.py, tests/runners/spark/test_savepoint.py.
+Tested by: tests/cli/test_job.py, tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations

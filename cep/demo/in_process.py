@@ -1,10 +1,8 @@
-"""The simulated day through the embedded runner, in this process: a live job in a thread, and the replay.
-
-Topics in the memory of this process: the demo's stream without Kafka.
+"""The simulated day in this process: the embedded runner with its live job in a thread, and topics in memory.
 
     send(topic, records) ─▶ lanes, chosen by the hash of the key ─▶ TopicReader (a live source)
 
-Tested by: tests/demo/test_demo.py, tests/cli/test_main.py.
+Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
 from __future__ import annotations

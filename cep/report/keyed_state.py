@@ -1,13 +1,10 @@
-"""Stored pages → the keyed state of a job: its size by rule, and the runs of one key in words.
+"""Stored pages → the keyed state of a job: its size by rule, the runs of one key in words, and the busiest keys.
 
 The caller provides the pages: from Spark's state store, or from the embedded runner. One page is in memory at a time. A
-page's bytes are divided among its rules by their runs, because runs share bound events.
-
-Stored pages → the keys with the most runs and bound events of a rule, nearest to its limits first.
-
-Metrics count the losses to a limit by rule, because metrics and logs may not name a key. This report names the keys.
-
-Tested by: tests/report/test_keyed_state.py.
+page's bytes are divided among its rules by their runs, because runs share bound events. The busiest keys are nearest to
+a limit of runs or bound events. Metrics count the losses to a limit by rule, because metrics and logs may not name a
+key; this report names it.
+Tested by: tests/report/test_keyed_state.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Stored pages of histories → the size of the retained past, and the retained past of one key, in words.
-
-The head of a page of histories → stored history bytes, by rule.
+"""Stored pages of histories → the size of the retained past by rule, and the retained past of one key, in words.
 
     retained events by retention time, of segments                the rules and event types that need this time
     panes           of approximate functions, of busy keys        by history
@@ -9,8 +7,7 @@ The head of a page of histories → stored history bytes, by rule.
 
 Data of several rules is stored once, so it is counted once and names all of them. Bytes are shares of the stored bytes,
 in proportion to rows; the bytes of unneeded data have no rule.
-
-Tested by: tests/report/test_keyed_state.py.
+Tested by: tests/report/test_keyed_state.py
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""An automaton → an SVG picture: states in columns from left to right, ways to go on as curves between them.
+"""An automaton → an SVG picture. An alert → its events over time, as an SVG picture or as a chart in Vega-Lite.
 
-The layout is the simple form of Sugiyama's ("Methods for visual understanding of hierarchical system structures",
-1981): columns by longest path, then a few sweeps that put a state at the mean height of its neighbours. No outside
-program.
-
-An alert → its events over time, a line for each variable: as an SVG picture, or as a chart in Vega-Lite.
-
-Tested by: tests/report/test_plan.py.
+States are in columns from left to right, ways to go on are curves between them. The layout is the simple form of
+Sugiyama's ("Methods for visual understanding of hierarchical system structures", 1981): columns by longest path, then a
+few sweeps that put a state at the mean height of its neighbours. No outside program.
+Tested by: tests/report/test_plan.py
 """
 
 from __future__ import annotations

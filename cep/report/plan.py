@@ -1,15 +1,9 @@
-"""Checked patterns → their execution: the automaton, shared conditions, and the cost per key.
+"""Checked patterns → their execution as a plan or as text: the automaton, shared conditions, and the cost per key.
 
 The costs are estimates for a busy key, one with `events` events in the pattern's window. They show which of two ways to
-write a pattern is cheaper; the benchmarks measure real costs.
-
-A plan → text.
-
-CEP706: a pattern whose estimated keyed state is above the budget.
-
-Not among the lints of the language: the estimate needs the compiled form.
-
-Tested by: tests/report/test_plan.py.
+write a pattern is cheaper; the benchmarks measure real costs. CEP706 finds a pattern whose estimated keyed state is
+above the budget. It is not among the lints of the language, because the estimate needs the compiled form.
+Tested by: tests/report/test_plan.py
 """
 
 from __future__ import annotations

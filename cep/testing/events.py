@@ -2,11 +2,9 @@
 
     test events ──columns──▶ Decoded ──route──▶ EventBatch (the engine's way in) ──▶ TracedEvent, by key
 
-Events + a pattern → the value of each of its histories at each event, and its list memberships, as in the engine.
-
-A history needs all events of a key, and a list has versions, so a trace does not compute them again.
-
-Tested by: tests/testing/test_harness.py.
+A traced event has the value of each history of the pattern and its list memberships, as in the engine. A history needs
+all events of a key, and a list has versions, so a trace does not compute them again.
+Tested by: tests/testing/test_harness.py
 """
 
 from __future__ import annotations

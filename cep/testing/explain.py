@@ -4,14 +4,12 @@
       5 min e00004 is no hit: amount > 500.00 is not true (amount = 400.00)
       the window was over at 10 min
 
-A condition of a test → its operands, with their values.
-
 A reader can check a verdict with the printed values: the texts of the two sides of a comparison, read as decimals, are
 in the order that the comparison found. Ten digits are printed unless the order needs more.
 
     amount > avg(tx.amount over previous 30 d) is not true (amount = 1.10, avg(…) = 1.100000000000000033)
 
-Tested by: tests/testing/test_explain.py, tests/testing/test_values.py.
+Tested by: tests/testing/test_explain.py, tests/testing/test_values.py
 """
 
 from __future__ import annotations

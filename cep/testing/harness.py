@@ -1,23 +1,15 @@
-"""A checked test → its outcome, by running the real engine on its events.
+"""Pattern files → the outcome of their tests, by running the real engine; outcomes → text and JUnit XML.
 
-The events go through `advance` twice: all at once, and one by one with a watermark after each. Both must give the same
-matches, otherwise the outcome is an error: a rule whose alerts depend on the delivery of events cannot be tested.
-
-Pattern files → the outcome of all their tests, or of the requested ones.
-
-Outcomes of tests → text: the expected and the actual matches, and the progress of each run.
+The events of a test go through `advance` twice: all at once, and one by one with a watermark after each. Both must give
+the same matches, otherwise the outcome is an error: a rule whose alerts depend on the delivery of events cannot be
+tested. Text shows the expected and the actual matches, and the progress of each run:
 
     expected  match on c1 at 5 min { probes: 3 }
     got       match on c1 at 5 min { probes: 4, amount: 900.00 }
     c1        probe 0 s, 20 s, 40 s, 1 min → hit 5 min · match at 5 min
 
-Matches of the engine → plain values that can be compared with a test's expectations.
-
-A suite's outcomes → JUnit XML, which CI systems show.
-
-One `testsuite` per pattern; a failure's text is the output of `cep test`. Known gaps count as skipped.
-
-Tested by: tests/testing/test_harness.py, tests/cli/test_authoring.py.
+JUnit XML has one `testsuite` per pattern; a failure's text is the output of `cep test`. Known gaps count as skipped.
+Tested by: tests/testing/test_harness.py, tests/cli/test_authoring.py
 """
 
 from __future__ import annotations

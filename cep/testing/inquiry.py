@@ -1,13 +1,10 @@
 """A rule, a key's events, and a question → the reason for an alert, or for its absence.
 
 Answers come from traces of the versions in force, each with its own interval. If nothing matches, the trace is repeated
-as if the rule had always been in force: a match that appears only then was missed because of the interval.
-
-The rules of a job and the events of one key → their matches without an alert, and the reasons.
-
-The engine and the policies are the same as in every runner (rulebook/suppression.py), so the answer equals a replay.
-
-Tested by: tests/testing/test_explain.py, tests/cli/test_why.py.
+as if the rule had always been in force: a match that appears only then was missed because of the interval. A match may
+also be suppressed. The engine and the policies are the same as in every runner (rulebook/suppression.py), so the answer
+equals a replay.
+Tested by: tests/testing/test_explain.py, tests/cli/test_why.py
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""The journal of a trace: events, runs, the end of each wait, near misses, matches, and covered runs.
-
-The conditions of a pattern, part by part: whether an event fits a variable, stops a loop, or closes a wait.
+"""The journal of a trace: events, runs, the end of each wait, near misses, matches; conditions, and their coverage.
 
 A variable's condition is cut at its outermost `and`s, so that it can be said which part of it did not hold.
+`Conditions` judges whether an event fits a variable, stops a loop, or closes a wait.
 
-Traces of the tests of one pattern → the covered parts of its automaton.
-
-It counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of every
-condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
-
-Tested by: tests/testing/test_explain.py, tests/testing/test_harness.py.
+Coverage counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of
+every condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
+Tested by: tests/testing/test_explain.py, tests/testing/test_harness.py
 """
 
 from __future__ import annotations

@@ -2,14 +2,10 @@
 
 The kernels compute over columns. This module computes the same once more to explain it: operation by operation in the
 order of nfa/code.py, so that even the last bit is equal. Null is None and SQL's unknown, decimals are scaled integers,
-floats have infinities. An integer overflow is the bound of 64 bits. Functions of text and of calendars are the engine's
-own. Slow, for single keys only.
-
-Averages, standard deviations and comparisons with an average, in plain Python: the operations of nfa/twofold.py.
-
-A number is high + low, and its error is a share of its size. Null is None.
-
-Tested by: tests/testing/test_values.py, tests/answers/numbers.py.
+floats have infinities. An integer overflow is the bound of 64 bits. Averages, standard deviations and comparisons with
+an average use the operations of nfa/twofold.py: a number is high + low, and its error is a share of its size. Functions
+of text and of calendars are the engine's own. Slow, for single keys only.
+Tested by: tests/testing/test_values.py, tests/answers/numbers.py
 """
 
 from __future__ import annotations
