@@ -13,7 +13,7 @@ Tested by: tests/analysis/test_report.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -284,7 +284,7 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
     rows = history.replayed.alerts.take(pa.array(judged.row[chosen], pa.int64())).to_pylist()
     domain_of = {rule.rule_id: rule.pattern.key for rule in history.deployment.rulebook.deployed()}
     batches = _batches(measured, pieces_of, [(domain_of[row["rule_id"]], row["key"]) for row in rows])
-    frauds = _fraud_ids(measured)
+    frauds = _fraud_of_ids(measured)
     lines = []
     for alert, row in zip(chosen, rows, strict=True):
         domain = domain_of[row["rule_id"]]
@@ -319,7 +319,7 @@ def missed_timelines(
         (key,) = keys_of_events(measured, np.array([row]), domain)
         domain_keys.append((domain, key or ""))
     batches = _batches(measured, pieces_of, domain_keys)
-    frauds = _fraud_ids(measured)
+    frauds = _fraud_of_ids(measured)
     lines = []
     for fraud, domain_key in zip(chosen, domain_keys, strict=True):
         ending = furthest[fraud]
@@ -351,13 +351,8 @@ def _batches(
     }
 
 
-def _fraud_ids(measured: Measured) -> set[str]:
-    rows = np.flatnonzero(measured.marks.fraud >= 0)
-    return set(measured.history.events.event_id.take(pa.array(rows)).to_pylist())
-
-
 def _lines(
-    measured: Measured, batch: EventBatch, bound: Mapping[str, str], frauds: set[str], at_ms: float
+    measured: Measured, batch: EventBatch, bound: Mapping[str, str], frauds: Collection[str], at_ms: float
 ) -> tuple[Line, ...]:
     """Return the lines of a time line: the bound events and the events nearest to `at_ms`, in the order of time."""
     schema = measured.history.deployment.schema

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from cep.analysis.backtest import Backtest, Figures, Ratio
+from cep.analysis.backtest import Backtest, Ratio
 from cep.analysis.cases import Funnel
-from cep.analysis.curves import Cell, Curve, Line, Pair, Point, in_unit
+from cep.analysis.curves import Cell, Curve, Line, Pair, in_unit
 from cep.analysis.page import FULL, WIDTH, Chart, Detail, Rows, axis, colors, day_axis, fitting
 from cep.analysis.weeks import QUANTILES, FieldDrift
 
@@ -89,7 +89,9 @@ def rule_intervals(figures: Backtest, detail: Detail = FULL) -> list[Chart]:
                              "high": share.high})  # fmt: skip
     if not rows:
         return []
-    text = "Precision and recall with 95 % intervals. " + "; ".join(_in_words(each) for each in chosen) + "."
+    text = "Precision and recall with 95 % intervals. " + "; ".join(
+        f"{each.rule} {_share(each.precision)} and {_share(each.fraud_recall)}" for each in chosen
+    ) + "."  # fmt: skip
     names = ("precision", "recall of frauds")
     y = {"field": "rule", "type": "nominal", "title": None, "sort": [each.rule for each in chosen]}
     layers = [
@@ -98,10 +100,6 @@ def rule_intervals(figures: Backtest, detail: Detail = FULL) -> list[Chart]:
     ]
     drawing = {"encoding": {"y": y, "color": colors("figure", names), "yOffset": {"field": "figure"}}, "layer": layers}
     return [Chart("Precision and recall", text, rows, drawing, max(60, 2 * _ROW_HEIGHT * len(chosen)))]
-
-
-def _in_words(each: Figures) -> str:
-    return f"{each.rule} {_share(each.precision)} and {_share(each.fraud_recall)}"
 
 
 def _share(share: Ratio) -> str:
@@ -147,7 +145,8 @@ def threshold_curves(curves: Sequence[Curve]) -> list[Chart]:
             for name, share in zip(names, (point.precision, point.fraud_recall), strict=True)
             if share.value is not None
         ]
-        named = _ends_and_present(curve)
+        ends = (0, len(curve.points) - 1)
+        named = [point for n, point in enumerate(curve.points) if n in ends or point.value == curve.present]
         name = in_unit(curve.param, curve.unit)
         text = f"Precision and recall of {curve.rule} by {name}, which is {curve.present:.12g}. " + "; ".join(
             f"{point.value:.12g}: {_share(point.precision)} and {_share(point.fraud_recall)}" for point in named
@@ -245,11 +244,6 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
 def _f1(cell: Cell) -> float:
     precision, recall = cell.precision.value or 0.0, cell.fraud_recall.value or 0.0
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
-def _ends_and_present(curve: Curve) -> list[Point]:
-    last = len(curve.points) - 1
-    return [point for index, point in enumerate(curve.points) if index in (0, last) or point.value == curve.present]
 
 
 def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:

@@ -216,7 +216,7 @@ def labels_of_column(
     ids, values = [pa.array([], TEXT)], [pa.array([], TEXT)]
     for table in tables:
         id_columns = [name for name in id_names if name in table.column_names]
-        label_values = _values_at(table, column)
+        label_values = values_at(table, column)
         if label_values is None or not id_columns:
             raise UsageError(
                 f"the events have no column {column}, or none of the ids {', '.join(id_names)}; give a column of "
@@ -387,7 +387,7 @@ def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldM
     columns = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
     ids = mapping.arrays(schema, columns, table.num_rows)
     chosen = {name: mapping.event_ids(_as_texts(ids[name], name)) for name in _id_names(schema) if name in ids}
-    label_values = _values_at(table, column)
+    label_values = values_at(table, column)
     return pa.table({**chosen, **({} if label_values is None else {column: label_values})})
 
 
@@ -396,7 +396,7 @@ def _root(column: str) -> tuple[str, ...]:
     return path_of_text(column)[:1]
 
 
-def _values_at(table: pa.Table, column: str) -> pa.ChunkedArray | None:
+def values_at(table: pa.Table, column: str) -> pa.ChunkedArray | None:
     """Return the column of this name, or the values at this path, such as `meta.fraud`; None if there are none."""
     if column in table.column_names:
         return table[column]

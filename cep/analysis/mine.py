@@ -225,7 +225,8 @@ def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> It
     """
     timeless_atoms = [number for number, atom in enumerate(ground.atoms) if not atom.past_ms]
     for numbers in (timeless_atoms, list(range(len(ground.atoms)))):
-        last = _last(ground, numbers)
+        single_steps = ((step, ground.chain((step,), 0)) for step in _last_steps(ground, numbers))
+        last = _widest([(ground.score(chains), (step,), chains) for step, chains in single_steps], _ENDS)
         by_window = [_by_length(ground, window, steps_max, last) for window in windows_ms]
         for index in range(max(len(each) for each in by_window)):
             same_length = [
@@ -235,15 +236,6 @@ def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> It
             for each in sorted(same_length, key=lambda each: -each.score):
                 first_steps.setdefault(each.steps[0], each)
             yield from list(first_steps.values())[:_REFINED]
-
-
-def _last(ground: Ground, numbers: Sequence[int]) -> list[_Grown]:
-    """Return the best last steps. `numbers` are the atoms that they may have."""
-    beam: list[_Grown] = []
-    for step in _last_steps(ground, numbers):
-        chains = ground.chain((step,), 0)
-        beam.append((ground.score(chains), (step,), chains))
-    return _widest(beam, _ENDS)
 
 
 def _by_length(ground: Ground, window_ms: int, steps_max: int, beam: list[_Grown]) -> list[list[Mined]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cep.analysis.backtest import Backtest, Part, whole_time
+from cep.analysis.backtest import DAY_MS, Backtest, Part, whole_time
 from cep.analysis.curves import Curve, Line, Pair, curves, lines, pairs
 from cep.analysis.labels import Labels, read_labels
 from cep.analysis.measure import Measured, Terms, measure
@@ -30,8 +30,6 @@ from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_lists, read_rules
 from cep.sources.inputs import Records
 from cep.sources.pieces import Pieces
-
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class OneRule:
     def gap_ms(self) -> int:
         """The time that the parts of a history should be apart, so that no match spans two: the window, or a day."""
         within = self.bound.within_ms
-        return within if isinstance(within, int) and len(self.bound.variables) > 1 else _DAY_MS
+        return within if isinstance(within, int) and len(self.bound.variables) > 1 else DAY_MS
 
 
 def one_rule(folder: Path, rule_id: str) -> OneRule:

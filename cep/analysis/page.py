@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 from cep.base.errors import UsageError
 
@@ -146,53 +146,7 @@ _CAPTION_TIMES = 5  # as long as a cell may be the words under a chart
 Cell = str | int | float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading inside of a section."""
-
-    kind: ClassVar = "heading"
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """Plain text. A note is printed smaller."""
-
-    kind: ClassVar = "paragraph"
-    text: str
-    is_note: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Columns in `texts` are prose; `classes` has one for each row, or is empty."""
-
-    kind: ClassVar = "table"
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: frozenset[int]
-    classes: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """Images side by side, as many as the screen has room for: the address and the text of each."""
-
-    kind: ClassVar = "charts"
-    images: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """A part that opens by itself, without a script."""
-
-    kind: ClassVar = "details"
-    summary: str
-    blocks: Blocks
-
-
-Block = Heading | Paragraph | Table | Charts | Details
-Blocks = list[Block]
+Blocks = list[Mapping[str, Any]]  # of `report.html`: the kind of each block, and its parts
 
 
 def page(title: str, sections: Sequence[tuple[str, str, Blocks]]) -> str:
@@ -209,19 +163,22 @@ def page(title: str, sections: Sequence[tuple[str, str, Blocks]]) -> str:
 
 def heading(text: str) -> Blocks:
     """Return a heading inside of a section."""
-    return [Heading(text)]
+    return [{"kind": "heading", "text": text}]
 
 
 def paragraph(text: str, *, is_note: bool = False) -> Blocks:
-    """Return a paragraph of plain text."""
-    return [Paragraph(text, is_note)]
+    """Return a paragraph of plain text. A note is printed smaller."""
+    return [{"kind": "paragraph", "text": text, "is_note": is_note}]
 
 
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[Cell]], texts: Iterable[int] = (), classes: Sequence[str] = (),
     detail: Detail = FULL,
 ) -> Blocks:  # fmt: skip
-    """Return a table with at most the rows and columns that `detail` allows, and a note about the others."""
+    """Return a table with at most the rows and columns that `detail` allows, and a note about the others.
+
+    Columns in `texts` are prose; `classes` has one for each row, or is empty.
+    """
     all_rows = list(rows)
     width = min(len(heads), max(detail.columns, _COLUMNS_MIN))
     shown = [
@@ -236,17 +193,19 @@ def table(
         for count, name in ((len(all_rows) - len(shown), "rows"), (len(heads) - width, "columns")) if count > 0
     ]  # fmt: skip
     note = paragraph(f"Not shown: {' and '.join(more)}.", is_note=True) if more else []
-    return [Table(names, shown, frozenset(texts), classes), *note]
+    whole = {"kind": "table", "heads": names, "rows": shown, "texts": frozenset(texts), "classes": classes}
+    return [whole, *note]
 
 
 def charts(page_charts: Iterable[Chart], detail: Detail = FULL) -> Blocks:
-    """Return charts, each with its text."""
+    """Return charts side by side, as many as the screen has room for: the address and the text of each."""
     images = [image(chart) for chart in page_charts]
     if not images:
         return paragraph("Nothing to draw.", is_note=True)
-    return [Charts([(address, fitting(text, _CAPTION_TIMES * detail.chars)) for address, text in images])]
+    captioned = [(address, fitting(text, _CAPTION_TIMES * detail.chars)) for address, text in images]
+    return [{"kind": "charts", "images": captioned}]
 
 
 def details(summary: str, blocks: Blocks) -> Blocks:
-    """Return a part that opens by itself."""
-    return [Details(summary, blocks)]
+    """Return a part that opens by itself, without a script."""
+    return [{"kind": "details", "summary": summary, "blocks": blocks}]

@@ -395,13 +395,9 @@ class _Levels:
 
 def every_setting(axes: Sequence[Axis]) -> list[Setting]:
     """List all combinations, in the order in which `combined_scores` has them: the last axis changes fastest."""
-    ordered = _ordered(axes)
+    ordered = sorted(axes, key=lambda axis: axis.is_threshold)
     names = [axis.name for axis in ordered]
     return [dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in ordered))]
-
-
-def _ordered(axes: Sequence[Axis]) -> list[Axis]:
-    return sorted(axes, key=lambda axis: axis.is_threshold)
 
 
 def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:

@@ -245,20 +245,20 @@ def tune(
         outcome = "the present setting is the best"
     elif train[here] == -np.inf:
         outcome = "within the budget"
+    spans = [
+        Span(each.name, utc_text(each.from_ms), utc_text(each.until_ms), each.days, int(each.frauds.sum()))
+        for each in bench.parts
+    ]
     rows = [
         tuple(_row(shown[part_number], bench, part_number, number, aim) for part_number in range(len(bench.parts)))
         for number in (0, 1)
     ]
     return Tuned(
-        outcome, way, len(settings), replays, tuple(map(_span, bench.parts)), present, candidate,
+        outcome, way, len(settings), replays, tuple(spans), present, candidate,
         candidate if outcome in ("better", "within the budget") else present,
         rows[0], rows[1], (figures[0], figures[1]), difference, dict(skipped or {}),
         _tried(settings, scores, bench, aim),
     )  # fmt: skip
-
-
-def _span(part: Part) -> Span:
-    return Span(part.name, utc_text(part.from_ms), utc_text(part.until_ms), part.days, int(part.frauds.sum()))
 
 
 def _tried(settings: Sequence[Setting], scores: Sequence[Scores], bench: Bench, aim: Aim) -> dict[str, list[Any]]:

@@ -164,19 +164,18 @@ def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool)
     chosen = counts[:_BARS_MAX]
     if ordered:
         chosen = sorted(chosen, key=lambda each: float(each["values"]))
-    rows = [{"value": _text(each["values"]), "alerts": each["counts"]} for each in chosen]
+    texts = (str(each["values"]) for each in chosen)
+    is_bool = pa.types.is_boolean(values.type)
+    rows = [
+        {"value": text.lower() if is_bool else text, "alerts": each["counts"]}
+        for text, each in zip(texts, chosen, strict=True)
+    ]
     drawing = {
         "mark": {"type": "bar"},
         "encoding": {"x": axis("alerts", "alerts"), "y": axis("value", measure, "nominal", sort=None)},
     }
     shown = f"the {len(rows)} most frequent of {len(counts):,} values" if len(counts) > len(rows) else "all values"
     return Chart(title, f"{title} of {len(values):,} alerts: {shown}", rows, drawing, height=max(20 * len(rows), 40))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 _SHOWN_MAX = 20

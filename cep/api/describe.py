@@ -167,7 +167,9 @@ def draft(
         if kind is None:
             lines.append(f"  # {column}: {values.type}, which no field can have")
             continue
-        if kind == "time" and _is_local(values.type):
+        if kind == "time" and (
+            pa.types.is_date(values.type) or (pa.types.is_timestamp(values.type) and values.type.tz is None)
+        ):
             forms.setdefault("tz", "UTC")
         named = TIME if column == time else _field(_last_name(column) if column in paths else column, names)
         names.add(named)
@@ -357,10 +359,6 @@ def _form_of_texts(texts: pa.Array, forms: Collection[str]) -> dict[str, str] | 
         if times_us(texts[:1], form=form).null_count == 0 and not times_us(texts, form=form).null_count:
             return {"time_form": form, "tz": "UTC"}
     return None
-
-
-def _is_local(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz is None))
 
 
 def _is_read(values: pa.ChunkedArray, forms: Mapping[str, str]) -> bool:

@@ -27,13 +27,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
+from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels, values_at
 from cep.api.frames import Forms, Frame, Like, Naming, events_table, known_column, open_frame
 from cep.base.errors import RejectedRecordsError, UsageError
 from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.schema import Schema
 from cep.columnar.decode import KeyDomain
-from cep.columnar.mapping import AS_WRITTEN, FieldMapping, FileForm, array_at, check_fields, path_of_text, view_of
+from cep.columnar.mapping import AS_WRITTEN, FieldMapping, FileForm, check_fields, path_of_text, view_of
 from cep.columnar.shown import RowTexts
 from cep.columnar.times import counting_skipped
 from cep.lang.diagnostics import did_you_mean
@@ -205,19 +205,11 @@ def _with_skipped(pieces: Pieces, count: int) -> Pieces:
     return replace(pieces, pieces=chain(first, pieces.pieces)) if count else pieces
 
 
-def _inner_values(frame: Frame, column: str) -> pa.ChunkedArray | None:
-    """Return the values at a path such as `meta.fraud`; None if the path is missing."""
-    root = next((name for name in path_of_text(column)[:1] if name in frame.names), None)
-    if root is None:
-        return None
-    values = array_at({root: pa.concat_arrays(frame.columns([root])[root].chunks)}, path_of_text(column))
-    return None if values is None else pa.chunked_array([values])
-
-
 def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
     """Return the columns of the schema and one more. Raises: UsageError if the frame lacks that column."""
     if column not in frame.names:
-        inner = _inner_values(frame, column)
+        root = [name for name in path_of_text(column)[:1] if name in frame.names]
+        inner = values_at(frame.columns(root), column) if root else None
         if inner is not None:
             return events_table(frame, schema, naming).append_column(column, known_column(inner, column))
         raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")

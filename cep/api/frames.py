@@ -304,7 +304,7 @@ def open_frame(events: Any) -> Frame:
     elif isinstance(events, pa.RecordBatchReader):
         events = events.read_all()
     elif isinstance(events, pads.Dataset):
-        return Frame(tuple(events.schema.names), partial(_of_dataset, events), _as_it_is)
+        return Frame(tuple(events.schema.names), partial(_of_dataset, events), lambda table: table)
     with _errors_of_frames("the frame cannot be read"):
         frame = nw.from_native(_with_unique_names(events), pass_through=True)
         if isinstance(frame, nw.DataFrame):
@@ -492,10 +492,6 @@ def _lazy(frame: nw.LazyFrame[Any]) -> Frame:
 def _of_dataset(dataset: pads.Dataset, names: Sequence[str]) -> pa.Table:
     with _errors_of_frames("the data set cannot be read"):
         return dataset.to_table(columns=list(names))
-
-
-def _as_it_is(table: pa.Table) -> Any:
-    return table
 
 
 # ------------------------------------------------------------------------------------------------------- columns

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,7 +90,7 @@ class Quality:
         finished = report(self._measured, self._pieces_of, beside, review_cost, drawn)
         try:
             for to, data in ((page.with_suffix(".json"), finished.numbers), (page, finished.html.encode())):
-                replace_file(to, partial(_write, data))
+                replace_file(to, data)
         except OSError as error:
             raise SinkError(f"{page} cannot be written: {error}; make room or name another file") from error
         return page
@@ -137,10 +136,6 @@ class Quality:
     def _repr_html_(self) -> str:
         lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self._rows())
         return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-
-
-def _write(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
 
 
 def _row(each: Figures) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from cep.analysis.backtest import DAY_MS, parts_of_time
 from cep.analysis.labels import Labels, label_words, labels_of_table, read_labels
-from cep.analysis.measure import Measured, episodes_of, measure
 from cep.analysis.measure import Terms as MeasureTerms
+from cep.analysis.measure import episodes_of, measure
 from cep.analysis.one_rule import OneRule, Replays, drawn, one_rule_of
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.analysis.sweep import Bench, axes_of, skipped_params
@@ -34,12 +34,11 @@ from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.base.process import processors_count
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
-from cep.base.text import utc_ms
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.explain.render import render_text, to_json
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.model.rule import ListRecord
-from cep.model.setting_types import OFF, length_ms
+from cep.model.setting_types import OFF, length_ms, moment_ms
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import given_lists
 from cep.report.picture import picture
@@ -76,10 +75,7 @@ def measuring(arguments: Measuring) -> tuple[Naming, MeasureTerms]:
     as_of, maturity = arguments.get("as_of"), arguments.get("maturity")
     forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _OWN}  # type: ignore[assignment]
     written, period = parted(forms)
-    try:
-        as_of_ms = None if as_of is None else utc_ms(as_of)
-    except ValueError as error:
-        raise UsageError(f"as_of: {error}") from error
+    as_of_ms = None if as_of is None else moment_ms("as_of", as_of)
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
     words = label_words(
         [f"{word}={verdict}" for word, verdict in arguments.get("label_words", {}).items()], "label_words"
@@ -285,7 +281,9 @@ class Rules:
             terms,
             Terminal(quiet=True),
         )
-        measured = self._measured(source, labels, terms, ())
+        deployment, console = self._given.deployment, Terminal(quiet=True)
+        known_labels = _labels(source, labels, deployment.schema, terms)
+        measured = measure(deployment, source.pieces, known_labels, terms, console)
         warn_of_replay(measured.history.replayed, given)
         return Quality(measured, source.pieces, partial(drawn, replays))
 
@@ -347,12 +345,6 @@ class Rules:
         rules = self._given
         lists = [each for each in rules.records if isinstance(each, ListRecord)]
         return one_rule_of(rules.newest(rule_id), (lists, rules.lists))
-
-    def _measured(self, source: Source, labels: Any, terms: MeasureTerms, fields: Sequence[str]) -> Measured:
-        """Replay and judge."""
-        deployment = self._given.deployment
-        known_labels = _labels(source, labels, deployment.schema, terms)
-        return measure(deployment, source.pieces, known_labels, terms, Terminal(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
         """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""

@@ -19,7 +19,7 @@ from rich.text import Text
 from cep.api.replay import GivenRules, Past, Produced, Terms, end_of, job_of, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.columnar.decode import KEY_SEPARATOR, KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
@@ -196,6 +196,21 @@ def _time(text: str) -> int:
 # --------------------------------------------------------------------------------------------------------- words
 
 
+# By a field of an alert that is set: a sentence about the alert.
+_REMARKS = {
+    "history_cut": "a condition asked for the past of a value of a sub-key of which events may be forgotten; its key "
+    "has had more values than are remembered",
+    "history_folded": "a condition looked back at a window of more events than are kept one by one; the older ones are "
+    "summed up, and its far edge is rounded outwards by up to a 64th of the window, or not at all where it is one of "
+    "the calendar",
+    "unconfirmed": "the history ended before this was certain: a later event could still refute it. `--to-the-end` "
+    "asked for such alerts",
+    "flawed": "an event of the key had a value that cannot be read, in the 7 days before: a rule saw null in its "
+    "place; letters with `null_fields` show it",
+    "history_from": "a condition looked back further than events were known, which is from {} on",
+}
+
+
 def _head(alert: dict[str, Any]) -> list[Text]:
     """Write the head of an explanation: rule, key, time, message and warnings."""
     key = alert["key"].replace(KEY_SEPARATOR, ", ")
@@ -204,36 +219,8 @@ def _head(alert: dict[str, Any]) -> list[Text]:
     parts = [Text(line, style="bold")]
     if alert["message"]:
         parts.append(Text(alert["message"]))
-    if alert.get("history_cut"):
-        sentence = (
-            "a condition asked for the past of a value of a sub-key of which events may be forgotten; "
-            "its key has had more values than are remembered"
-        )
-        parts.append(Text(sentence, style="yellow"))
-    if alert.get("history_folded"):
-        sentence = (
-            "a condition looked back at a window of more events than are kept one by one; "
-            "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window, "
-            "or not at all where it is one of the calendar"
-        )
-        parts.append(Text(sentence, style="yellow"))
-    if alert.get("unconfirmed"):
-        sentence = (
-            "the history ended before this was certain: a later event could still refute it. "
-            "`--to-the-end` asked for such alerts"
-        )
-        parts.append(Text(sentence, style="yellow"))
-    if alert.get("flawed"):
-        sentence = (
-            "an event of the key had a value that cannot be read, in the 7 days before: a rule saw null in its place; "
-            "letters with `null_fields` show it"
-        )
-        parts.append(Text(sentence, style="yellow"))
-    if alert.get("history_from"):
-        sentence = (
-            f"a condition looked back further than events were known, which is from {_shown(alert['history_from'])} on"
-        )
-        parts.append(Text(sentence, style="yellow"))
+    since = _shown(alert.get("history_from") or "")
+    parts += [Text(remark.format(since), style="yellow") for name, remark in _REMARKS.items() if alert.get(name)]
     return parts
 
 
@@ -248,9 +235,7 @@ def _doc(rule: DeployedRule | None) -> list[Text]:
 
 
 def _path(path: MatchPath) -> list[Text | Table]:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("event time", "event", "as", "what its condition saw"):
-        table.add_column(title, overflow="fold")
+    table = new_table(("event time", "event", "as", "what its condition saw"), overflow="fold")
     for step in path.steps:
         table.add_row(*(Text(cell) for cell in step))
     values = ", ".join(f"{name} = {value}" for name, value in path.measures)
@@ -265,9 +250,7 @@ def _origins(path: MatchPath, produced: Produced | None) -> list[Text | Table]:
     origins = [origin for _, event_id, name, _ in path.steps for origin in produced.origins(event_id, (name,))]
     if not origins:
         return []
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("event time", "event", "level", "as"):
-        table.add_column(title, overflow="fold")
+    table = new_table(("event time", "event", "level", "as"), overflow="fold")
     for origin in origins:
         time = _shown(origin.event_time)
         table.add_row(*(Text(cell) for cell in (time, origin.event_id, str(origin.level), ".".join(origin.variables))))

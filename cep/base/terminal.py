@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -21,6 +21,19 @@ from rich.text import Text
 from cep.base.text import HIDDEN, visible
 
 _WIDTH_MAX = 10_000
+
+
+def new_table(
+    texts: Iterable[str], numbers: Iterable[str] = (), more: Iterable[str] = (), *, no_wrap: bool = False,
+    overflow: OverflowMethod = "ellipsis",
+) -> Table:  # fmt: skip
+    """Return a table without lines by the titles of its columns: texts, numbers at the right, and more texts."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    columns: tuple[tuple[Iterable[str], JustifyMethod], ...] = ((texts, "left"), (numbers, "right"), (more, "left"))
+    for titles, justify in columns:
+        for title in titles:
+            table.add_column(title, justify=justify, no_wrap=no_wrap, overflow=overflow)
+    return table
 
 
 def print_whole(table: Table, console: Console) -> None:

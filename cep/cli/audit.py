@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from cep.base.audit import Head, Line, is_letter, texts_of, verify
 from cep.base.errors import StateCorruptError, StateFormatError, UnreadableError, UsageError
 from cep.base.files import read_document, read_lines
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.cli.settings import add_setting_arguments, settings_of
 from cep.rulebook.audit import FIRST
 from cep.rulebook.kafka import Topic
@@ -177,20 +176,17 @@ def _lines(path: Path) -> Iterator[Line]:
     """
     for file_path in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
-            yield from (line for line in _lines_of(file_path) if not is_letter(line.data))
+            lines = (
+                Line(f"{file_path.name}:{n}", data) for n, data in enumerate(read_lines(file_path), 1) if data.strip()
+            )
+            yield from (line for line in lines if not is_letter(line.data))
         except (UnreadableError, ValueError) as error:
             raise UsageError(f"{file_path} cannot be read: {error}; name a file or a folder of dead letters") from error
 
 
-def _lines_of(path: Path) -> Iterator[Line]:
-    return (Line(f"{path.name}:{number}", data) for number, data in enumerate(read_lines(path), 1) if data.strip())
-
-
 def _show(lines: Iterator[Line], console: Console) -> None:
     """Print the lines of an audit as a table."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("line", "what", "of", "version", "outcome", "by", "reason"):
-        table.add_column(title)
+    table = new_table(("line", "what", "of", "version", "outcome", "by", "reason"))
     for line in lines:
         try:
             values = dict(json.loads(line.data))

@@ -11,14 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from cep.analysis.backtest import Backtest, Figures, Ratio, time_text, with_interval
-from cep.analysis.measure import measure_files
+from cep.analysis.measure import Measured, measure_files
 from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal, print_whole
+from cep.base.terminal import Terminal, new_table, print_whole
 from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import (
     add_label_arguments,
@@ -56,20 +55,24 @@ def run(options: argparse.Namespace) -> int:
 
     Raises: UsageError and other CepErrors.
     """
-    use_secrets_file(options.secrets)
-    if options.json is not None:
-        check_writable(options.json)
     errors = Terminal(stderr=True, highlight=False)
-    deployment = deployed_folder(rules_path(options), errors)
-    measured = measure_files(
-        deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
-    )
+    measured = _measured(options, errors)
     console = Terminal(highlight=False, soft_wrap=True)
     print_figures(measured.figures, console)
     if options.json is not None:
         write_json(measured.figures.to_json(), options.json)
         console.print(f"wrote {options.json}", markup=False)
     return judged(options, errors, 0, measured.history.replayed)
+
+
+def _measured(options: argparse.Namespace, errors: Console) -> Measured:
+    """Measure the rules, events and labels of the arguments. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
+    if options.json is not None:
+        check_writable(options.json)
+    deployment = deployed_folder(rules_path(options), errors)
+    events = given_events(options, deployment.schema)
+    return measure_files(deployment, events, options.labels, terms_of(options), errors)
 
 
 _Columns = Mapping[str, Callable[[Figures], str]]
@@ -122,10 +125,7 @@ def print_figures(figures: Backtest, console: Console) -> None:
 
 
 def _print_table(title: str, every: Sequence[Figures], columns: _Columns, console: Console) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("rule", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table(("rule",), columns, no_wrap=True)
     for each in every:
         table.add_row(each.rule, *(text(each) for text in columns.values()))
     console.print()
@@ -177,19 +177,13 @@ def run_prune(options: argparse.Namespace) -> int:
 
     Raises: UsageError and other CepErrors.
     """
-    use_secrets_file(options.secrets)
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
     if options.alert_cost is not None and not options.alert_cost >= 0:
         raise UsageError(f"--alert-cost {options.alert_cost}: a number of frauds for an alert, like 0.01")
     budget = None if options.budget is None else alerts_a_day(options.budget)
-    if options.json is not None:
-        check_writable(options.json)
     errors = Terminal(stderr=True, highlight=False)
-    deployment = deployed_folder(rules_path(options), errors)
-    measured = measure_files(
-        deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
-    )
+    measured = _measured(options, errors)
     alerts_max = None if budget is None else budget * measured.figures.about["days"]
     spared = [each.rule for each in measured.figures.rules if each.status == SHADOW]
     pruned = prune(measured.judged, measured.marks, options.tolerance, alerts_max, options.alert_cost, spared)
@@ -212,9 +206,7 @@ def _print(pruned: Pruned, console: Console) -> None:
     if not pruned.removed:
         return
     console.print()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("could go", "frauds", "would add", "money", "alerts", "wrong"):
-        table.add_column(title, justify="left" if title == "could go" else "right", no_wrap=True)
+    table = new_table(("could go",), ("frauds", "would add", "money", "alerts", "wrong"), no_wrap=True)
     for each in pruned.removed:
         numbers = (
             f"{each.frauds:,}",

@@ -17,7 +17,7 @@ from rich.text import Text
 from cep.analysis.backtest import Figures
 from cep.analysis.labels import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
-from cep.base.terminal import Terminal, print_whole
+from cep.base.terminal import Terminal, new_table, print_whole
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import (
     add_events_arguments,
@@ -107,9 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], console: Console) -> None:
     """Print the figures of the old and the new rules next to each other."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("", "old", "new"):
-        table.add_column(title, justify="right" if title else "left")
+    table = new_table(("",), ("old", "new"))
     if measured:
         _add_quality(table, "alerts sent", [(each.figures.together, each.figures.rules) for each in measured])
         matches = [each.figures.all_matches for each in measured]

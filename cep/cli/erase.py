@@ -241,11 +241,11 @@ def _erase_job(
     if job is None:
         raise UsageError(f"{folder} has no job")
     keys = _keys(job, erasure.keys)
-    digests = erasure.digests(job, {text for domain_texts in keys.values() for text in domain_texts})
-    embedded.save([folder], Target(str(scratch / "before")))
     texts = {text for domain_texts in keys.values() for text in domain_texts}
-    copied = _copy_dead_letters(folder, scratch / "letters", texts)
+    digests = erasure.digests(job, texts)
     source = Target(str(scratch / "before"))
+    embedded.save([folder], source)
+    copied = _copy_dead_letters(folder, scratch / "letters", texts)
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
     if (scratch / "letters").is_dir():  # without the folder, the job has set nothing aside

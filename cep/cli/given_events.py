@@ -176,10 +176,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) is int
-
-
 def _is_time(value: Any) -> bool:
     """Return True for a time: text in JSON lines, a datetime in Parquet."""
     return isinstance(value, str | datetime)
@@ -192,7 +188,7 @@ def _are_events(value: Any) -> bool:
 _SHAPES: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
     {
         "rule_id": _is_text,
-        "version": _is_number,
+        "version": lambda value: type(value) is int,
         "severity": _is_text,
         "key": _is_text,
         "message": _is_text,

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from cep.base.errors import UsageError
 from cep.base.signing import SigningKey, new_key, read_key
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.base.text import utc_ms, utc_text
 from cep.cli.paths import printed
 from cep.cli.settings import add_setting_arguments, settings_of
 from cep.lang.format.file import format_text
 from cep.lang.parse.lexer import without_comments
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
+from cep.model.setting_types import moment_ms
 from cep.model.settings import Settings
 from cep.rulebook.deploy import with_lists
 from cep.rulebook.files import change_path, read_change, read_rules, version_before, write_change
@@ -122,9 +122,7 @@ def private_key(path: Path | None) -> SigningKey:
 
 
 def _print(trust: Trust, console: Console) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("who", "may", "rules", "expires", "withdrawn"):
-        table.add_column(title)
+    table = new_table(("who", "may", "rules", "expires", "withdrawn"))
     for signer in trust.signers:
         only = "" if signer.only is None else f"counts for {len(signer.only)} record(s)"
         table.add_row(signer.name, ", ".join(signer.may), ", ".join(signer.rules), signer.expires or "", only)
@@ -278,10 +276,7 @@ def _needed(settings: Settings) -> Trust:
 def _started(record: UpsertRecord, effective_at: str | None) -> UpsertRecord:
     if effective_at is None:
         return record
-    try:
-        return record.model_copy(update={"effective_at": utc_text(utc_ms(effective_at))})
-    except ValueError as error:
-        raise UsageError(f"--effective-at: {error}") from error
+    return record.model_copy(update={"effective_at": utc_text(moment_ms("--effective-at", effective_at))})
 
 
 def _of_author(record: Signable) -> Signable:

@@ -37,7 +37,7 @@ from cep.cli.given_events import add_dedup_argument, add_events_arguments, given
 from cep.cli.labelled import deployed_folder
 from cep.cli.settings import add_setting_arguments, settings_of
 from cep.columnar.batch import NO_TEXTS, TEXT
-from cep.model.setting_types import duration_ms, length_ms
+from cep.model.setting_types import length_ms
 from cep.model.settings import Settings
 from cep.rulebook.difference import compare
 from cep.runners.embedded.replay import replay_shown
@@ -111,10 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if options.what in ("list", "send"):
         return (list_refused if options.what == "list" else send_refused)(options, console)
     if options.what == "remove":
-        try:
-            older_ms = duration_ms(options.older_than)
-        except ValueError as error:
-            raise UsageError(f"--older-than: {error}") from error
+        older_ms = length_ms("--older-than", options.older_than)
         _remove(options.folders, int(time.time() * 1_000) - older_ms, console)
         return 0
     counts, late_ids = _read_dead_letters(options.letters)

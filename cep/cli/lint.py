@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from cep.base.errors import UsageError
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
             if not _fix(checked, files):
                 break
             checked = compilable(load_files(files))
-    findings = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
+    findings = findings_of(checked, files)
     if options.json:
         printed(json.dumps({"ok": not findings, "findings": [to_json(d, checked.sources) for d in findings]}, indent=2))
     else:
@@ -66,15 +67,18 @@ def run(options: argparse.Namespace, color: bool) -> int:
 _ROUNDS_MAX = 10
 
 
-def _findings(checked: Checked, files: list[Path]) -> list[Diagnostic]:
-    return lint(checked, [file_name(path) for path in files], find_large_states(checked))
+def findings_of(checked: Checked, files: Sequence[Path]) -> list[Diagnostic]:
+    """Return the mistakes of checked files, then the findings in the named ones."""
+    mistakes = [diagnostic for diagnostic in checked.diagnostics if diagnostic.is_error]
+    return mistakes + lint(checked, [file_name(path) for path in files], find_large_states(checked))
 
 
 def _fix(checked: Checked, files: list[Path]) -> bool:
     """Apply all fixes to the named files; says whether there were any."""
     by_name = {file_name(path): path for path in files}
-    diagnostics = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
-    changed = {name: text for name, text in fixed(diagnostics, checked.sources).items() if name in by_name}
+    changed = {
+        name: text for name, text in fixed(findings_of(checked, files), checked.sources).items() if name in by_name
+    }
     for name, text in changed.items():
         replace_text(by_name[name], text)
         printed(f"fixed {by_name[name]}")

@@ -14,10 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
 
 from cep.base.errors import UsageError
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.cli.settings import settings_of
 from cep.cli.topics import (
     Topics,
@@ -106,7 +105,7 @@ def _show(options: argparse.Namespace, console: Console) -> int:
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     declarations, problems = declared_lists(options.rules)
-    table = _table("list", "of", "entries", "twice", "hash")
+    table = new_table(("list", "of", "entries", "twice", "hash"), no_wrap=True)
     for declared in declarations:
         count = f"{len(declared.content):,}"
         digest = declared.content.digest[:_SHORT]
@@ -125,7 +124,7 @@ def _show(options: argparse.Namespace, console: Console) -> int:
 
 def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] | None, console: Console) -> None:
     """Print the lists of a job or of its control topic, and the lists that rules lack."""
-    table = _table("list", "of", "version", "entries", "hash", "from", "waiting")
+    table = new_table(("list", "of", "version", "entries", "hash", "from", "waiting"), no_wrap=True)
     for _, report in sorted(running.items()):
         starts = show_time(report.from_ms) if report.from_ms > 0 else "ever"
         waiting = ", ".join(str(version) for version in report.waiting)
@@ -136,13 +135,6 @@ def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] 
     console.print(table)
     for name, kind in (status or {}).get("lists_missing", ()):
         console.print(f"rules ask the list {name} of {kind}, which nobody has given", markup=False, style="yellow")
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in titles:
-        table.add_column(title, no_wrap=True)
-    return table
 
 
 # ------------------------------------------------------------------------------------------------------- change

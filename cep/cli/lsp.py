@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 from lsprotocol import types
 from pygls.exceptions import (
@@ -442,14 +442,10 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
         return [] if target is None else [_location(p, texts) for p in _same(checked, target.named)]
 
 
-class _At(Protocol):
-    """A request about a place in a document."""
-
-    @property
-    def text_document(self) -> types.TextDocumentIdentifier: ...
-
-    @property
-    def position(self) -> types.Position: ...
+# A request about a place in a document.
+_At = (
+    types.HoverParams | types.DefinitionParams | types.ReferenceParams | types.PrepareRenameParams | types.RenameParams
+)
 
 
 def _place(texts: _Texts, params: _At, *, whole: bool) -> tuple[Checked, Place | None]:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
+from cep.cli.lint import findings_of
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
 from cep.cli.topics import (
@@ -37,12 +38,10 @@ from cep.cli.topics import (
     written_against,
 )
 from cep.lang.explain.render import render_text
-from cep.lang.lint.run import lint
-from cep.lang.load import Checked, file_name, load_files
+from cep.lang.load import Checked, load_files
 from cep.model.rule import ControlRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.nfa.compile import compilable
 from cep.nfa.lists import GivenList, asked_lists
-from cep.report.plan import find_large_states
 from cep.rulebook.deploy import deploy
 from cep.rulebook.difference import difference
 from cep.rulebook.files import declared_lists, in_git, read_rule_file, read_rules
@@ -256,8 +255,7 @@ def _pattern_file(directory: Path, rule_id: str) -> Path:
 def _check_patterns(files: Sequence[Path], console: Console) -> int:
     """Check, lint and test the patterns of changed rules. Print the problems and return their number."""
     checked: Checked = compilable(load_files(files))
-    findings = [d for d in checked.diagnostics if d.is_error]
-    findings += lint(checked, [file_name(path) for path in files], find_large_states(checked))
+    findings = findings_of(checked, files)
     if findings:
         printed(render_text(findings, checked.sources, color=not console.no_color), is_styled=True)
         return len(findings)

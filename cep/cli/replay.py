@@ -24,7 +24,7 @@ from cep.base.limits import (
     TIME_MS_MAX,
 )
 from cep.base.secrets import secret_keys, use_secrets_file
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.base.text import utc_text
 from cep.cli.given_events import (
     add_dedup_argument,
@@ -294,10 +294,7 @@ def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Con
 def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path], ending: Ending | None) -> None:
     """Print alerts by rule, the figures of the replay, and the written files."""
     console = Terminal(highlight=False)
-    rules = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("rule", "version", "status", "severity"):
-        rules.add_column(title)
-    rules.add_column("alerts", justify="right")
+    rules = new_table(("rule", "version", "status", "severity"), ("alerts",))
     for rule in sorted(deployment.rulebook.deployed(), key=lambda r: (r.rule_id, r.version)):
         count = replayed.counters[f"alerts[{rule.rule_id}@{rule.version}]"]
         rules.add_row(rule.rule_id, str(rule.version), rule.status, rule.severity, f"{count:,}")

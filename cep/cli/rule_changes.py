@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.base.text import utc_ms, utc_text
+from cep.base.text import utc_text
 from cep.cli.keys import private_key
 from cep.cli.settings import add_setting_arguments
 from cep.cli.topics import (
@@ -35,6 +36,7 @@ from cep.cli.topics import (
     written_against,
 )
 from cep.model.rule import ControlRecord, HeartbeatRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
+from cep.model.setting_types import moment_ms
 from cep.rulebook.files import in_git, signed_version
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.publish import on_topic, values_in
@@ -128,16 +130,6 @@ def add_arguments_heartbeat(parser: argparse.ArgumentParser) -> None:
     add_setting_arguments(parser, "control", "publish", "kafka")
 
 
-def run_pause(options: argparse.Namespace) -> int:
-    """Pause. Raises: UsageError and other CepErrors."""
-    return _turn(options, PauseRecord)
-
-
-def run_resume(options: argparse.Namespace) -> int:
-    """Resume. Raises: UsageError and other CepErrors."""
-    return _turn(options, ResumeRecord)
-
-
 @dataclass(frozen=True, slots=True)
 class _RunningJob:
     """The topics of a job, the records on its control topic, and the running version of the rule of the verb."""
@@ -170,11 +162,17 @@ class _RunningJob:
 
 
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
-    """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it."""
+    """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it.
+
+    Raises: UsageError and other CepErrors.
+    """
     job = _RunningJob.read(options)
     answer = job.send(numbered(kind(id=options.rule, version=1, effective_at=job.starts()), job.chains, options))
     is_paused = answer.status is not None and options.rule in answer.status["paused"]
     return answer.tell_epoch(job.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
+
+
+run_pause, run_resume = partial(_turn, kind=PauseRecord), partial(_turn, kind=ResumeRecord)
 
 
 def run_snooze(options: argparse.Namespace) -> int:
@@ -183,10 +181,7 @@ def run_snooze(options: argparse.Namespace) -> int:
     Raises: UsageError and other CepErrors.
     """
     job = _RunningJob.read(options)
-    try:
-        until = utc_text(utc_ms(options.until))
-    except ValueError as error:
-        raise UsageError(f"--until: {error}") from error
+    until = utc_text(moment_ms("--until", options.until))
     first = SnoozeRecord(
         id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=job.starts()
     )
@@ -226,10 +221,8 @@ def run_rollback(options: argparse.Namespace) -> int:
 def run_heartbeat(options: argparse.Namespace) -> int:
     """Send one heartbeat, signed if the job needs signatures. Raises: UsageError, SinkError."""
     topics = topics_of(options)
-    try:
-        at_ms = int(time.time() * 1_000) if options.event_time is None else utc_ms(options.event_time)
-    except ValueError as error:
-        raise UsageError(f"--event-time: {error}") from error
+    now_ms = int(time.time() * 1_000)
+    at_ms = now_ms if options.event_time is None else moment_ms("--event-time", options.event_time)
     record = HeartbeatRecord(event_time=utc_text(at_ms))
     trust = topics.trust
     if trust is not None:

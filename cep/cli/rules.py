@@ -21,7 +21,7 @@ from rich.text import Text
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.files import read_file
 from cep.base.limits import FIGURES_FILE_BYTES_MAX
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_text
 from cep.cli.settings import add_trust_arguments
@@ -333,9 +333,7 @@ def run_list(options: argparse.Namespace) -> int:
     contradictions = {problem.rule_id: str(problem) for problem in problems_of_lock(records, read_lock(directory))}
     deployment: Deployment = deploy(records)
     set_aside = {rule.rule_id: rule.full_reason for rule in deployment.set_aside}
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("rule", "version", "status", "severity", "owner", "review", "meaning"):
-        table.add_column(title, no_wrap=True)
+    table = new_table(("rule", "version", "status", "severity", "owner", "review", "meaning"), no_wrap=True)
     for r in records:
         table.add_row(
             r.id, str(r.version), r.status, r.severity, r.owner, r.review_date or "", content_hash(r)[:_SHORT]
@@ -376,9 +374,7 @@ def run_history(options: argparse.Namespace) -> int:
     lines = history(options.rules, options.rule)
     if not lines:
         raise UsageError(f"git knows nothing of {options.rules / (options.rule + '.toml')}; commit it first")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("version", "status", "meaning", "commit", "when, who, why"):
-        table.add_column(title)
+    table = new_table(("version", "status", "meaning", "commit", "when, who, why"))
     for line in lines:
         commit, subject = line.split(" ", 1)
         record = at_commit(options.rules, commit, options.rule)

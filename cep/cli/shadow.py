@@ -18,7 +18,7 @@ from rich.table import Table
 from cep.base.errors import SourceError, StateCorruptError, UnreadableError, UsageError
 from cep.base.files import read_document, read_lines
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.base.text import utc_text
 from cep.cli.diff import print_changes
 from cep.cli.given_events import checked_alert
@@ -81,9 +81,7 @@ def run(options: argparse.Namespace) -> int:
 def _costs(checkpoint: Path, rule_id: str) -> Table:
     """List the cost of each version of the rule since it has had a shadow."""
     _, totals = read_progress(checkpoint)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("version", "events", "run steps", "steps an event"):
-        table.add_column(title, justify="right")
+    table = new_table((), ("version", "events", "run steps", "steps an event"))
     prefix = f"rule_events[{rule_id}@"
     versions = sorted(int(name[len(prefix) : -1]) for name in totals if name.startswith(prefix))
     for version in versions:

@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
-from cep.base.terminal import Terminal
-from cep.base.text import utc_ms
+from cep.base.terminal import Terminal, new_table
 from cep.cli.paths import printed
-from cep.model.setting_types import range_of
+from cep.model.setting_types import moment_ms, range_of
 from cep.report.keyed_state import BusyKey, RunFacts, RunTotals, busiest_keys, count_runs, runs_of_key
 from cep.report.past import KeyPast, PastPart, PastShare, past_of_key, past_shares
 from cep.runners.embedded import savepoint as embedded
@@ -113,9 +111,7 @@ def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -
         f"{totals.runs:,} runs of {totals.keys:,} keys, {totals.size:,} bytes in {totals.pages:,} pages of "
         f"{totals.key_groups:,} key groups; the largest page has {totals.largest:,} bytes"
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("rule", "by", "runs", "keys", "bytes"):
-        table.add_column(name, justify="left" if name in ("rule", "by") else "right")
+    table = new_table(("rule", "by"), ("runs", "keys", "bytes"))
     for rule in totals.rules:
         counts = (f"{rule.runs:,}", f"{rule.keys:,}", f"{rule.size:,}")
         table.add_row(Text(_named(rule.rule_id, rule.version)), Text(",".join(rule.domain)), *counts)
@@ -134,9 +130,7 @@ def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
     if as_json:
         printed(json.dumps([asdict(busy) for busy in busiest], indent=2))
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("rule", "by", "key", "runs", "bound events", "full"):
-        table.add_column(name, justify="left" if name in ("rule", "by", "key") else "right")
+    table = new_table(("rule", "by", "key"), ("runs", "bound events", "full"))
     for busy in busiest:
         counts = (f"{busy.runs:,}", f"{busy.bound:,}", f"{busy.fullness:.0%}")
         table.add_row(Text(_named(busy.rule_id, busy.version)), Text(",".join(busy.domain)), Text(busy.key), *counts)
@@ -150,9 +144,7 @@ def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
 
 def _print_parts(parts: Sequence[PastPart]) -> None:
     """Print the parts of the retained past, and the rules that need each. A part that rules share is printed once."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("past", "of", "rows", "bytes", "for"):
-        table.add_column(name, justify="right" if name in ("rows", "bytes") else "left")
+    table = new_table(("past", "of"), ("rows", "bytes"), ("for",))
     for part in parts:
         named = ", ".join(part.rules[:_RULES_SHOWN]) or "no rule any more"
         left_out = len(part.rules) - _RULES_SHOWN
@@ -394,10 +386,7 @@ def _set_back(options: argparse.Namespace, target: Target) -> Callable[[Payload]
             "--watermark-back makes a new checkpoint folder from a savepoint of `cep run`, or of `cep live` with "
             "`cep job savepoint --portable`"
         )
-    try:
-        to_ms = utc_ms(options.watermark_back)
-    except ValueError as error:
-        raise UsageError(f"--watermark-back: {error}") from error
+    to_ms = moment_ms("--watermark-back", options.watermark_back)
     payload, now_ms = read_payload(target), int(time.time() * 1_000)
     set_back(payload, to_ms, now_ms)  # refused before anything is said of it
     for sentence in consequences(payload, to_ms):

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import orjson
 from rich.console import Console
-from rich.table import Table
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure
@@ -21,7 +20,7 @@ from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal, print_whole, shown_progress
+from cep.base.terminal import Terminal, new_table, print_whole, shown_progress
 from cep.base.text import utc_text
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events, judged
@@ -208,9 +207,8 @@ def _print(outcome: Suggested, precision: float, console: Console) -> None:
     console.print(
         f"the last {outcome.held_out_days:.1f} days, which had no say, have {outcome.held_out_frauds:,} frauds"
     )
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("in these days", "alerts", "precision", "recall", "not yet found", "precision when chosen"):
-        table.add_column(title, justify="left" if title == "in these days" else "right", no_wrap=True)
+    numbers = ("alerts", "precision", "recall", "not yet found", "precision when chosen")
+    table = new_table(("in these days",), numbers, no_wrap=True)
     for each in outcome.suggestions:
         shares = (show_ratio(share) for share in (each.precision, each.recall))
         table.add_row(

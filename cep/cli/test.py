@@ -13,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import SinkError, UsageError
 from cep.base.files import replace_file
 from cep.base.limits import WATCH_POLLS_MAX
-from cep.base.terminal import Terminal
+from cep.base.terminal import Terminal, new_table
 from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed
 from cep.engine.advance import CARRIERS
@@ -166,10 +165,7 @@ def _print_outcome(outcome: Outcome, name: str, console: Console, indent: int = 
 
 def _print_coverage(coverage: list[Coverage], console: Console) -> None:
     """Print the coverage of each pattern, and the parts that no test reaches."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("coverage")
-    for title in ("NFA states", "transitions", "outcomes"):
-        table.add_column(title, justify="right")
+    table = new_table(("coverage",), ("NFA states", "transitions", "outcomes"))
     for one in coverage:
         table.add_row(one.pattern, *(_share(s) for s in (one.states, one.transitions, one.outcomes)))
     console.print(table)

@@ -19,11 +19,12 @@ from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
-from cep.base.text import utc_ms, utc_text
+from cep.base.text import utc_text
 from cep.cli.keys import private_key, store_signed
 from cep.cli.settings import add_setting_arguments, settings_of
 from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord, topic_key
+from cep.model.setting_types import moment_ms
 from cep.model.settings import Settings
 from cep.rulebook.difference import difference
 from cep.rulebook.files import change_path, last_of, read_change, read_rules, signed_version
@@ -98,10 +99,7 @@ def effective_at(options: argparse.Namespace, settings: Settings) -> str | None:
         return None
     if options.effective_at is None:
         return utc_text(int(time.time() * 1_000) + settings.publish.lead)
-    try:
-        return utc_text(utc_ms(options.effective_at))
-    except ValueError as error:
-        raise UsageError(f"--effective-at: {error}") from error
+    return utc_text(moment_ms("--effective-at", options.effective_at))
 
 
 def published(topics: Topics) -> list[ControlRecord]:

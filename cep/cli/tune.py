@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from cep.analysis.backtest import parts_of_time, with_interval
 from cep.analysis.one_rule import one_rule
@@ -20,12 +19,12 @@ from cep.analysis.sweep import axes_of, skipped_params
 from cep.analysis.tune import Aim, Interval, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
-from cep.base.terminal import Terminal, print_whole
+from cep.base.terminal import Terminal, new_table, print_whole
 from cep.base.toml import with_value
 from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
 from cep.lang.show import show_duration
-from cep.model.setting_types import duration_ms
+from cep.model.setting_types import length_ms
 
 HELP = """\
 Find the parameters of a rule that meet an aim best on labelled events. The first three fifths of the time choose, and
@@ -86,11 +85,13 @@ def run(options: argparse.Namespace) -> int:
     Raises: UsageError and other CepErrors.
     """
     use_secrets_file(options.secrets)
-    aim, terms, tries = _aim(options), terms_of(options), _tries(options.tries)
+    budget = None if options.budget is None else alerts_a_day(options.budget)
+    aim = Aim(options.objective, budget, options.review_cost)
+    terms, tries = terms_of(options), _tries(options.tries)
     errors = Terminal(stderr=True, highlight=False)
     rule = one_rule(options.rules, options.rule)
     axes = axes_of(rule.pattern, rule.record.params, tries)
-    gap_ms = rule.gap_ms if options.gap is None else _gap_ms(options.gap)
+    gap_ms = rule.gap_ms if options.gap is None else length_ms("--gap", options.gap)
     records = given_events(options, rule.deployment.schema)
     measured = rule.measure(records, options.labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
@@ -103,11 +104,6 @@ def run(options: argparse.Namespace) -> int:
     return judged(options, errors, _propose(options, tuned, console), measured.history.replayed)
 
 
-def _aim(options: argparse.Namespace) -> Aim:
-    budget = None if options.budget is None else alerts_a_day(options.budget)
-    return Aim(options.objective, budget, options.review_cost)
-
-
 def _tries(texts: list[str]) -> dict[str, str]:
     tries = {}
     for text in texts:
@@ -116,13 +112,6 @@ def _tries(texts: list[str]) -> dict[str, str]:
             raise UsageError(f"--try {text}: write it like large=100,200,500")
         tries[name.strip()] = values
     return tries
-
-
-def _gap_ms(text: str) -> int:
-    try:
-        return duration_ms(text)
-    except ValueError as error:
-        raise UsageError(f"--gap: {error}") from error
 
 
 # ----------------------------------------------------------------------------------------------------- printing
@@ -139,7 +128,7 @@ def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:
     console.print()
     _print_tried(tuned, console)
     console.print()
-    table = _table("", "alerts", "a day", "precision", "recall", "f1", "money found")
+    table = new_table(("",), ("alerts", "a day", "precision", "recall", "f1", "money found"), no_wrap=True)
     for name, rows in (("present", tuned.present_rows), ("candidate", tuned.candidate_rows)):
         if name == "present" or tuned.candidate != tuned.present:
             for row in rows:
@@ -157,13 +146,6 @@ def _interval(each: Interval) -> str:
     return f"{each.value:,.3f} ({each.low:,.3f} to {each.high:,.3f})"
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
-    return table
-
-
 def _print_tried(tuned: Tuned, console: Console) -> None:
     """Print the settings, the best on train first, and the present one."""
     columns = tuned.tried
@@ -171,7 +153,7 @@ def _print_tried(tuned: Tuned, console: Console) -> None:
     order = sorted(range(tuned.settings_count), key=lambda row: _rank(columns["train_value"][row]), reverse=True)
     (unchanged,) = (row for row in order if all(columns[name][row] == tuned.present[name] for name in names))
     shown = order[:_SHOWN] if unchanged in order[:_SHOWN] else [*order[: _SHOWN - 1], unchanged]
-    table = _table("", *names, "train: alerts", "aim", "validation: alerts", "aim")
+    table = new_table(("",), (*names, "train: alerts", "aim", "validation: alerts", "aim"), no_wrap=True)
     for row in shown:
         figures = (
             f"{columns[f'{part}_{name}'][row]:,}" if name == "alerts" else _value(columns[f"{part}_{name}"][row])

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
 
 from cep.base.files import replace_file
+from cep.base.terminal import new_table
 from cep.demo.stream import Stream
 from cep.sinks.json_form import json_lines
 
@@ -34,7 +34,10 @@ class Outcome:
     def ids_by_rule(self) -> dict[str, list[str]]:
         """Return the ids of the live alerts, for each rule that has fraud planted for it."""
         planted = sorted({case.rule_id for case in self.stream.planted if case.fires})
-        return {rule_id: _ids(_lines_of(self.live, rule_id)) for rule_id in planted}
+        return {
+            rule_id: sorted(json.loads(line)["alert_id"] for line in _lines_of(self.live, rule_id))
+            for rule_id in planted
+        }
 
 
 def expected_ids(seed: int, size: str) -> dict[str, list[str]] | None:
@@ -53,11 +56,7 @@ def write_expected(size: str, ids: dict[str, list[str]]) -> None:
 def compare(outcome: Outcome, expected: dict[str, list[str]] | None, notes: dict[str, str], console: Console) -> bool:
     """Print a table by rule, with a note where there is one. Return True if live, replay and `expected` agree."""
     planted = Counter(case.rule_id for case in outcome.stream.planted if case.fires)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("rule")
-    for title in ("planted", "live", "replay"):
-        table.add_column(title, justify="right")
-    table.add_column("equal")
+    table = new_table(("rule",), ("planted", "live", "replay"), ("equal",))
     for rule_id in sorted(planted):
         live, replayed = _lines_of(outcome.live, rule_id), _lines_of(outcome.replayed, rule_id)
         equal = "[green]yes[/green]" if live == replayed else "[bold red]NO[/bold red]"
@@ -86,7 +85,3 @@ def compare(outcome: Outcome, expected: dict[str, list[str]] | None, notes: dict
 def _lines_of(alerts: pa.Table, rule_id: str) -> list[bytes]:
     """Return a rule's whole alerts, sorted."""
     return sorted(line for line in json_lines(alerts) if json.loads(line)["rule_id"] == rule_id)
-
-
-def _ids(lines: list[bytes]) -> list[str]:
-    return sorted(json.loads(line)["alert_id"] for line in lines)

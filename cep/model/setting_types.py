@@ -55,6 +55,14 @@ def length_ms(name: str, text: str) -> int:
         raise UsageError(f"{name}: {error}") from error
 
 
+def moment_ms(name: str, text: str) -> int:
+    """Return a time in milliseconds UTC. Raises: UsageError for another text."""
+    try:
+        return utc_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
 def range_of(text: str) -> range:
     """Read `0-15` as key groups. Raises: UsageError."""
     first, _, last = text.partition("-")

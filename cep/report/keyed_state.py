@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cep.base.limits import EVENT_TIME_MS_MAX, NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.base.text import utc_text
@@ -253,7 +252,8 @@ def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
     `pair` is the number of rule and key of each run.
     """
     owners = np.full(len(keyed_state.nodes), -1, np.int64)
-    belongs = keyed_state.is_run & ~_is_shared(keyed_state)[keyed_state.run_rule]
+    is_shared = np.array([bool(shares(identity)) for identity, _, _ in keyed_state.layout.rules], np.bool_)
+    belongs = keyed_state.is_run & ~is_shared[keyed_state.run_rule]
     nodes, pairs = keyed_state.runs[belongs, y.RUN_NODE], pair[belongs]
     while len(nodes):
         is_new = nodes >= 0
@@ -267,8 +267,3 @@ def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
             np.concatenate([pairs, pairs[is_join]]),
         )
     return owners[(keyed_state.nodes[:, 0] >= 0) & (owners >= 0)]
-
-
-def _is_shared(keyed_state: KeyedState) -> NDArray[np.bool_]:
-    """bool[slots]: which rules of the layout stand for several that begin alike."""
-    return np.array([bool(shares(identity)) for identity, _, _ in keyed_state.layout.rules], np.bool_)

@@ -93,11 +93,11 @@ class RulesWithHistories:
 
     def tallied(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Return the histories of a tally, and their rules."""
-        return _histories_and_rules((column, rules) for column, rules in self._columns if name in _carried_as(column))
-
-
-def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
-    return column.tally, column.counted, column.ranked, column.band
+        return _histories_and_rules(
+            (column, rules)
+            for column, rules in self._columns
+            if name in (column.tally, column.counted, column.ranked, column.band)
+        )
 
 
 def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastPart]:

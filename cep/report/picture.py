@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.sax.saxutils import escape
 
-from cep.nfa.positions import Automaton, Wait
+from cep.nfa.positions import Automaton
 from cep.report.plan import PatternPlan, state_name, wait_text
 
 _BOX_WIDTH, _BOX_HEIGHT = 130, 44
@@ -50,8 +50,13 @@ class _Way:
 def picture(planned: PatternPlan) -> str:
     """Draw the automaton of a pattern as SVG."""
     automaton = planned.automaton
-    arrows = _ways(automaton)
-    count = len(automaton.positions) + any(w.is_absence for w in arrows)
+    end = len(automaton.positions)
+    arrows = [
+        _Way(source, end if wait.target is None else wait.target, wait_text(wait), wait.target is None)
+        for source, position in enumerate(automaton.positions)
+        for wait in position.waits
+    ]
+    count = end + any(w.is_absence for w in arrows)
     places = _places(count, arrows)
     width = max(x for x, _ in places) + _BOX_WIDTH + 2 * _MARGIN
     below = sum(1 for way in arrows if places[way.target][0] < places[way.source][0])
@@ -69,16 +74,6 @@ def picture(planned: PatternPlan) -> str:
     parts += _drawn_ways(arrows, places)
     parts += [_box(automaton, number, places[number]) for number in range(count)]
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _ways(automaton: Automaton) -> list[_Way]:
-    end = len(automaton.positions)
-    return [_way(source, wait, end) for source, p in enumerate(automaton.positions) for wait in p.waits]
-
-
-def _way(source: int, wait: Wait, end: int) -> _Way:
-    target = end if wait.target is None else wait.target
-    return _Way(source, target, wait_text(wait), wait.target is None)
 
 
 # ------------------------------------------------------------------------------------------------------ layout

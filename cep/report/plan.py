@@ -142,7 +142,7 @@ def plan(
         names = {p.name for p in pattern.params}
         bound, mistakes = bind(pattern, {n: v for n, v in arguments.items() if n in names})
         if bound is None:
-            refused.append((pattern.name, _reasons(mistakes)))
+            refused.append((pattern.name, "; ".join(mistake.message for mistake in mistakes)))
             continue
         reasons = problems(bound, schema)
         if reasons:
@@ -157,10 +157,6 @@ def plan(
     shared = tuple((show_expr(part), tuple(names)) for part, names in users.items() if len(names) > 1)
     written = sum(len(names) for names in users.values())
     return Plan(tuple(planned_patterns), shared, written, len(users), tuple(refused))
-
-
-def _reasons(mistakes: Iterable[Diagnostic]) -> str:
-    return "; ".join(d.message for d in mistakes)
 
 
 def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:

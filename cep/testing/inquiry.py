@@ -131,15 +131,10 @@ def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interv
     except LimitError:
         if at_ms is None or not isinstance(pattern.within_ms, int):
             raise
-    near = _near(batch, at_ms, 2 * pattern.within_ms)
+    near = batch.take(abs(batch.time_ms - at_ms) < 2 * pattern.within_ms)
     return trace_key(
         pattern, next(iter(traced_events(world.schema, pattern, near, past).values()), ()), interval, world.end_ms
     )
-
-
-def _near(batch: EventBatch, at_ms: int, span_ms: int) -> EventBatch:
-    """Return the events less than a span away from a time."""
-    return batch.take(abs(batch.time_ms - at_ms) < span_ms)
 
 
 def _interval(rule: DeployedRule) -> Interval:

@@ -102,9 +102,6 @@ class _Tracer:
             else:
                 self._offer(run, event)
         self._release(before, event.time_ms)
-        self._tidy()
-
-    def _tidy(self) -> None:
         self.runs = [run for run in self.runs if run.open or run.is_suppressed]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:

@@ -30,6 +30,9 @@ from cep.lang.show import show_expr
 from cep.nfa.code import EARTH_RADIUS_KM, same_units
 from cep.nfa.twofold import FLOAT_SIZE, LEVEL, has_average, is_average, is_exact_float, written_rest
 
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 _SPLIT = 134217729.0
 _BOUND = 1e290
 _MASK = 0xFFFFFFFF
@@ -88,19 +91,7 @@ def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Exp
     size = left.size + right.size
     if abs(difference) < size * LEVEL or (math.isnan(difference) and math.isinf(size)):
         difference = 0.0
-    match expr.op:
-        case "<":
-            return difference < 0
-        case "<=":
-            return difference <= 0
-        case ">":
-            return difference > 0
-        case ">=":
-            return difference >= 0
-        case "==":
-            return difference == 0
-        case _:
-            return difference != 0
+    return _COMPARE[expr.op](difference, 0)
 
 
 def side_of(expr: Expr, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> Twofold | None:
@@ -202,9 +193,6 @@ def _product_rest(x: float, y: float) -> float:
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 _DEGREE = math.pi / 180.0
 
 
@@ -427,14 +415,6 @@ def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     return _FLOAT_FUNCTIONS[expr.fn](floats[0])
 
 
-def _root(x: float) -> Slot:
-    return None if x < 0 else math.sqrt(x)
-
-
-def _arc_sine(x: float) -> Slot:
-    return math.asin(x) if -1.0 <= x <= 1.0 else None
-
-
 def _sine(x: float) -> float:
     return math.sin(x) if math.isfinite(x) else math.nan
 
@@ -444,10 +424,10 @@ def _cosine(x: float) -> float:
 
 
 _FLOAT_FUNCTIONS: dict[str, Callable[[float], Slot]] = {
-    "sqrt": _root,
+    "sqrt": lambda x: None if x < 0 else math.sqrt(x),
     "sin": _sine,
     "cos": _cosine,
-    "asin": _arc_sine,
+    "asin": lambda x: math.asin(x) if -1.0 <= x <= 1.0 else None,
 }
 
 
