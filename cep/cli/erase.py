@@ -271,7 +271,7 @@ def _erase_job(
 def _erase_saved(
     folder: Path, scratch: Path, erasure: _Asked, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Erase keys from a savepoint. Return the same as `_erase_job`; a savepoint has no place for audit lines."""
+    """Erase keys from a savepoint. Return the same as `_erase_job`; a savepoint does not keep audit lines."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)

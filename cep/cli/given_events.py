@@ -1,7 +1,7 @@
 """`--events`, `--columns`, `--since` and the like → the records that a verb reads, and its report on rejected ones.
 
-The records are checked before anything runs. So are alerts that a verb reads back from a file or a topic: they have no
-checksum, and anybody may have changed a line.
+The records are checked before anything runs. Alerts that a verb reads back from a file or a topic are checked, too:
+they lack a checksum, so a line may have been changed.
 Tested by: tests/cli/test_replay.py, tests/api/test_period.py, tests/cli/test_rejected.py, tests/cli/test_run.py
 """
 

@@ -57,7 +57,7 @@ examples:
   cep lists add bins 411111 --of prefix --conf cep.toml --effective-at 2026-06-01T00:00:00Z
 """
 _SHORT = 12
-_PIPE_WIDTH = 240  # A pipe has no width. Lines stay whole, so that they can be searched.
+_PIPE_WIDTH = 240  # A pipe lacks a width. Lines stay whole, so that they can be searched.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

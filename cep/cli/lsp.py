@@ -136,7 +136,7 @@ class EditorProtocol(LanguageServerProtocol):
         return self.workspace.get_text_document(uri) in self.workspace.text_documents.values()
 
     def _refuse(self, data: dict[str, Any], error: JsonRpcException) -> None:
-        """Answer a request. A notification has no answer and is skipped. An invalid id becomes null."""
+        """Answer a request. A notification is skipped without an answer. An invalid id becomes null."""
         raw_id = data.get("id")
         _LOG.warning("%s", error)
         if "method" not in data or "id" in data:
@@ -278,7 +278,7 @@ class _Texts:
 
 
 def _path_of(uri: str) -> Path | None:
-    """Return the file of a document; None if it has no file, or if its text cannot be a path."""
+    """Return the file of a document; None without a file, or if its text cannot be a path."""
     path = to_fs_path(uri)
     return None if path is None or "\0" in path else Path(path)
 

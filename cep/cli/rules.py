@@ -1,7 +1,7 @@
 """`cep rules …`: a folder of rules → its list, one rule, its card, history and lock, the next version, the schemas.
 
 A card is one rule in Markdown: purpose, owner, versions, tests, limits, approvals, figures. A part without data is left
-out. The card has no clock and follows the order of the files, so equal folders give equal cards.
+out. The card does not read the clock and follows the order of the files, so equal folders give equal cards.
 Tested by: tests/cli/test_rules.py
 """
 

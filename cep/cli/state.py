@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _named(rule_id: str, version: int) -> str:
-    """Name a rule, or a state that several rules share, which has no version."""
+    """Name a rule, or a state that several rules share, which lacks a version."""
     return f"{rule_id} v{version}" if version else rule_id
 
 
@@ -155,7 +155,7 @@ def _print_parts(parts: Sequence[PastPart]) -> None:
 
 
 def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: bool) -> int:
-    """Print one key. Return 0, or 1 if the job has no state for it."""
+    """Print one key. Return 0, or 1 without any state for it."""
     if as_json:
         printed(json.dumps([asdict(run) for run in runs] + [asdict(share) for share in past], indent=2))
     else:

@@ -220,6 +220,6 @@ def _tell_rejected(options: argparse.Namespace, answer: Why) -> int:
 
 
 def _console(color: bool) -> Console:
-    """Return the width of the terminal. A pipe has none: lines stay whole, so that they can be searched."""
+    """Return the width of the terminal. A pipe lacks one: lines stay whole, so that they can be searched."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Terminal(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True, width=width)
