@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -162,17 +161,21 @@ class _RunningJob:
 
 
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
-    """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it."""
     job = _RunningJob.read(options)
     answer = job.send(numbered(kind(id=options.rule, version=1, effective_at=job.starts()), job.chains, options))
     is_paused = answer.status is not None and options.rule in answer.status["paused"]
     return answer.tell_epoch(job.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
 
 
-run_pause, run_resume = partial(_turn, kind=PauseRecord), partial(_turn, kind=ResumeRecord)
+def run_pause(options: argparse.Namespace) -> int:
+    """Pause. Raises: UsageError and other CepErrors."""
+    return _turn(options, PauseRecord)
+
+
+def run_resume(options: argparse.Namespace) -> int:
+    """Resume. Raises: UsageError and other CepErrors."""
+    return _turn(options, ResumeRecord)
 
 
 def run_snooze(options: argparse.Namespace) -> int:
