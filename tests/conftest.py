@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from tests.columnar.protected import KEYS
 from tests.java_archive import java_options
 from tests.long_tests import function_of, long_tests
+from tests.output_of import OutputOf
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 from tests.real_prometheus import NoPrometheusError, Tools, open_tools
 
@@ -150,6 +151,12 @@ def prometheus(request: pytest.FixtureRequest) -> Tools:
         raise unittest.SkipTest(str(error)) from error
     request.config.stash[_PROMETHEUS] = tools.description
     return tools
+
+
+@pytest.fixture
+def output_of(capsys: pytest.CaptureFixture[str]) -> OutputOf:
+    """Return a reader of what a verb prints in this process, which checks its exit code."""
+    return OutputOf(capsys)
 
 
 @pytest.fixture

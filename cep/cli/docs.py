@@ -9,7 +9,7 @@ shown in the terminal, as HTML files, or on a small local web server. The HTML n
 file. Every page has the list of all pages at its side, and headings have the anchors that links use.
 
 The monitoring files are alert rules for Prometheus and a dashboard for Grafana, over the metrics of this version.
-Tested by: tests/docs/test_verb.py, tests/cli/test_monitor.py
+Tested by: tests/docs/test_reference.py, tests/cli/test_monitor.py
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ A history's value is computed from the newest `events_max` events of its key, an
 may exceed the limit by a quarter.
 
 Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py,
-tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py, tests/report/test_keyed_state.py.
+tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py, tests/report/test_report.py.
 """
 
 from __future__ import annotations

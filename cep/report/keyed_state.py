@@ -4,7 +4,7 @@ The caller provides the pages: from Spark's state store, or from the embedded ru
 page's bytes are divided among its rules by their runs, because runs share bound events. The busiest keys are nearest to
 a limit of runs or bound events. Metrics count the losses to a limit by rule, because metrics and logs may not name a
 key; this report names it.
-Tested by: tests/report/test_keyed_state.py
+Tested by: tests/report/test_report.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Data of several rules is stored once, so it is counted once and names all of them. Bytes are shares of the stored bytes,
 in proportion to rows; the bytes of unneeded data have no rule.
-Tested by: tests/report/test_keyed_state.py
+Tested by: tests/report/test_report.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 States are in columns from left to right, ways to go on are curves between them. The layout is the simple form of
 Sugiyama's ("Methods for visual understanding of hierarchical system structures", 1981): columns by longest path, then a
 few sweeps that put a state at the mean height of its neighbours. No outside program.
-Tested by: tests/report/test_plan.py
+Tested by: tests/report/test_report.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The costs are estimates for a busy key, one with `events` events in the pattern's window. They show which of two ways to
 write a pattern is cheaper; the benchmarks measure real costs. CEP706 finds a pattern whose estimated keyed state is
 above the budget. It is not among the lints of the language, because the estimate needs the compiled form.
-Tested by: tests/report/test_plan.py
+Tested by: tests/report/test_report.py
 """
 
 from __future__ import annotations

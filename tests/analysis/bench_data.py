@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,6 +58,13 @@ def deployed(*names: str) -> Deployment:
     return deployment
 
 
+def events_table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Return rows as a table. Their `event_time` is in milliseconds."""
+    table = pa.Table.from_pylist(rows)
+    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    return table.set_column(table.column_names.index("event_time"), "event_time", times)
+
+
 def payments(seed: int, count: int = 3_000, days: int = 20) -> tuple[pa.Table, pa.Table]:
     """Return (events, labels): one event in twenty belongs to an episode; its report comes up to ten days later."""
     draw = random.Random(seed)
@@ -77,9 +85,7 @@ def payments(seed: int, count: int = 3_000, days: int = 20) -> tuple[pa.Table, p
                 "event_id": row["tx_id"], "label": bool(is_bad), "kind": "probe" if amount < 100 else "spree",
                 "episode": episode if is_bad else None, "reported_at": time_ms + draw.randrange(10 * DAY_MS),
             })  # fmt: skip
-    table = pa.Table.from_pylist(events)
-    when = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    return table.set_column(1, "event_time", when), pa.Table.from_pylist(labels)
+    return events_table(events), pa.Table.from_pylist(labels)
 
 
 def pieces_of(table: pa.Table, folder: Path) -> Pieces:

@@ -38,7 +38,7 @@ from cep.sources.pieces import read_pieces
 from tests.analysis import oracle
 from tests.analysis.bench_data import DAY_MS, NAMES, SOURCE, START_MS, deployed, payments, pieces_of
 from tests.bench.peer_data import upsert
-from tests.cli.test_quality import RULE
+from tests.cli.test_quality import pays_rule
 from tests.seeds import seeds
 
 # Compare every figure of a backtest with DuckDB's, over the same alerts, events and labels.
@@ -239,7 +239,7 @@ def write_rules(draw: random.Random, folder: Path) -> None:
     (folder / "rules").mkdir()
     (folder / "patterns" / "pays.cep").write_text(SOURCE)
     for name in RULES:
-        text = RULE.format(name=name).replace('"low"', f'"{draw.choice(["low", "high"])}"')
+        text = pays_rule(name).replace('"low"', f'"{draw.choice(["low", "high"])}"')
         if draw.random() < 0.25:
             text = text.replace('"live"', '"shadow"')
         if draw.random() < 0.6:

@@ -15,6 +15,7 @@ from cep.analysis.history import Events, replay_history
 from cep.analysis.weeks import FieldDrift, by_field, fields_read
 from cep.rulebook.deploy import Deployment, deploy
 from cep.sources.pieces import read_pieces
+from tests.analysis.bench_data import events_table
 from tests.bench.peer_data import upsert
 from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
 
@@ -70,14 +71,13 @@ def drifts(tmp_path: Path) -> dict[str, FieldDrift]:
         (3, "pay", None, 5.00, True, None), (14, "pay", None, 9.50, False, None), (20, "pay", "DE", 7.00, True, None),
         (5, "login", None, None, None, 4), (5, "login", None, None, None, 6),
     ]  # fmt: skip
-    table = pa.Table.from_pylist([
+    table = events_table([
         {"tx_id": f"t{number}", "event_type": kind, "event_time": MONDAY_MS + day * DAY_MS, "card_id": "c", "card": "2",
          "country": country, "amount": amount, "online": online, "tries": tries, "note": "n"}
         for number, (day, kind, country, amount, online, tries) in enumerate(rows)
     ])  # fmt: skip
-    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     path = tmp_path / "events.parquet"
-    pq.write_table(table.set_column(2, "event_time", times), path)
+    pq.write_table(table, path)
     drift = by_field(deployment(), events_of(path), MONDAY_MS + 15 * DAY_MS)
     return {each.field: each for each in drift}
 
@@ -151,9 +151,7 @@ pattern online by card_id {
     deployed = deploy([upsert(source, "online")])
     rows = [{"tx_id": f"t{number}", "event_time": MONDAY_MS + number, "card_id": "c", "kind": kind}
             for number, kind in enumerate(["online", "3DS", "online", "chip", "online", "3DS"])]  # fmt: skip
-    table = pa.Table.from_pylist(rows)
-    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    pq.write_table(table.set_column(1, "event_time", times), tmp_path / "e.parquet")
+    pq.write_table(events_table(rows), tmp_path / "e.parquet")
     events = replay_history(
         deployed, partial(read_pieces, tmp_path / "e.parquet"), ("kind",), 1, Console(quiet=True)
     ).events

@@ -37,7 +37,7 @@ from cep.report.plan import size_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces, read_pieces
 from tests.analysis import oracle
-from tests.analysis.bench_data import START_MS, deployed, payments, pieces_of, rules
+from tests.analysis.bench_data import START_MS, deployed, events_table, payments, pieces_of, rules
 from tests.analysis.report_oracle import differences
 from tests.bench.peer_data import upsert
 from tests.columnar.protected import card_numbers
@@ -46,6 +46,8 @@ from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
 # The report: one file without script or network, the same bytes for the same input, without protected values.
 
 SILENT = Console(quiet=True)
+# The results of a backtest, its events by pieces and as a table, and its labels.
+Inputs = tuple[Measured, partial[Pieces], pa.Table, pa.Table]
 
 
 class Page(HTMLParser):
@@ -68,7 +70,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, partial[Pieces], pa.Table, pa.Table]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     events, labels = payments(1)
     deployment = deployed()
     read = partial(pieces_of, events, tmp_path_factory.mktemp("report"))
@@ -76,13 +78,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, partia
     return measure(deployment, lambda _: read(), read_labels, Terms(), SILENT), read, events, labels
 
 
-def report_of(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> Report:
+def report_of(measured: Inputs) -> Report:
     return report(measured[0], lambda _: measured[1](), measured[0], 5.0)
 
 
-def test_a_page_that_needs_nothing_else(
-    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
-) -> None:
+def test_a_page_that_needs_nothing_else(measured: Inputs) -> None:
     first, second = report_of(measured), report_of(measured)
     assert first == second, "the same bytes"
     assert len(first.html) < 1_000_000
@@ -113,7 +113,7 @@ def test_nothing_in_the_data_is_markup() -> None:
     assert Page(whole).attributes
 
 
-def test_what_a_budget_buys(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> None:
+def test_what_a_budget_buys(measured: Inputs) -> None:
     """The rows equal DuckDB's ranks of the alerts of a day."""
     one, _, events, labels = measured
     rows = by_budget(one.judged, one.marks, one.figures.about["days"], 5.0)
@@ -146,9 +146,7 @@ def large_by_itself(_: str) -> OneRule:
     return one_rule_of(rules("large")[0], ([], ListStore()))
 
 
-def test_the_numbers_in_the_file_are_those_of_duckdb(
-    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table], tmp_path: Path
-) -> None:
+def test_the_numbers_in_the_file_are_those_of_duckdb(measured: Inputs, tmp_path: Path) -> None:
     """Days, weeks, budget, sets of rules, kinds, fields, curves and near lines, as another program reads them."""
     one, read, events, labels = measured
 
@@ -175,9 +173,7 @@ def test_the_numbers_in_the_file_are_those_of_duckdb(
     )
 
 
-def test_the_funnel_agrees_with_the_engine(
-    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
-) -> None:
+def test_the_funnel_agrees_with_the_engine(measured: Inputs) -> None:
     """All frauds are walked here. A fraud that the engine finds ends with a match."""
     one, read, _, _ = measured
     funnels, endings = walk_frauds(one, lambda _: read())
@@ -191,7 +187,7 @@ def test_the_funnel_agrees_with_the_engine(
     assert never.stopped == {"hit: amount > 1000000.00": never.walked}
 
 
-def test_charts_have_titles_and_units(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> None:
+def test_charts_have_titles_and_units(measured: Inputs) -> None:
     one, read, _, _ = measured
     names = draw.most_alerted(one.figures)
     drawn = [
@@ -251,12 +247,11 @@ def test_nothing_protected_is_in_a_report(tmp_path: Path) -> None:
          "email": f"someone{number % 6}@example.org", "amount": 50.0 * (number % 7), "bad": number % 5 == 0}
         for number in range(60)
     ]  # fmt: skip
-    table_ = pa.Table.from_pylist(rows)
-    times = table_["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    table_ = events_table(rows)
     deployment = deploy([upsert(SECRET, "twice")])
     schema: Schema = deployment.schema
     path = tmp_path / "events.parquet"
-    pa.parquet.write_table(table_.set_column(1, "event_time", times), path)
+    pq.write_table(table_, path)
     labels = labels_of_column([table_], "bad", schema)
     from_file = partial(read_pieces, path)
     one = measure(deployment, from_file, labels, Terms(), SILENT)
@@ -268,9 +263,7 @@ def test_nothing_protected_is_in_a_report(tmp_path: Path) -> None:
     assert "example.org" not in text
 
 
-def test_keys_with_many_events_do_not_hold_up_a_report(
-    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_with_many_events_do_not_hold_up_a_report(measured: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little room for events, fewer frauds are walked; a key with too many events is left out and counted."""
     one, read, _, _ = measured
 
@@ -296,6 +289,7 @@ def test_keys_with_many_events_do_not_hold_up_a_report(
 
 
 RULES, YEARS, PAYMENTS = 24, 6, 2_000
+LargeInputs = tuple[Measured, Path, Drawn]
 NAMES = tuple(f"over_a_limit_of_the_{number:02}th_shop_and_its_neighbours" for number in range(RULES))
 EVENT = """
 event pay {
@@ -326,16 +320,14 @@ def write_events(path: Path) -> pa.Table:
          "amount": draw.randrange(60_000) / 100}
         for number in range(PAYMENTS)
     ]  # fmt: skip
-    table = pa.Table.from_pylist(rows)
-    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    pq.write_table(table.set_column(1, "event_time", times), path)
+    pq.write_table(events_table(rows), path)
     bad = [row["tx_id"] for row in rows if row["amount"] > 330 and draw.random() < 0.3]
     kinds = [f"kind {number} & {'so ' * 100}" for number in range(len(bad))]
     return pa.table({"event_id": bad, "label": [True] * len(bad), "kind": kinds})
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path, Drawn]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> LargeInputs:
     path = tmp_path_factory.mktemp("size") / "events.parquet"
     labels = write_events(path)
     deployment = deploy([upsert(SOURCE, name) for name in NAMES])
@@ -351,14 +343,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path, Dr
     return measured, path, drawn(replays, measured.figures, NAMES[:3])
 
 
-def large_report(inputs: tuple[Measured, Path, Drawn]) -> Report:
+def large_report(inputs: LargeInputs) -> Report:
     measured, path, thresholds = inputs
     return report(measured, partial(read_pieces, path), measured, 5.0, thresholds)
 
 
-def test_a_large_report_shows_less_and_says_so(
-    inputs: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_report_shows_less_and_says_so(inputs: LargeInputs, monkeypatch: pytest.MonkeyPatch) -> None:
     small = large_report(inputs)
     assert len(small.html.encode()) < REPORT_BYTES_MAX
     assert "To stay below a megabyte this page shows less" in small.html
@@ -374,9 +364,7 @@ def test_a_large_report_shows_less_and_says_so(
     assert whole.numbers == small.numbers
 
 
-def test_the_last_level_has_room_to_spare(
-    inputs: tuple[Measured, Path, Drawn], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_level_has_room_to_spare(inputs: LargeInputs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.analysis.report.LEVELS", LEVELS[-1:])
     html = large_report(inputs).html
     assert len(html.encode()) < REPORT_BYTES_MAX / 3

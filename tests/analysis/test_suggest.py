@@ -31,7 +31,7 @@ from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
 from cep.testing.harness import Outcome, run_checked
-from tests.analysis.bench_data import DAY_MS, START_MS
+from tests.analysis.bench_data import DAY_MS, START_MS, events_table
 from tests.analysis.planted import FORMS, is_found
 from tests.analysis.planted import suggested as suggested_of
 from tests.bench.peer_data import upsert
@@ -74,6 +74,15 @@ def event(draw: random.Random, kind: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def table_of(rows: list[dict[str, Any]]) -> pa.Table:
+    """Return the rows in the order of their times, with ids and labels."""
+    rows.sort(key=lambda row: row["at"])
+    return events_table([
+        {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
+        for number, row in enumerate(rows)
+    ])  # fmt: skip
+
+
 def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> pa.Table:
     """Return honest payments of 150 cards, and frauds on random cards.
 
@@ -92,14 +101,7 @@ def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> 
         for number, kind in enumerate(kinds):
             offset_ms += draw.randrange(1_000, HOUR_MS // len(kinds))
             rows.append({**event(draw, kind), "card_id": card, "at": offset_ms, "bad": int(number + 1 == len(kinds))})
-    rows.sort(key=lambda row: row["at"])
-    table = pa.Table.from_pylist([
-        {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
-        for number, row in enumerate(rows)
-    ])  # fmt: skip
-    return table.set_column(
-        1, "event_time", table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    )
+    return table_of(rows)
 
 
 def learned(table: pa.Table, folder: Path) -> tuple[Events, Marks, Any]:
@@ -139,13 +141,7 @@ def spread(draw: random.Random, days: int, bad: list[list[dict[str, Any]]]) -> p
     for run in bad:
         card, offset_ms = f"c{draw.randrange(100)}", draw.randrange(days * DAY_MS)
         rows += [{"card_id": card, "at": offset_ms + 60_000 * n, "bad": 0, **each} for n, each in enumerate(run)]
-    rows.sort(key=lambda row: row["at"])
-    table = pa.Table.from_pylist([
-        {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
-        for number, row in enumerate(rows)
-    ])  # fmt: skip
-    when = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    return table.set_column(1, "event_time", when)
+    return table_of(rows)
 
 
 def repeated(draw: random.Random) -> list[list[dict[str, Any]]]:

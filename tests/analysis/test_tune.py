@@ -39,7 +39,7 @@ from cep.lang.load import load_text
 from cep.lists.store import ListStore
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
-from tests.analysis.bench_data import DAY_MS, SOURCE, START_MS, payments
+from tests.analysis.bench_data import DAY_MS, SOURCE, START_MS, events_table, payments
 from tests.bench.peer_data import upsert
 from tests.seeds import seeds
 
@@ -109,10 +109,7 @@ def planted(seed: int) -> pa.Table:
         is_fraud = amount > 450 and sum(time_ms - recent_ms < DAY_MS for recent_ms in recent) >= 3
         rows.append({"tx_id": f"t{number}", "event_time": time_ms, "card_id": card, "shop": "s", "amount": amount,
                      "is_fraud": is_fraud})  # fmt: skip
-    table = pa.Table.from_pylist(rows)
-    return table.set_column(
-        1, "event_time", table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    )
+    return events_table(rows)
 
 
 def equal(first: tuple[Scores, ...], second: tuple[Scores, ...]) -> bool:
@@ -258,9 +255,7 @@ def ebbing() -> pa.Table:
         for day in range(20)
         for offset_ms, amount in ((1, 200.0), (2, 500.0))
     ]  # fmt: skip
-    table = pa.Table.from_pylist([{"tx_id": f"t{number}", "shop": "s", **row} for number, row in enumerate(rows)])
-    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
-    return table.set_column(table.column_names.index("event_time"), "event_time", times)
+    return events_table([{"tx_id": f"t{number}", "shop": "s", **row} for number, row in enumerate(rows)])
 
 
 def test_no_setting_over_the_budget_on_train_is_proposed(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tests.rule_files import rule_text
+
 START = datetime(2026, 3, 1, tzinfo=UTC)
 EVENT = """\
 event payment {
@@ -36,16 +38,8 @@ pattern small_then_large(small: decimal = 2.00) by card_id {
   emit   baits = count(bait), amount = hit.amount, country = hit.country, score = hit.score, at = hit.event_time
 }
 """
-RULE = """\
-id = "small_then_large"
-pattern = "small_then_large"
-file = "patterns.cep"
-version = 1
-status = "live"
-severity = "high"
-owner = "tests"
-message = "{baits} baits, then {amount} in {country}"
-"""
+MESSAGE = "{baits} baits, then {amount} in {country}"
+RULE = rule_text("small_then_large", "patterns.cep", severity="high", message=MESSAGE)
 ROWS = 240
 
 
@@ -83,6 +77,12 @@ def payments() -> pa.Table:
             "online": pa.array(rng.random(ROWS) < 0.9, pa.bool_()),
         }
     )
+
+
+def labelled() -> pa.Table:
+    """Return the payments, some of them fraud."""
+    is_fraud = np.random.default_rng(1).random(ROWS) < 0.2
+    return payments().append_column("is_fraud", pa.array(is_fraud))
 
 
 def with_type(table: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:

@@ -24,6 +24,8 @@ from cep.columnar.decode import KEY_SEPARATOR
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from tests.api.frames import EVENT, KINDS, PATTERN, payments
+from tests.output_of import OutputOf
+from tests.rule_files import rule_text
 from tests.runners.laundering import NAMES, SOURCE, circles, transfers
 
 # Alerts in a notebook: members, measures, pictures, and the answers to why.
@@ -220,16 +222,6 @@ def test_no_alerts_are_a_chart_too(drawn_alerts: cep.Alerts) -> None:
 
 # Questions about rules that read derived events: answered from the events of the source alone.
 
-RULE = """id = "{id}"
-pattern = "{id}"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "high"
-owner = "me"
-message = "m"
-"""
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -237,7 +229,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rules").mkdir()
     (folder / "rules" / "p.cep").write_text(SOURCE, encoding="utf-8")
     for name in NAMES:
-        (folder / "rules" / f"{name}.toml").write_text(RULE.format(id=name), encoding="utf-8")
+        (folder / "rules" / f"{name}.toml").write_text(rule_text(name), encoding="utf-8")
     pq.write_table(transfers(1, 120), folder / "transfers.parquet")
     return folder
 
@@ -287,23 +279,20 @@ def test_members_have_the_origins_behind_each_event(chain: Rules) -> None:
     assert b'"origins":[{"place":0,"level":3,"variable":"h.c.t",' in next(json_lines(alerts.table))
 
 
-def test_why_and_why_not_of_a_chain(place: Path, chain: Rules, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_and_why_not_of_a_chain(place: Path, chain: Rules, output_of: OutputOf) -> None:
     events = ["--events", str(place / "transfers.parquet"), "--rules", str(place / "rules")]
     assert cli.main(["replay", *events, "--out", str(place / "alerts.jsonl")]) == 0
     alerts = chain.match(transfers(1, 120))
     alert = alerts.table.slice(0, 1).to_pylist()[0]
     command = ["why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"]]
-    capsys.readouterr()
-    assert cli.main([*command, *events]) == 0
-    printed = capsys.readouterr().out
+    output_of.read()
+    printed = output_of(cli.main([*command, *events])).out
     assert "made of the events of the source:" in printed
     assert "h.c.t" in printed
     assert "made of the events of the source:" in str(alerts.why(0))
     keys = [word for part in alert["key"].split(KEY_SEPARATOR) for word in ("--key", part)]
-    assert cli.main(["why-not", "--rule", "circle", *keys, *events]) == 1
-    assert "h.c.t" in capsys.readouterr().out
-    assert cli.main(["why-not", "--rule", "circle", "--key", "a", "--key", "zz", *events]) == 0
-    printed = capsys.readouterr().out
+    assert "h.c.t" in output_of(cli.main(["why-not", "--rule", "circle", *keys, *events]), 1).out
+    printed = output_of(cli.main(["why-not", "--rule", "circle", "--key", "a", "--key", "zz", *events])).out
     assert "hop, back: produced by closing, passed_on, of which this can be asked, too" in printed
 
 

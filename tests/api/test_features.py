@@ -19,9 +19,9 @@ from cep.api import events as api_events
 from cep.api.frames import open_frame
 from cep.cli import main as cli
 from tests.analysis.test_suggest import BASE, planted
-from tests.api.frames import EVENT, KINDS, PATTERN, payments, write_rules
+from tests.api.frames import EVENT, KINDS, PATTERN, labelled, payments, write_rules
 from tests.api.test_forms import WRITE
-from tests.cli.test_quality import RULE
+from tests.cli.test_quality import pays_rule
 from tests.histories.test_sql import DAY_MS, EVENTS, asked_of, generated, numbered, run_sql
 
 # Functions of past events as columns: they equal DuckDB's window queries, in any kind of frame.
@@ -204,8 +204,7 @@ def test_diff_says_what_comes_and_goes() -> None:
 
 @pytest.mark.parametrize("kind", ["Arrow", "pandas", "DuckDB"])
 def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> None:
-    is_fraud = np.random.default_rng(1).random(240) < 0.2
-    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    table = labelled()
     pq.write_table(table, tmp_path / "payments.parquet")
     folder = write_rules(tmp_path / "rules")
     arguments = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
@@ -217,7 +216,7 @@ def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> No
     assert orjson.loads(orjson.dumps(quality.to_json())) == expected
     assert "small_then_large" in repr(quality)
     assert quality._repr_html_().count("<tr>") == 3
-    labels = pa.table({"event_id": table["tx_id"].filter(pa.array(is_fraud))})
+    labels = pa.table({"event_id": table["tx_id"].filter(table["is_fraud"])})
     backtest = rules.backtest(KINDS[kind](payments()), labels, cores=2)
     assert backtest.figures.together.fraud_recall == quality.figures.together.fraud_recall
     with pytest.raises(cep.CepError, match="no column `is_fruad`; did you mean `is_fraud`"):
@@ -225,8 +224,7 @@ def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> No
 
 
 def test_report_and_prune_are_those_of_the_verbs(tmp_path: Path) -> None:
-    is_fraud = np.random.default_rng(1).random(240) < 0.2
-    pq.write_table(payments().append_column("is_fraud", pa.array(is_fraud)), tmp_path / "payments.parquet")
+    pq.write_table(labelled(), tmp_path / "payments.parquet")
     folder = write_rules(tmp_path / "rules")
     arguments = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
     assert cli.main(["report", *map(str, arguments), "--out", str(tmp_path / "verb.html")]) == 0
@@ -258,8 +256,7 @@ def test_suggest_in_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_list", [False, True])
 def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> None:
-    is_fraud = np.random.default_rng(1).random(240) < 0.2
-    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    table = labelled()
     pq.write_table(table, tmp_path / "payments.parquet")
     folder = write_rules(tmp_path / "rules")
     if has_list:
@@ -281,15 +278,15 @@ def labelled_folder(tmp_path: Path) -> tuple[Path, list[str], pa.Table]:
 
     The events have columns of other names, times without a zone, and a field of money that is not `amount`.
     """
-    is_fraud = np.random.default_rng(1).random(240) < 0.2
-    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    table = labelled()
     times = table["event_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("ms"))
     table = table.set_column(table.column_names.index("event_time"), "event_time", times)
     table = table.rename_columns(["sum_paid" if name == "amount" else name for name in table.column_names])
     pq.write_table(table, tmp_path / "payments.parquet")
+    frauds = table["tx_id"].filter(table["is_fraud"])
     reports = pa.table({
-        "event_id": table["tx_id"].filter(pa.array(is_fraud)), "label": [True] * int(is_fraud.sum()),
-        "reported_at": [1_772_323_200_000 + 3_600_000 * number for number in range(int(is_fraud.sum()))],
+        "event_id": frauds, "label": [True] * len(frauds),
+        "reported_at": [1_772_323_200_000 + 3_600_000 * number for number in range(len(frauds))],
     })  # fmt: skip
     pq.write_table(reports, tmp_path / "labels.parquet")
     folder = write_rules(tmp_path / "rules")
@@ -348,18 +345,14 @@ def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.Capt
     for part in ("rules", "patterns"):
         (tmp_path / part).mkdir()
     (tmp_path / "patterns" / "pays.cep").write_text(BASE)
-    (tmp_path / "rules" / "any.toml").write_text(RULE.format(name="any"))
+    (tmp_path / "rules" / "any.toml").write_text(pays_rule("any"))
     folder = tmp_path / "rules"
     command = ["--rules", folder, "--events", tmp_path / "events.parquet", "--labels", "is_fraud", "--key", "card_id"]
     terms: dict[str, Any] = {"as_of": "2026-04-25T00:00:00Z", "maturity": "1 d", "amount": "amount"}
     flags = [word for name, value in terms.items() for word in ("--" + name.replace("_", "-"), value)]
     out = tmp_path / "suggested.cep"
-    assert (
-        cli.main(
-            ["rules", "suggest", *map(str, command), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]
-        )
-        == 0
-    )
+    flags += ["--max-steps", "2", "--count", "1", "--out", str(out)]
+    assert cli.main(["rules", "suggest", *map(str, command), *flags]) == 0
     answer = cep.load(folder).suggest(table, "is_fraud", "card_id", steps=2, count=1, cores=2, **terms)
     assert answer.text == out.read_text()
     (one,) = answer.suggestions
@@ -371,8 +364,7 @@ def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_report_draws_the_rules_that_are_named(tmp_path: Path) -> None:
-    is_fraud = np.random.default_rng(1).random(240) < 0.2
-    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    table = labelled()
     quality = cep.load(write_rules(tmp_path / "rules")).backtest(table, "is_fraud", cores=2)
     page = quality.report(tmp_path / "page.html", thresholds=["small_then_large"])
     drawn = orjson.loads(page.with_suffix(".json").read_bytes())["thresholds"]

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 import cep
 from cep.base.errors import UsageError
-from cep.cli import main as cli
 from cep.cli.main import main
 from cep.lang.load import load_text
 from tests.api.frames import EVENT, KINDS, payments, with_type, write_rules
@@ -71,16 +70,8 @@ def test_the_verbs_read_the_same(tmp_path: Path) -> None:
     write_rules(tmp_path / "rules")
     pq.write_table(raw(), tmp_path / "raw.parquet")
     flags = ["--fixed", "country=NL", "--minor", "amount", "--time-unit", "s"]
-    command = [
-        "replay",
-        "--rules",
-        tmp_path / "rules",
-        "--events",
-        tmp_path / "raw.parquet",
-        "--out",
-        tmp_path / "a.parquet",
-    ]
-    assert cli.main([*map(str, command), *flags]) == 0
+    command = ["replay", "--rules", tmp_path / "rules", "--events", tmp_path / "raw.parquet", *flags]
+    assert main([*map(str, command), "--out", str(tmp_path / "a.parquet")]) == 0
     alerts = cep.load(tmp_path / "rules").match(raw(), **FORMS)
     assert pq.read_table(tmp_path / "a.parquet").equals(alerts.table)
 
@@ -166,33 +157,28 @@ def apart() -> pa.Table:
     return pa.concat_tables(parts, promote_options="permissive")
 
 
-@pytest.fixture(scope="module")
-def rules_of_views(tmp_path_factory: pytest.TempPathFactory) -> cep.Rules:
-    return cep.load(write_rules(tmp_path_factory.mktemp("views") / "rules"))
-
-
-def test_any_frame_gives_the_alerts_of_a_row_for_each_event(rules_of_views: cep.Rules, tmp_path: Path) -> None:
-    expected = rules_of_views.match(apart(), cores=2)
-    assert len(expected) > len(rules_of_views.match(payments(), cores=2)) > 0
+def test_any_frame_gives_the_alerts_of_a_row_for_each_event(rules: cep.Rules, tmp_path: Path) -> None:
+    expected = rules.match(apart(), cores=2)
+    assert len(expected) > len(rules.match(payments(), cores=2)) > 0
     pq.write_table(transfers(), tmp_path / "t.parquet")
     frames: list[Any] = [
         transfers(), transfers().to_pandas(), pl.from_arrow(transfers()), tmp_path / "t.parquet",
     ]  # fmt: skip
     for frame in frames:
-        alerts = rules_of_views.match(frame, columns=COLUMNS, fixed=FIXED, cores=2)
+        alerts = rules.match(frame, columns=COLUMNS, fixed=FIXED, cores=2)
         assert alerts.table.equals(expected.table), type(frame)
         assert len(alerts.set_aside) == 0
     key = expected.table["key"][-1].as_py()
-    story = rules_of_views.why_not("small_then_large", key, apart())
-    assert str(rules_of_views.why_not("small_then_large", key, transfers(), columns=COLUMNS, fixed=FIXED)) == str(story)
+    story = rules.why_not("small_then_large", key, apart())
+    assert str(rules.why_not("small_then_large", key, transfers(), columns=COLUMNS, fixed=FIXED)) == str(story)
 
 
-def test_a_column_of_labels_is_of_every_view(rules_of_views: cep.Rules) -> None:
-    alert = rules_of_views.match(apart(), cores=2)
+def test_a_column_of_labels_is_of_every_view(rules: cep.Rules) -> None:
+    alert = rules.match(apart(), cores=2)
     frauds = {event_id.partition("#")[0] for event_id in pa.table(alert.members)["event_id"].to_pylist()}
     table = transfers()
     is_fraud = pa.array([event_id in frauds for event_id in table["tx_id"].cast(pa.string()).to_pylist()])
-    measured = rules_of_views.backtest(
+    measured = rules.backtest(
         table.append_column("is_fraud", is_fraud), labels="is_fraud", columns=COLUMNS, fixed=FIXED
     )
     (rule,) = measured.to_json()["rules"]
@@ -203,25 +189,25 @@ def test_a_column_of_labels_is_of_every_view(rules_of_views: cep.Rules) -> None:
     paid = sum(row["amount"] for row in table.to_pylist() if str(row["tx_id"]) in frauds)
     assert about["fraud_money"] == pytest.approx(float(paid))
     labels = pa.table({"event_id": sorted(frauds)})
-    by_file = rules_of_views.backtest(table, labels=labels, columns=COLUMNS, fixed=FIXED)
+    by_file = rules.backtest(table, labels=labels, columns=COLUMNS, fixed=FIXED)
     assert by_file.figures.together == measured.figures.together
 
 
-def test_what_a_view_lacks_is_refused(rules_of_views: cep.Rules) -> None:
+def test_what_a_view_lacks_is_refused(rules: cep.Rules) -> None:
     with pytest.raises(cep.CepError, match="no column `nowhere`"):
-        rules_of_views.match(transfers(), columns={"sent/card_id": "nowhere"})
+        rules.match(transfers(), columns={"sent/card_id": "nowhere"})
     with pytest.raises(cep.CepError, match="no column `card_id`"):
-        rules_of_views.match(transfers(), columns={"sent/card_id": "from_card"}, fixed={"received/country": "ZZ"})
+        rules.match(transfers(), columns={"sent/card_id": "from_card"}, fixed={"received/country": "ZZ"})
     with pytest.raises(cep.CepError, match="no field `card_idd`"):
-        rules_of_views.match(transfers(), columns={"sent/card_idd": "from_card", **COLUMNS})
+        rules.match(transfers(), columns={"sent/card_idd": "from_card", **COLUMNS})
 
 
 @pytest.mark.spark
-def test_spark_frames_too(spark: SparkSession, rules_of_views: cep.Rules, tmp_path: Path) -> None:
-    expected = rules_of_views.match(apart(), cores=2).table
+def test_spark_frames_too(spark: SparkSession, rules: cep.Rules, tmp_path: Path) -> None:
+    expected = rules.match(apart(), cores=2).table
     pq.write_table(transfers(), tmp_path / "t.parquet")
     frame = spark.read.parquet(str(tmp_path / "t.parquet"))
-    alerts: Any = rules_of_views.match(frame, columns=COLUMNS, fixed=FIXED)
+    alerts: Any = rules.match(frame, columns=COLUMNS, fixed=FIXED)
     alert_ids = [row["alert_id"] for row in alerts.collect()]
     assert sorted(alert_ids) == sorted(expected["alert_id"].to_pylist())
 
@@ -264,17 +250,8 @@ def test_a_feature_has_a_column_for_each_view(suffix: str, tmp_path: Path) -> No
         flags = [text for name, source in COLUMNS.items() for text in ("--columns", f"{name}={source}")]
         (tmp_path / "t.cep").write_text(DECLARED)
         out = tmp_path / "out.parquet"
-        arguments = [
-            "--events",
-            str(events),
-            "--declare",
-            str(tmp_path / "t.cep"),
-            "--by",
-            "card_id",
-            "--out",
-            str(out),
-        ]
-        assert main(["features", *arguments, *flags, "--fixed", "received/country=ZZ", f"spent={SPENT['spent']}"]) == 0
+        flags += ["--events", str(events), "--declare", str(tmp_path / "t.cep"), "--by", "card_id", "--out", str(out)]
+        assert main(["features", *flags, "--fixed", "received/country=ZZ", f"spent={SPENT['spent']}"]) == 0
         assert pq.read_table(out)["spent_sent"].to_pylist() == features["spent_sent"].to_pylist()
 
 
@@ -430,11 +407,6 @@ WRITE: dict[str, Write] = {
 }
 
 
-@pytest.fixture(scope="module")
-def rules_of_paths(tmp_path_factory: pytest.TempPathFactory) -> cep.Rules:
-    return cep.load(write_rules(tmp_path_factory.mktemp("paths") / "rules"))
-
-
 @pytest.mark.parametrize("suffix", WRITE)
 @pytest.mark.parametrize(
     ("table", "message"),
@@ -446,59 +418,57 @@ def rules_of_paths(tmp_path_factory: pytest.TempPathFactory) -> cep.Rules:
     ids=["seconds", "no zone", "no column"],
 )
 def test_a_plain_path_is_checked_before_anything_runs(
-    suffix: str, table: pa.Table, message: str, rules_of_paths: cep.Rules, tmp_path: Path
+    suffix: str, table: pa.Table, message: str, rules: cep.Rules, tmp_path: Path
 ) -> None:
     path = tmp_path / f"bad.{suffix}"
     WRITE[suffix](table, path)
     for events in (path, str(path), [path]):
         with pytest.raises(cep.CepError, match=message):
-            rules_of_paths.match(events, cores=2)
+            rules.match(events, cores=2)
     with pytest.raises(cep.CepError, match=message):
-        rules_of_paths.why_not("small_then_large", "c1", path)
+        rules.why_not("small_then_large", "c1", path)
     with pytest.raises(cep.CepError, match=message):
-        rules_of_paths.diff(rules_of_paths, path)
+        rules.diff(rules, path)
 
 
-def test_what_is_refused_can_be_said(rules_of_paths: cep.Rules, tmp_path: Path) -> None:
-    expected = rules_of_paths.match(payments(), cores=2).table
+def test_what_is_refused_can_be_said(rules: cep.Rules, tmp_path: Path) -> None:
+    expected = rules.match(payments(), cores=2).table
     for suffix, write in WRITE.items():
         path = tmp_path / f"a.{suffix}"
         write(IN_SECONDS, path)
-        assert rules_of_paths.match(path, time_unit="s", cores=2).table.equals(expected), suffix
+        assert rules.match(path, time_unit="s", cores=2).table.equals(expected), suffix
         write(NAIVE, path)
-        assert rules_of_paths.match(path, tz="UTC", cores=2).table.equals(expected), suffix
+        assert rules.match(path, tz="UTC", cores=2).table.equals(expected), suffix
 
 
-def test_several_paths_and_wildcards_are_read_as_one(rules_of_paths: cep.Rules, tmp_path: Path) -> None:
+def test_several_paths_and_wildcards_are_read_as_one(rules: cep.Rules, tmp_path: Path) -> None:
     table = payments()
-    expected = rules_of_paths.match(table, cores=2)
+    expected = rules.match(table, cores=2)
     for number, start in enumerate(range(0, table.num_rows, 100)):
         pq.write_table(table.slice(start, 100), tmp_path / f"p{number}.parquet")
     whole = sorted(tmp_path.glob("p*.parquet"))
     inputs: list[Any] = [tmp_path / "p*.parquet", str(tmp_path / "p?.parquet"), whole, tuple(map(str, whole)), tmp_path]
     for events in inputs:
-        alerts = rules_of_paths.match(events, cores=2)
+        alerts = rules.match(events, cores=2)
         assert alerts.table.equals(expected.table)
         assert str(alerts.why(0)) == str(expected.why(0))
-    assert str(rules_of_paths.why_not("small_then_large", "c1", inputs[0])) == str(
-        rules_of_paths.why_not("small_then_large", "c1", table)
+    assert str(rules.why_not("small_then_large", "c1", inputs[0])) == str(
+        rules.why_not("small_then_large", "c1", table)
     )
-    assert len(rules_of_paths.match(whole[:1], cores=2)) < len(expected)
+    assert len(rules.match(whole[:1], cores=2)) < len(expected)
     with pytest.raises(cep.CepError, match=r"no file matches .*q\*\.parquet"):
-        rules_of_paths.match(tmp_path / "q*.parquet")
+        rules.match(tmp_path / "q*.parquet")
     with pytest.raises(cep.CepError, match="there are no events at"):
-        rules_of_paths.match([whole[0], tmp_path / "gone.parquet"])
+        rules.match([whole[0], tmp_path / "gone.parquet"])
     named = {"n": "count(payment over 1 h by card_id)"}
     frame = cep.features(tmp_path / "p*.parquet", named, declare=EVENT)
     assert frame["n"].equals(cep.features(table, named, declare=EVENT)["n"])
     assert cep.describe(whole, "payment").text == cep.describe(table, "payment").text
 
 
-def test_labels_are_a_column_of_the_records(rules_of_paths: cep.Rules, tmp_path: Path) -> None:
+def test_labels_are_a_column_of_the_records(rules: cep.Rules, tmp_path: Path) -> None:
     table = payments().append_column("is_fraud", pa.array([n % 5 == 0 for n in range(payments().num_rows)]))
-    expected = rules_of_paths.backtest(table, "is_fraud", cores=2).to_json()
+    expected = rules.backtest(table, "is_fraud", cores=2).to_json()
     for suffix, write in WRITE.items():
         write(table, tmp_path / f"labelled.{suffix}")
-        assert rules_of_paths.backtest(tmp_path / f"labelled.{suffix}", "is_fraud", cores=2).to_json() == expected, (
-            suffix
-        )
+        assert rules.backtest(tmp_path / f"labelled.{suffix}", "is_fraud", cores=2).to_json() == expected, suffix

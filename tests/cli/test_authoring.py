@@ -16,27 +16,25 @@ from cep.cli.main import main
 from cep.cli.test import watch
 from cep.lang.explain.catalogue import CATALOGUE, examples
 from tests.lang.common import EVENTS
+from tests.output_of import OutputOf
 
 # `cep explain`.
 
 GOLDEN = Path(__file__).parents[1] / "lang" / "golden"
 
 
-def test_a_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "cep401"]) == 0
-    out = capsys.readouterr().out
+def test_a_code(output_of: OutputOf) -> None:
+    out = output_of(main(["explain", "cep401"])).out
     assert out.startswith("CEP401: absence without a window")
     assert "Example:\n\n    seq" in out
 
 
-def test_an_unknown_code_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "CEP40l"]) == 2
-    assert "did you mean `CEP4" in capsys.readouterr().err
+def test_an_unknown_code_names_the_nearest(output_of: OutputOf) -> None:
+    assert "did you mean `CEP4" in output_of(main(["explain", "CEP40l"]), 2).err
 
 
-def test_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--all"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(CATALOGUE)
+def test_all(output_of: OutputOf) -> None:
+    assert len(output_of(main(["explain", "--all"])).out.splitlines()) == len(CATALOGUE)
 
 
 def test_every_code_has_an_example() -> None:
@@ -89,19 +87,16 @@ def test_a_file_with_mistakes_is_left_alone(tmp_path: Path, capsys: pytest.Captu
     assert "error[CEP105]" in capsys.readouterr().out
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, output_of: OutputOf) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(UNTIDY))
-    assert main(["fmt", "-"]) == 0
-    assert capsys.readouterr().out == TIDY
+    assert output_of(main(["fmt", "-"])).out == TIDY
     monkeypatch.setattr("sys.stdin", io.StringIO("list l = ["))
-    assert main(["fmt", "-"]) == 1
-    assert "error[CEP105]" in capsys.readouterr().err
+    assert "error[CEP105]" in output_of(main(["fmt", "-"]), 1).err
 
 
-def test_a_path_that_is_not_there_is_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_not_there_is_usage(tmp_path: Path, output_of: OutputOf) -> None:
     assert main(["fmt", str(tmp_path / "none.cep")]) == 2
-    assert main(["fmt", str(tmp_path)]) == 2
-    assert "no pattern files" in capsys.readouterr().err
+    assert "no pattern files" in output_of(main(["fmt", str(tmp_path)]), 2).err
 
 
 # `cep lint`.
@@ -122,21 +117,18 @@ def lint(tmp_path: Path, text: str, *options: str) -> int:
     return main(["lint", *options, str(path)])
 
 
-def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lint(tmp_path, CLEAN) == 0
-    assert capsys.readouterr().out == "no mistakes\n"
+def test_clean(tmp_path: Path, output_of: OutputOf) -> None:
+    assert output_of(lint(tmp_path, CLEAN)).out == "no mistakes\n"
 
 
-def test_findings_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lint(tmp_path, CLEAN + "list l = [1]\npattern q by card { seq a }") == 1
-    out = capsys.readouterr().out
+def test_findings_and_mistakes(tmp_path: Path, output_of: OutputOf) -> None:
+    out = output_of(lint(tmp_path, CLEAN + "list l = [1]\npattern q by card { seq a }"), 1).out
     assert "error[CEP417]" in out
     assert "warning[CEP702]" in out
 
 
-def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lint(tmp_path, CLEAN + "list l = [1]", "--json") == 1
-    report = json.loads(capsys.readouterr().out)
+def test_json(tmp_path: Path, output_of: OutputOf) -> None:
+    report = json.loads(output_of(lint(tmp_path, CLEAN + "list l = [1]", "--json"), 1).out)
     assert [d["code"] for d in report["findings"]] == ["CEP702"]
 
 
@@ -221,9 +213,8 @@ def test_a_pattern_with_its_picture(planned: str, tmp_path: Path, capsys: pytest
     assert "<desc>Some,\nthen one.</desc>" in drawn
 
 
-def test_a_pattern_that_cannot_be_planned_is_a_finding(planned: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", planned]) == 1
-    out = capsys.readouterr().out
+def test_a_pattern_that_cannot_be_planned_is_a_finding(planned: str, output_of: OutputOf) -> None:
+    out = output_of(main(["plan", planned]), 1).out
     assert "cannot be compiled: the parameter `least` has no default" in out
     assert "pattern q by card_id" in out
 
@@ -235,11 +226,10 @@ def test_usage(planned: str, options: list[str]) -> None:
     assert main(["plan", planned, *options]) == 2
 
 
-def test_mistakes_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_come_first(tmp_path: Path, output_of: OutputOf) -> None:
     file = tmp_path / "p.cep"
     file.write_text("pattern p", encoding="utf-8")
-    assert main(["plan", str(file)]) == 1
-    assert "error[" in capsys.readouterr().out
+    assert "error[" in output_of(main(["plan", str(file)]), 1).out
 
 
 # The verb `cep test`: its output, its exit codes, JUnit XML, and watching.
@@ -284,17 +274,15 @@ def run(path: Path, text: str, *arguments: str) -> int:
     return cli.main(["test", str(path), *arguments])
 
 
-def test_all_passed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(path, GOOD + GAP) == 0
-    out = capsys.readouterr().out
+def test_all_passed(path: Path, output_of: OutputOf) -> None:
+    out = output_of(run(path, GOOD + GAP)).out
     assert "PASS  it fires" in out
     assert "a known gap (not yet)" in out
     assert "2 tests: 1 passed, 0 failed, 1 todo" in out
 
 
-def test_a_failure_shows_what_came_and_why(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(path, GOOD + BAD) == 1
-    out = capsys.readouterr().out
+def test_a_failure_shows_what_came_and_why(path: Path, output_of: OutputOf) -> None:
+    out = output_of(run(path, GOOD + BAD), 1).out
     assert "FAIL  it does not" in out
     assert "expected  match on c1 at 5 min\n" in out
     assert "got       nothing\n" in out
@@ -303,16 +291,15 @@ def test_a_failure_shows_what_came_and_why(path: Path, capsys: pytest.CaptureFix
     assert "the window was over at 10 min (within 10 min)\n" in out
 
 
-def test_a_mistake_is_an_error_and_the_others_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(path, GOOD + WRONG) == 1
-    out = capsys.readouterr().out
+def test_a_mistake_is_an_error_and_the_others_run(path: Path, output_of: OutputOf) -> None:
+    out = output_of(run(path, GOOD + WRONG), 1).out
     assert "error[CEP202]" in out
     assert "PASS  it fires" in out
     assert "ERROR burst: with a mistake" in out
     assert "2 tests: 1 passed, 0 failed, 1 error" in out
 
 
-def test_only_some(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_some(path: Path, output_of: OutputOf) -> None:
     """A whole name wins over a part of a name."""
     longer = GOOD.replace('"it fires"', '"it fires twice"')
     for only, names in (
@@ -322,25 +309,20 @@ def test_only_some(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("FIRES", ["it fires", "it fires twice"]),
     ):
         assert run(path, GOOD + BAD + longer, "--only", only) == int("it does not" in names)
-        outcomes = [
-            line[10:] for line in capsys.readouterr().out.splitlines() if line[4:10].strip() in ("PASS", "FAIL")
-        ]
+        outcomes = [line[10:] for line in output_of.read().out.splitlines() if line[4:10].strip() in ("PASS", "FAIL")]
         assert outcomes == names
-    assert run(path, GOOD, "--only", "it firse") == 2
-    assert "did you mean `it fires`?" in capsys.readouterr().err
+    assert "did you mean `it fires`?" in output_of(run(path, GOOD, "--only", "it firse"), 2).err
     assert run(path, GOOD + WRONG, "--only", "with a mistake") == 1
-    assert "1 test: 0 passed, 0 failed, 1 error" in capsys.readouterr().out
+    assert "1 test: 0 passed, 0 failed, 1 error" in output_of.read().out
 
 
-def test_no_tests_is_a_finding_and_no_files_is_usage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(path, "") == 1
-    assert "no tests here" in capsys.readouterr().out
+def test_no_tests_is_a_finding_and_no_files_is_usage(path: Path, output_of: OutputOf) -> None:
+    assert "no tests here" in output_of(run(path, ""), 1).out
     assert cli.main(["test", str(path.parent / "nowhere")]) == 2
 
 
-def test_coverage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(path, GOOD, "--coverage") == 0
-    out = capsys.readouterr().out
+def test_coverage(path: Path, output_of: OutputOf) -> None:
+    out = output_of(run(path, GOOD, "--coverage")).out
     assert "burst 2/2 3/3 4/6" in " ".join(out.split())
     assert "burst never: outcome q: amount > 100.00 is not true" in out
 

@@ -28,7 +28,9 @@ from cep.state.savepoints import read_entries
 from cep.state.store import KeyRange
 from cep.step.rules import apply_records
 from tests.columnar.protected import KEYS, card_numbers
+from tests.output_of import OutputOf
 from tests.real_kafka import KafkaCluster
+from tests.rule_files import rule_text
 from tests.rulebook.people import ROOT, by_two, signed_request, upsert_by_two, write_signers
 from tests.rulebook.records import new_book, upsert
 from tests.sinks.test_kafka import consumed
@@ -61,17 +63,7 @@ pattern pairs by card {
   emit   card = b.card, email = b.email, amount = b.amount
 }
 """
-RULE = """\
-id = "pairs"
-pattern = "pairs"
-file = "../patterns/pairs.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "cards"
-message = "{card} paid {amount}"
-suppress = "10 min"
-"""
+RULE = rule_text("pairs", "../patterns/pairs.cep", message="{card} paid {amount}", suppress="10 min")
 
 
 def wrong(number: str) -> str:
@@ -142,7 +134,7 @@ def assert_absent(numbers: list[str], contents: Iterator[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.always
-def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, output_of: OutputOf) -> None:
     numbers = card_numbers(11, 12)
     searched = [*numbers, *(wrong(number) for number in numbers)]
     out = tmp_path / "out"
@@ -161,8 +153,7 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     replay = ["replay", "--rules", str(rules), "--events", str(tmp_path / "all.jsonl")]
     replay += ["--rejected-max", "1", "--out"]
     assert main([*replay, str(out / "replayed.jsonl"), "--dedup", "1 d"]) == 0
-    assert main([*replay, str(out / "replayed.parquet"), "--dedup", "1 d"]) == 0
-    printed = capsys.readouterr()
+    printed = output_of(main([*replay, str(out / "replayed.parquet"), "--dedup", "1 d"]))
     assert list((out / "target").iterdir())
     rows = pq.read_table(out / "replayed.parquet").to_pylist()
     assert len(rows) > 5
@@ -208,16 +199,15 @@ def test_no_topic_has_a_card_number(kafka_broker: KafkaCluster, rules: Path, tmp
 
 
 def test_a_job_without_its_key_does_not_start(
-    rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: OutputOf
 ) -> None:
     monkeypatch.delenv("CEP_SECRETS")
     (tmp_path / "e.jsonl").write_bytes(records(1, card_numbers(1, 2))[0])
     events = ["--rules", str(rules), "--events", str(tmp_path / "e.jsonl")]
     assert main(["run", *events, "--checkpoint", str(tmp_path / "job"), "--available-now"]) == Exit.USAGE
-    assert "--secrets" in capsys.readouterr().err
+    assert "--secrets" in output_of.read().err
     assert not (tmp_path / "job").exists()
-    assert main(["replay", *events, "--out", str(tmp_path / "a.jsonl")]) == Exit.USAGE
-    assert "--secrets" in capsys.readouterr().err
+    assert "--secrets" in output_of(main(["replay", *events, "--out", str(tmp_path / "a.jsonl")]), Exit.USAGE).err
 
 
 # An erased key is in no file any more. All other keys have the alerts of a job that erased nothing.
@@ -269,7 +259,7 @@ def replayed(rules: Path, folder: Path, lines: list[bytes]) -> list[tuple[str, s
 
 @pytest.mark.slow
 @pytest.mark.always
-def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, output_of: OutputOf) -> None:
     gone = [secret_keys()[0].token("pan", number.encode()) for number in NUMBERS[:2]]
     # Three events wait, of the erased card and of others: one of two is bound, and the other is to come.
     first = events(1, 0, 120) + b"".join(events(seed, 120, 1) for seed in (3, 4)) + events(1, 0, 3)
@@ -279,12 +269,11 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
         (folder / "events" / "1.jsonl").write_bytes(first)
         run(rules, folder)
         if name == "erased":
-            capsys.readouterr()
+            output_of.read()
             before = stored_portably(folder / "job", tmp_path / "proof")
             assert all(any(token.encode() in content for content in before) for token in gone)
             keys = ["--key", f"card={NUMBERS[0]}", "--key", f"card={gone[1]}"]
-            assert main(["job", "erase", *keys, "--checkpoint", str(folder / "job")]) == 0
-            printed = capsys.readouterr().out
+            printed = output_of(main(["job", "erase", *keys, "--checkpoint", str(folder / "job")])).out
             for part in ("runs by card", "keys with a past by card", "waiting events by card", "alerts remembered"):
                 assert part in printed
             assert_absent([NUMBERS[0], *gone], iter([printed.encode()]))

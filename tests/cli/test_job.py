@@ -24,6 +24,8 @@ from cep.step.job import Job
 from tests.cli.test_outage import metrics, status, wait_for
 from tests.cli.test_run import RULES, free_port
 from tests.engine.rules import EVENTS
+from tests.output_of import OutputOf
+from tests.rule_files import rule_text
 from tests.runners.embedded.cases import morning
 from tests.runners.embedded.test_future import PAST_MS, fraud, payment, rules_folder, written
 from tests.runners.embedded.test_run import ROOT, start
@@ -33,16 +35,6 @@ from tests.step.contract import MINUTE_MS
 
 # `cep job state` refuses other folders than checkpoints early, and shows the state of all levels of a job.
 
-TOML = """\
-id = "{name}"
-pattern = "{name}"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "o"
-message = "m"
-"""
 CHAIN = """
 event payment { tx_id id  event_time time  card string }
 event flag { flag_id id  event_time time  card string }
@@ -91,13 +83,13 @@ def test_an_idle_job_and_its_folder_have_the_same_runs(tmp_path: Path, capsys: p
         process.communicate()
 
 
-def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_all_levels_keep(tmp_path: Path, output_of: OutputOf) -> None:
     """The rule that reads derived events has runs and histories at its own level."""
     rules, events, job = (tmp_path / name for name in ("rules", "events.jsonl", "job"))
     rules.mkdir()
     (rules / "p.cep").write_text(CHAIN)
     for name in ("flags", "paid", "flagged"):
-        (rules / f"{name}.toml").write_text(TOML.format(name=name))
+        (rules / f"{name}.toml").write_text(rule_text(name))
     times = [utc_text(1_700_000_000_000 + 60_000 * number) for number in range(4)]
     lines = [
         orjson.dumps({"event_type": "payment", "tx_id": f"t{number}", "event_time": time, "card": "x"})
@@ -106,21 +98,19 @@ def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     events.write_bytes(b"\n".join(lines))
     inputs = ["--rules", str(rules), "--events", str(events), "--checkpoint", str(job), "--alerts", str(tmp_path / "a")]
     assert main(["run", *inputs, "--available-now"]) == 0
-    capsys.readouterr()
-    assert main(["job", "state", "--checkpoint", str(job), "--json"]) == 0
-    whole_state = json.loads(capsys.readouterr().out)
+    output_of.read()
+    whole_state = json.loads(output_of(main(["job", "state", "--checkpoint", str(job), "--json"])).out)
     assert {rule["rule_id"]: rule["runs"] for rule in whole_state["rules"]} == {"paid": 4, "flagged": 3}
     rules_by_part = {part["of"]: part["rules"] for share in whole_state["histories"] for part in share["parts"]}
     assert rules_by_part["count(flag over 1 h)"] == ["flagged v1"]
     assert rules_by_part["count(payment over 1 d)"] == ["paid v1"]
-    assert main(["job", "state", "--checkpoint", str(job), "--key", "x", "--json"]) == 0
-    key_state = json.loads(capsys.readouterr().out)
+    key_state = json.loads(output_of(main(["job", "state", "--checkpoint", str(job), "--key", "x", "--json"])).out)
     runs = [part["rule_id"] for part in key_state if "rule_id" in part]
     assert (runs.count("paid"), runs.count("flagged")) == (4, 3)
     counts = [tuple(map(tuple, part["tallies"])) for part in key_state if "tallies" in part]
     assert sorted(counts) == [(("count(flag over 1 h)", 3),), (("count(payment over 1 d)", 4),)], "each page once"
     assert main(["job", "state", "--checkpoint", str(job), "--key", "x"]) == 0
-    assert "flagged v1 by card: waits for b" in capsys.readouterr().out
+    assert "flagged v1 by card: waits for b" in output_of.read().out
 
 
 # `cep job letters`: late events give the alerts of a job in which they were not late.
@@ -129,7 +119,7 @@ def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output_of: OutputOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Card 1 has a late large payment, card 2 an unreadable one; card 3 has all payments in time."""
     monkeypatch.chdir(tmp_path)
@@ -147,23 +137,21 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     (tmp_path / "mended.jsonl").write_bytes(mended)
     # Lines of the audit, which lie among the letters, are not letters.
     (tmp_path / "job" / "dead_letters" / "batch-9.jsonl").write_bytes(b'{"code":"audit","number":"000000000000"}\n')
-    capsys.readouterr()
+    output_of.read()
     again = ["job", "letters", "replay", "job/dead_letters", "--events", "events"]
-    assert main(again) == 1
-    printed = capsys.readouterr().out
+    printed = output_of(main(again), 1).out
     assert "1 late" in printed
     assert "audit" not in printed
     assert "1 events come back" in printed
     assert "kept 1, gained 1, lost 0" in printed
     assert "[small1, large1]" in printed
-    assert main([*again, "--repaired", "mended.jsonl"]) == 1
-    printed = capsys.readouterr().out
+    printed = output_of(main([*again, "--repaired", "mended.jsonl"]), 1).out
     assert "kept 1, gained 2, lost 0" in printed
     assert "[small2, large2]" in printed
 
 
 def test_a_repaired_record_replaces_its_flawed_event(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output_of: OutputOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Card 2 has a large payment with an unreadable amount, and a small one that counts once."""
     monkeypatch.chdir(tmp_path)
@@ -178,30 +166,28 @@ def test_a_repaired_record_replaces_its_flawed_event(
     assert [letter["null_fields"] for letter in map(orjson.loads, letters.read_bytes().splitlines())
             if "null_fields" in letter] == [["amount"]]  # fmt: skip
     (tmp_path / "mended.jsonl").write_bytes(b"\n".join([orjson.dumps(small), orjson.dumps(large)]))
-    capsys.readouterr()
+    output_of.read()
     again = ["job", "letters", "replay", "job/dead_letters", "--events", "events", "--repaired", "mended.jsonl"]
-    assert main(again) == 1
-    printed = capsys.readouterr().out
+    printed = output_of(main(again), 1).out
     assert "kept 1, gained 1, lost 0" in printed
     assert "[small2, large2]" in printed
     assert "0 events come back" in printed
 
 
-def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_letter(tmp_path: Path, output_of: OutputOf) -> None:
     path = tmp_path / "letters.jsonl"
     path.write_bytes(b'{"code": "late"}\n[1]\n')
-    assert main(["job", "letters", "replay", str(path), "--events", str(path)]) == 2
-    assert "no dead letter" in capsys.readouterr().err
+    assert "no dead letter" in output_of(main(["job", "letters", "replay", str(path), "--events", str(path)]), 2).err
     path.write_bytes(b'{"code": "late", "event_id": ["e1"]}\n')
     assert main(["job", "letters", "replay", str(path), "--events", str(path)]) != 0
-    assert "bug" not in capsys.readouterr().err
+    assert "bug" not in output_of.read().err
     assert main(["job", "letters", "replay", str(tmp_path / "none"), "--events", str(path)]) == 2
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert main(["job", "letters", "replay", str(tmp_path / "pipe.jsonl"), "--events", str(path)]) == 2
-    assert "it is no regular file" in capsys.readouterr().err
+    assert "it is no regular file" in output_of.read().err
 
 
-def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, output_of: OutputOf) -> None:
     letters, held_folder = tmp_path / "dead_letters", tmp_path / "held"
     letters.mkdir()
     held_folder.mkdir()
@@ -216,14 +202,12 @@ def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, capsys: pytest.Ca
         path.write_bytes(data)
         os.utime(path, (time.time() - 86_400 * days,) * 2)
     remove = ["job", "letters", "remove", str(letters), str(held_folder), "--older-than"]
-    assert main([*remove, "90 d"]) == 0
-    printed = capsys.readouterr().out
+    printed = output_of(main([*remove, "90 d"])).out
     assert f"{letters}: 3 letters removed, of 2 files" in printed
     assert f"{held_folder}: 1 letters removed, of 1 files" in printed
     content_by_path = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
     assert content_by_path == {letters / "batch-2.jsonl": audit, letters / "batch-3.jsonl": b'{"code":"late"}\n'}
-    assert main([*remove, "90 d"]) == 0
-    assert f"{letters}: 0 letters removed, of 1 files" in capsys.readouterr().out
+    assert f"{letters}: 0 letters removed, of 1 files" in output_of(main([*remove, "90 d"])).out
 
 
 @pytest.mark.parametrize(
@@ -250,23 +234,21 @@ ROWS = {
 
 
 @pytest.mark.parametrize("verb", ROWS)
-def test_a_folder_of_cep_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_cep_run(verb: str, tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()[:50]))
     words = ["run", "--rules", RULES, "--events", str(tmp_path / "events.jsonl"), "--available-now"]
     assert main([*words, "--checkpoint", str(tmp_path / "job")]) == Exit.CLEAN
     arguments, advice = ROWS[verb]
-    assert main([*arguments, "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
-    printed = capsys.readouterr().err
+    printed = output_of(main([*arguments, "--checkpoint", str(tmp_path / "job")]), Exit.USAGE).err
     assert "is of `cep run`" in printed
     assert advice in printed
 
 
 @pytest.mark.parametrize("name", [QUERY_FOLDER, BEGINS_FOLDER])
-def test_a_folder_of_cep_live(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_cep_live(name: str, tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "job" / name).mkdir(parents=True)
     words = ["run", "--rules", RULES, "--events", "-", "--available-now", "--checkpoint", str(tmp_path / "job")]
-    assert main(words) == Exit.USAGE
-    printed = capsys.readouterr().err
+    printed = output_of(main(words), Exit.USAGE).err
     assert "is of `cep live`" in printed
     assert "`cep job savepoint --portable` and `cep job restore`" in printed
 

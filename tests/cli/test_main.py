@@ -40,6 +40,8 @@ from cep.cli.settings import add_setting_arguments, settings_of
 from cep.cli.verbs import MOVED, TOP, VERBS, Group, entries, find
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.model.settings import SECTIONS, Settings, default_file, extra_of, fields
+from tests.output_of import OutputOf
+from tests.rule_files import rule_text
 
 # Verbs, help texts and exit codes.
 
@@ -80,16 +82,16 @@ def test_how_a_verb_ends_is_the_exit_code(
 
 
 def test_an_operating_error_has_one_message_and_a_bug_says_what_to_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, output_of: OutputOf, tmp_path: Path
 ) -> None:
     run_check(monkeypatch, SinkError("disk full"))
-    assert capsys.readouterr().err.startswith("cep: disk full\n")
+    assert output_of.read().err.startswith("cep: disk full\n")
     run_check(monkeypatch, ZeroDivisionError("bug"))
-    assert "Traceback" in capsys.readouterr().err  # CEP_DEBUG is set for all tests
+    assert "Traceback" in output_of.read().err  # CEP_DEBUG is set for all tests
     monkeypatch.delenv("CEP_DEBUG")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run_check(monkeypatch, ZeroDivisionError("bug"))
-    printed = capsys.readouterr().err
+    printed = output_of.read().err
     (report_file,) = tmp_path.iterdir()
     assert "Traceback" not in printed
     assert printed.startswith("cep: ZeroDivisionError in test_main.py:")
@@ -97,24 +99,23 @@ def test_an_operating_error_has_one_message_and_a_bug_says_what_to_report(
     assert "Traceback" in report_file.read_text()
     assert report_file.stat().st_mode & 0o077 == 0
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    assert run_check(monkeypatch, ZeroDivisionError("bug")) == 3
-    assert "run it again" in capsys.readouterr().err
+    assert "run it again" in output_of(run_check(monkeypatch, ZeroDivisionError("bug")), 3).err
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["check"], ["check", "--color", "pink", "x.cep"]])
-def test_wrong_arguments_are_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_usage(arguments: list[str], output_of: OutputOf) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)
     assert stopped.value.code == 2
-    assert "usage: cep" in capsys.readouterr().err
+    assert "usage: cep" in output_of.read().err
 
 
 @pytest.mark.parametrize("verb", ["check", "test", "replay", "live"])
-def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(verb: str, output_of: OutputOf) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main([verb, "--help"])
     assert stopped.value.code == 0
-    assert f"usage: cep {verb}" in capsys.readouterr().out
+    assert f"usage: cep {verb}" in output_of.read().out
 
 
 def test_check_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +130,10 @@ def test_check_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_arguments == [["a.cep", "b.cep"], True, False]
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_told(output_of: OutputOf) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
-    assert capsys.readouterr().out == f"cep {__version__}\n"
+    assert output_of.read().out == f"cep {__version__}\n"
 
 
 def test_a_process_ends_without_the_destructors_of_libraries() -> None:
@@ -164,12 +165,12 @@ def test_a_verb_starts_without_pandas_and_has_it_where_it_is_needed() -> None:
 GROUPS = [name for name, entry in entries() if isinstance(entry, Group)]
 
 
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refused(words: list[str], output_of: OutputOf) -> str:
     """Return the message about words that are not a command, which is on standard error."""
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == Exit.USAGE
-    printed = capsys.readouterr()
+    printed = output_of.read()
     assert printed.out == ""
     return printed.err
 
@@ -186,24 +187,24 @@ def test_every_verb_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", *GROUPS])
-def test_a_group_alone_lists_its_verbs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_alone_lists_its_verbs(name: str, output_of: OutputOf) -> None:
     group = find(name.split())[1]
     assert isinstance(group, Group)
-    text = refused(name.split(), capsys)
+    text = refused(name.split(), output_of)
     sections = [text.partition(f"{title}:\n")[2].partition("\n\n")[0] for title in group.sections]
     assert [line.split()[0] for section in sections for line in section.split("\n")] == list(group.entries())
     assert all(len(line) <= 120 for line in text.splitlines())
     with pytest.raises(SystemExit) as stopped:
         main([*name.split(), "--help"])
-    assert (stopped.value.code, capsys.readouterr().out) == (0, text)
+    assert (stopped.value.code, output_of.read().out) == (0, text)
 
 
 @pytest.mark.parametrize("name", ["keys", "lists", "rules audit", "rules shadow", "job letters"])
-def test_a_verb_with_parts_lists_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = refused(name.split(), capsys)
+def test_a_verb_with_parts_lists_them(name: str, output_of: OutputOf) -> None:
+    text = refused(name.split(), output_of)
     with pytest.raises(SystemExit):
         main([*name.split(), "--help"])
-    assert text == capsys.readouterr().out
+    assert text == output_of.read().out
 
 
 @pytest.mark.parametrize(
@@ -220,8 +221,8 @@ def test_a_verb_with_parts_lists_them(name: str, capsys: pytest.CaptureFixture[s
         (["--verbose"], "`cep --help` lists the verbs"),
     ],
 )
-def test_an_unknown_verb_names_the_nearest(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hint in refused(words, capsys)
+def test_an_unknown_verb_names_the_nearest(words: list[str], hint: str, output_of: OutputOf) -> None:
+    assert hint in refused(words, output_of)
 
 
 def test_names_of_0_2_are_names_of_verbs() -> None:
@@ -229,11 +230,9 @@ def test_names_of_0_2_are_names_of_verbs() -> None:
     assert MOVED.keys() & TOP.entries().keys() == set()
 
 
-def test_a_name_of_0_2_works_and_prints_its_new_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["job", "monitor", "alerts"]) == 0
-    new = capsys.readouterr()
-    assert main(["monitor", "alerts"]) == 0
-    old = capsys.readouterr()
+def test_a_name_of_0_2_works_and_prints_its_new_name(output_of: OutputOf) -> None:
+    new = output_of(main(["job", "monitor", "alerts"]))
+    old = output_of(main(["monitor", "alerts"]))
     assert (old.out, new.err, old.err) == (new.out, "", "cep monitor is now cep job monitor\n")
 
 
@@ -260,26 +259,25 @@ def test_every_error_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
-def test_every_code_has_a_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_code_has_a_page(code: str, output_of: OutputOf) -> None:
     assert main(["explain", code]) == 0
-    assert f"`cep docs {page_of_code(code)}`" in capsys.readouterr().out.splitlines()[-1]
+    assert f"`cep docs {page_of_code(code)}`" in output_of.read().out.splitlines()[-1]
 
 
-def test_an_error_ends_with_its_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_ends_with_its_page(monkeypatch: pytest.MonkeyPatch, output_of: OutputOf) -> None:
     def run(*_: object) -> int:
         raise SinkError("disk full")
 
     monkeypatch.setattr("cep.cli.check.run", run)
     assert main(["check", "x.cep"]) == 3
-    assert capsys.readouterr().err.splitlines() == ["cep: disk full", "read on: `cep docs guides/operate`"]
+    assert output_of.read().err.splitlines() == ["cep: disk full", "read on: `cep docs guides/operate`"]
 
 
 @pytest.mark.parametrize("verb", ["check", "lint", "test"])
-def test_a_mistake_names_the_code_and_the_page(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_names_the_code_and_the_page(verb: str, tmp_path: Path, output_of: OutputOf) -> None:
     file = tmp_path / "x.cep"
     file.write_text("event e { id id  event_time time  k string }\npattern p by k { seq a where a: e amont > 2 }\n")
-    assert main([verb, str(file)]) == 1
-    last = capsys.readouterr().out.splitlines()[-1]
+    last = output_of(main([verb, str(file)]), 1).out.splitlines()[-1]
     assert last == "read on: `cep explain CEP201`, `cep docs reference/language/declarations`"
 
 
@@ -292,37 +290,20 @@ def parser() -> argparse.ArgumentParser:
     return argument_parser
 
 
-def test_print_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["settings"]) == 0
-    printed = capsys.readouterr().out
+def test_print_and_check(tmp_path: Path, output_of: OutputOf) -> None:
+    printed = output_of(main(["settings"])).out
     assert printed == default_file()
     path = tmp_path / "cep.toml"
     path.write_text(printed)
     assert main(["settings", "--check", str(path)]) == 0
     path.write_text(printed.replace("key_groups", "key_grops"))
-    assert main(["settings", "--check", str(path)]) == 2
-    assert "did you mean `key_groups`?" in capsys.readouterr().err
+    assert "did you mean `key_groups`?" in output_of(main(["settings", "--check", str(path)]), 2).err
 
 
 def test_flags_of_every_type() -> None:
     assert settings_of(parser().parse_args([])) == Settings()
-    words = [
-        "--rules",
-        "r",
-        "--lateness",
-        "10 s",
-        "--key",
-        "a",
-        "--key",
-        "b,c",
-        "--key-groups",
-        "8",
-        "--levels",
-        "3",
-        "--listen",
-        "9464",
-    ]
-    settings = settings_of(parser().parse_args([*words, "--listen", "9464"]))
+    words = ["--rules", "r", "--lateness", "10 s", "--key", "a", "--key", "b,c", "--key-groups", "8", "--levels", "3"]
+    settings = settings_of(parser().parse_args([*words, "--listen", "9464", "--listen", "9464"]))
     assert settings.job == Settings().job.model_copy(
         update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8, "levels": 3}
     )
@@ -331,11 +312,11 @@ def test_flags_of_every_type() -> None:
         settings_of(parser().parse_args(["--lateness", "soon"]))
 
 
-def test_a_flag_with_one_value_is_not_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_with_one_value_is_not_given_twice(output_of: OutputOf) -> None:
     for verb in ("run", "live"):
         with pytest.raises(SystemExit):
             main([verb, "--rules", "rules", "--events", "a", "--events", "b"])
-        assert "--events is given twice, and takes one value" in capsys.readouterr().err
+        assert "--events is given twice, and takes one value" in output_of.read().err
     lists = parser().parse_args(["--columns", "a=b", "--columns", "c=d"])
     assert settings_of(lists).events.columns == ("a=b", "c=d")
 
@@ -372,26 +353,24 @@ RULES = str(Path(__file__).parents[2] / "rules")
         (["--events", "x", "--connector", "spark"], "give its stream to `Rules.match_stream`"),
     ],
 )
-def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
+def test_bad_arguments(tmp_path: Path, output_of: OutputOf, words: list[str], reason: str) -> None:
     checkpoint = tmp_path / "checkpoint"
     assert main(["live", "--rules", RULES, "--checkpoint", str(checkpoint), *words]) == Exit.USAGE
-    assert reason in capsys.readouterr().err
+    assert reason in output_of.read().err
     assert not checkpoint.exists()
 
 
-def test_rules_and_checkpoint_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live"]) == Exit.USAGE
-    assert "give --rules" in capsys.readouterr().err
-    assert main(["live", "--rules", RULES]) == Exit.USAGE
-    assert "give --checkpoint" in capsys.readouterr().err
+def test_rules_and_checkpoint_are_needed(output_of: OutputOf) -> None:
+    assert "give --rules" in output_of(main(["live"]), Exit.USAGE).err
+    assert "give --checkpoint" in output_of(main(["live", "--rules", RULES]), Exit.USAGE).err
 
 
-def test_a_time_without_a_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_without_a_unit(tmp_path: Path, output_of: OutputOf) -> None:
     assert (
         main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"])
         == Exit.USAGE
     )
-    assert "'10' is no time such as" in capsys.readouterr().err
+    assert "'10' is no time such as" in output_of.read().err
 
 
 # `cep demo`: the day in one process. The commands that it prints for the next step work.
@@ -407,45 +386,32 @@ def offered(text: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.always
-def test_the_day_and_what_comes_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_day_and_what_comes_next(tmp_path: Path, output_of: OutputOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(DAY) == 0
-    text = capsys.readouterr().out
+    text = output_of(main(DAY)).out
     assert "All 39 alerts are equal" in text
     assert "impossible_travel is published" in text
     assert list(tmp_path.iterdir()) == []
     commands = offered(text)
     assert [words[0] for words in commands] == ["demo", "test", "replay", "report", "why-not", "new"]
     assert commands[0] == ["demo", "--into", "day"]
-    assert main([*DAY, "--into", "day"]) == 0
-    assert offered(capsys.readouterr().out) == commands[1:]
+    assert offered(output_of(main([*DAY, "--into", "day"])).out) == commands[1:]
     for words in commands[1:]:
         assert main(words) == 0, words
-        capsys.readouterr()
+        output_of.read()
     assert main(["check", "day/patterns"]) == 0
     assert len((tmp_path / "day" / "alerts.jsonl").read_text().splitlines()) > 39  # the late rule sees the whole day
 
 
-def test_a_folder_that_has_rules_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_has_rules_is_left_alone(tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "rules").mkdir()
-    assert main([*DAY, "--into", str(tmp_path)]) == Exit.USAGE
-    assert "choose another folder" in capsys.readouterr().err
+    assert "choose another folder" in output_of(main([*DAY, "--into", str(tmp_path)]), Exit.USAGE).err
     assert main([*DAY, "--cores", "0"]) == Exit.USAGE
 
 
 # `cep describe`: its draft passes the check, and reads the file that it was drafted from.
 
-RULE = """id = "p"
-pattern = "p"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "me"
-message = "m"
-"""
+RULE = rule_text()
 ROWS: list[dict[str, Any]] = [
     {
         "payment_id": f"p{n}", "booked": datetime(2026, 3, 1, 10, n, tzinfo=UTC), "card": f"c{n % 3}",
@@ -470,10 +436,9 @@ def written(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, output_of: OutputOf) -> None:
     path = written(tmp_path, kind)
-    assert cli.main(["describe", str(path)]) == 0
-    draft = capsys.readouterr().out
+    draft = output_of(cli.main(["describe", str(path)])).out
     assert "event card_payments {" in draft
     for line in ("id", "time", "string", "decimal(2)", "enum(approved, declined)", "int", "string?", "bool"):
         assert f" {line}\n" in draft
@@ -493,19 +458,15 @@ def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, capsys: 
     assert alerts[0]["detected_at"].startswith((ROWS[1]["booked"] + timedelta(0)).strftime("%Y-%m-%dT%H:%M"))
 
 
-def test_a_file_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_times_is_refused(tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "a.csv").write_text("id,x\na,1\n", encoding="utf-8")
-    assert cli.main(["describe", str(tmp_path / "a.csv")]) == 2
-    assert "no column is of times" in capsys.readouterr().err
+    assert "no column is of times" in output_of(cli.main(["describe", str(tmp_path / "a.csv")]), 2).err
 
 
-def test_a_name_with_an_escape_sequence_is_printed_as_an_escape(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_with_an_escape_sequence_is_printed_as_an_escape(tmp_path: Path, output_of: OutputOf) -> None:
     path = tmp_path / "e.jsonl"
     path.write_text("\n".join(json.dumps({"note\x1b[31m\u202e": n, "at": "2026-03-01T00:00:00Z"}) for n in range(9)))
-    assert cli.main(["describe", str(path)]) == 0
-    printed = capsys.readouterr().out
+    printed = output_of(cli.main(["describe", str(path)])).out
     assert "note\\u001b[31m\\u202e" in printed
     assert HIDDEN.search(printed) is None
 
@@ -559,13 +520,10 @@ def write(path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_from_an_unknown_file_to_the_first_backtest(
-    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_an_unknown_file_to_the_first_backtest(suffix: str, tmp_path: Path, output_of: OutputOf) -> None:
     events, file = tmp_path / f"day{suffix}", tmp_path / "payments.cep"
     write(events)
-    assert cli.main(["describe", str(events), "--name", "payment"]) == 0
-    draft = capsys.readouterr().out
+    draft = output_of(cli.main(["describe", str(events), "--name", "payment"])).out
     assert "amount      decimal(2)" in draft
     assert "# is_fraud: a label" in draft
     file.write_text(draft)
@@ -576,9 +534,8 @@ def test_from_an_unknown_file_to_the_first_backtest(
     flags_of_events = ["--events", str(events), "--labels", "is_fraud", *flags]
     file.write_text(draft.replace("enum(credit, debit)", "enum(incoming, outgoing)") + PATTERN)
     flags_of_events += ["--values", "direction.credit=incoming", "--values", "direction.debit=outgoing"]
-    assert cli.main(["backtest", str(file), *flags_of_events]) == 0
-    figures = " ".join(capsys.readouterr().out.split())
+    figures = output_of(cli.main(["backtest", str(file), *flags_of_events])).line
     assert "300 events of 13 days; 20 frauds" in figures
     assert "large 20 1.5 1.000" in figures
     assert cli.main(["backtest", str(file), *flags_of_events, "--values", "direction.x=in"]) == 2
-    assert "has no symbol in" in capsys.readouterr().err
+    assert "has no symbol in" in output_of.read().err

@@ -30,11 +30,13 @@ from cep.runners.meanings import COUNTERS, FROM_ZERO, GAUGES, HISTOGRAMS, TOTALS
 from cep.runners.observe import Observed
 from tests.cli.monitored import dashboard, names_used, rules
 from tests.cli.test_outage import wait_for
-from tests.cli.test_run import RULES, Judge, free_port
-from tests.cli.test_sinks import Hanging, begun, configured, killed
+from tests.cli.test_run import RULES, Judge, begun, configured, free_port
+from tests.cli.test_sinks import Hanging, killed
+from tests.output_of import OutputOf
 from tests.real_kafka import RealKafka
 from tests.real_prometheus import Tools
 from tests.real_s3 import open_s3
+from tests.rule_files import rule_text
 from tests.runners.embedded.cases import morning
 from tests.runners.embedded.test_run import ROOT, place
 from tests.small_disk import small_disk
@@ -72,10 +74,9 @@ def test_panels_do_not_overlap() -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_the_verb_prints_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_prints_the_files(output_of: OutputOf) -> None:
     for part, name in MONITORING_FILES.items():
-        assert main(["job", "monitor", part]) == 0
-        assert capsys.readouterr().out == (MONITORING / name).read_text(encoding="utf-8")
+        assert output_of(main(["job", "monitor", part])).out == (MONITORING / name).read_text(encoding="utf-8")
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
@@ -414,10 +415,7 @@ def flooded_rules(folder: Path) -> str:
     folder.mkdir()
     source = (ROOT / "patterns" / "events.cep").read_text()
     (folder / "flooded.cep").write_text(f"{source}\n{FLOODED}")
-    (folder / "flooded.toml").write_text(
-        'id = "flooded"\npattern = "flooded"\nversion = 1\nstatus = "live"\nseverity = "low"\nowner = "o"\n'
-        'message = "{key}"\nfile = "flooded.cep"\n'
-    )
+    (folder / "flooded.toml").write_text(rule_text("flooded", "flooded.cep", message="{key}"))
     return str(folder)
 
 

@@ -26,7 +26,8 @@ from confluent_kafka.admin import AdminClient
 
 from cep.base.exits import Exit
 from cep.cli.main import main
-from tests.cli.test_run import RULES, free_port
+from tests.cli.test_run import RULES, asked, free_port
+from tests.output_of import OutputOf
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, NoBrokerError, RealKafka, SecondBroker
 from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed, start
@@ -40,14 +41,7 @@ WAIT_S = 300  # on a machine that compiles the kernels first
 
 
 def status(port: int, path: str) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return 0
+    return asked(port, path)[0]
 
 
 def metrics(port: int) -> list[str]:
@@ -275,14 +269,8 @@ def test_a_job_with_a_backlog_is_not_ready_and_says_how_much_waits(
 
     def ask(process: subprocess.Popen[bytes]) -> dict[str, Any]:
         assert process.poll() is None, process.stderr.read() if process.stderr is not None else ""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-                return dict(json.loads(answer.read()))
-        except urllib.error.HTTPError as error:
-            with error:
-                return dict(json.loads(error.read()))
-        except OSError:
-            return {"ready": False, "lag_records": None}  # it does not listen yet
+        code, text = asked(port, "/health")
+        return dict(json.loads(text)) if code else {"ready": False, "lag_records": None}  # it does not listen yet
 
     words = (
         "--rules", RULES, "--bootstrap-servers", kafka_broker.address, "--topic", topic,
@@ -341,12 +329,12 @@ def settings_file(folder: Path, client: Mapping[str, str], monkeypatch: pytest.M
     return path
 
 
-def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def shown(folder: Path, output_of: OutputOf) -> str:
     """Return the job's messages; check that none of its files has a secret."""
     for path in folder.rglob("*"):
         if path.is_file():
             assert not any(secret.encode() in path.read_bytes() for secret in (PASSWORD, STORE_PASSWORD)), path
-    printed = capsys.readouterr()
+    printed = output_of.read()
     assert not any(secret in printed.out + printed.err for secret in (PASSWORD, STORE_PASSWORD, "wrong-5512"))
     return printed.err
 
@@ -354,7 +342,7 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("listener", ["login", "mutual"])
 def test_a_job_over_tls(
     listener: str, secure: SecureKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    output_of: OutputOf,
 ) -> None:  # fmt: skip
     events, alerts, control = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts", "control"))
     for topic in (events, alerts):
@@ -369,7 +357,7 @@ def test_a_job_over_tls(
         "--checkpoint", str(tmp_path / "job"), "--available-now",
     ]  # fmt: skip
     assert main(arguments) == 0
-    shown(tmp_path, capsys)
+    shown(tmp_path, output_of)
     expected_alerts = sorted(expected(lines, deployment(), tmp_path))
     assert expected_alerts
     assert (
@@ -389,7 +377,7 @@ def test_a_job_over_tls(
 )  # fmt: skip
 def test_what_is_wrong_is_said_at_once(
     listener: str, client: dict[str, str], reason: str, secure: SecureKafka, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, output_of: OutputOf,
 ) -> None:  # fmt: skip
     client_settings = {**secure.login_settings(), **client}
     client_settings["ssl.ca.location"] = str(secure.certificates / Path(client_settings["ssl.ca.location"]).name)
@@ -397,7 +385,7 @@ def test_what_is_wrong_is_said_at_once(
     fixed = ["--conf", str(conf), "--bootstrap-servers", getattr(secure, listener), "--control-topic", "control"]
     for verb in (["run", "--rules", str(ROOT / "rules"), "--topic", "events"], ["job", "heartbeat"]):
         assert main([*verb, *fixed]) == Exit.USAGE
-        assert reason in shown(tmp_path, capsys)
+        assert reason in shown(tmp_path, output_of)
 
 
 # `cep run --standby`: one of two processes works. The other takes its place, and no alert is lost or doubled.
@@ -494,11 +482,10 @@ def job_of(kafka: KafkaCluster, folder: Path) -> Job:
     return Job(kafka, folder, events, alerts, state)
 
 
-def test_a_standby_needs_a_changelog(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_standby_needs_a_changelog(output_of: OutputOf, tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     arguments = ["--rules", str(ROOT / "rules"), "--events", str(tmp_path / "events"), "--checkpoint", str(tmp_path)]
-    assert main(["run", *arguments, "--standby"]) == Exit.USAGE
-    assert "--standby needs --changelog TOPIC" in capsys.readouterr().err
+    assert "--standby needs --changelog TOPIC" in output_of(main(["run", *arguments, "--standby"]), Exit.USAGE).err
 
 
 def parted(members: Sequence[Member]) -> Sequence[Member]:

@@ -29,7 +29,9 @@ from cep.rulebook.signers import read_trust
 from cep.rulebook.trust import sign, unsigned
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 from cep.step.rules import rule_status
+from tests.output_of import OutputOf
 from tests.real_kafka import KafkaCluster
+from tests.rule_files import copy_rules, rule_text
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, write_key, write_signers
 from tests.rulebook.people import ROOT as ROOT_KEY
 
@@ -78,19 +80,23 @@ class Answering:
 
 
 @pytest.fixture
-def job(kafka_broker: KafkaCluster) -> Iterator[Answering]:
+def silent_job(kafka_broker: KafkaCluster) -> Answering:
+    """Return a job that has not begun to answer."""
     name = f"publish-{next(NUMBERS)}"
     for topic in (name, f"{name}-status"):
         kafka_broker.create(topic, 1)
-    with Answering(kafka_broker.address, name) as answering:
-        yield answering
+    return Answering(kafka_broker.address, name)
+
+
+@pytest.fixture
+def job(silent_job: Answering) -> Iterator[Answering]:
+    with silent_job:
+        yield silent_job
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("rules", "patterns"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    return tmp_path / "rules"
+    return copy_rules(tmp_path)
 
 
 def changed(folder: Path, old: str, new: str, rule: str = "card_testing") -> None:
@@ -107,31 +113,27 @@ def versions(job: Answering) -> dict[str, int]:
     return last_versions
 
 
-def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_life_of_a_rule(job: Answering, folder: Path, output_of: OutputOf) -> None:
     publish = ["rules", "publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0
     assert read_control_topic(job.control) == ([], 0)
     assert main(publish) == 0
     assert set(versions(job).values()) == {1}
-    assert main(publish) == 0
-    assert "nothing to send" in capsys.readouterr().out
+    assert "nothing to send" in output_of(main(publish)).out
     changed(folder, "tries = 3", "tries = 4")
-    assert main(publish) == 1
-    assert "cep rules bump card_testing" in capsys.readouterr().out
+    assert "cep rules bump card_testing" in output_of(main(publish), 1).out
     assert main(["rules", "bump", "card_testing", "--rules", str(folder)]) == 0
-    capsys.readouterr()
-    assert main([*publish, "--dry-run"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    output_of.read()
+    printed = output_of(main([*publish, "--dry-run"])).line
     assert "params.tries 3 → 4" in printed
     drained = "the runs of version 1 are drained: `on_update` is `drain`"
     assert drained in printed
-    assert main([*publish, "--only", "card_testing"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = output_of(main([*publish, "--only", "card_testing"])).line
     assert drained in printed
     assert "missing" not in printed, "the other rules have files, they are only not asked for"
     assert versions(job)["card_testing"] == 2
     assert main(["rules", "rollback", "card_testing", "--to", "1", "--rules", str(folder), *job.flags]) == 0
-    assert "cep rules bump card_testing --above 3" in " ".join(capsys.readouterr().out.split())
+    assert "cep rules bump card_testing --above 3" in output_of.read().line
     assert versions(job)["card_testing"] == 3
     record = job.book.record_of("card_testing", 3)
     assert record is not None
@@ -143,19 +145,8 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert (pause_change["by"], pause_change["reason"]) == ("ann", "floods")
     assert main(["rules", "resume", "card_testing", *job.flags]) == 0
     assert job.book.report().paused == ()
-    snooze = [
-        "rules",
-        "snooze",
-        "card_testing",
-        "--key",
-        "c1",
-        "--until",
-        "2030-01-01T00:00:00Z",
-        "--by",
-        "ann",
-        *job.flags,
-    ]
-    assert main(snooze) == 0
+    snooze = ["rules", "snooze", "card_testing", "--key", "c1", "--until", "2030-01-01T00:00:00Z", "--by", "ann"]
+    assert main([*snooze, *job.flags]) == 0
     assert [(s.rule_id, s.key) for s in job.book.report().snoozes] == [("card_testing", "c1")]
     (folder / "rising_amounts.toml").unlink()
     assert main(["rules", "bump", "card_testing", "--above", "3", "--rules", str(folder)]) == 0
@@ -168,47 +159,39 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert len(nonces) == len(sent), "nobody signs, so each record has a nonce of its own"
 
 
-def test_what_the_job_refuses_is_told(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_job_refuses_is_told(job: Answering, folder: Path, output_of: OutputOf) -> None:
     job.book.key_domains = (("account_id",),)
     assert main(["rules", "publish", "--rules", str(folder), "--only", "card_testing", *job.flags]) == 1
-    assert "the job does not route events by (card_id)" in " ".join(capsys.readouterr().out.split())
+    assert "the job does not route events by (card_id)" in output_of.read().line
 
 
-def test_a_failing_test_and_a_finding_stop_a_publication(
-    job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_test_and_a_finding_stop_a_publication(job: Answering, folder: Path, output_of: OutputOf) -> None:
     pattern = folder.parent / "patterns" / "cards.cep"
     whole = pattern.read_text()
     publish = ["rules", "publish", "--rules", str(folder), "--only", "card_testing", *job.flags]
     pattern.write_text(whole.replace("expect none", "expect matches 7", 1))
-    assert main(publish) == 1
-    assert "test fails" in capsys.readouterr().out
+    assert "test fails" in output_of(main(publish), 1).out
     pattern.write_text(whole + '\nlist nobody_reads = ["a"]\n')
-    assert main(publish) == 1
-    assert "CEP702" in capsys.readouterr().out
+    assert "CEP702" in output_of(main(publish), 1).out
     assert read_control_topic(job.control) == ([], 0)
 
 
-def test_two_people_where_it_is_configured(
-    job: Answering, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_people_where_it_is_configured(job: Answering, folder: Path, tmp_path: Path, output_of: OutputOf) -> None:
     conf = tmp_path / "cep.toml"
     conf.write_text("[publish]\ntwo_person = true\n")
     publish = ["rules", "publish", "--rules", str(folder), "--only", "card_testing", "--conf", str(conf), *job.flags]
-    assert main(publish) == 1
-    assert "two people must stand for a change" in " ".join(capsys.readouterr().out.split())
+    assert "two people must stand for a change" in output_of(main(publish), 1).line
     changed(folder, 'owner = "card-fraud"', 'owner = "card-fraud"\nauthor = "ann"\napproved_by = "bob"')
     assert main(publish) == 0
     assert versions(job) == {"card_testing": 1}
 
 
-def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rules", "publish", "--rules", str(folder)]) == 2
-    assert "--control-topic" in capsys.readouterr().err
+def test_without_topics_it_says_what_is_missing(folder: Path, output_of: OutputOf) -> None:
+    assert "--control-topic" in output_of(main(["rules", "publish", "--rules", str(folder)]), 2).err
 
 
 def test_two_publishers_at_once_and_a_job_that_is_built_anew(
-    kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, output_of: OutputOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """A real job creates the missing topics. One of two publishers is told that the other was first."""
@@ -223,14 +206,15 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
         job = subprocess.Popen([*command, *arguments, "--checkpoint", str(tmp_path / "checkpoint")], stderr=errors)
     try:
         status = StatusTopic(kafka_broker.address, f"{name}-status")
+        admin = AdminClient({"bootstrap.servers": kafka_broker.address})
         give_up_s = time.monotonic() + 120.0
-        while not _is_there(kafka_broker, status.name) and time.monotonic() < give_up_s:
+        while status.name not in admin.list_topics(timeout=10.0).topics and time.monotonic() < give_up_s:
             time.sleep(0.2)
         first = wait_for_status(status, lambda job_status: bool(job_status["rules"]), 60.0)
         assert first is not None
         assert first["epoch"] == len(first["rules"])
         assert main(["rules", "pause", "card_testing", "--wait", "60", *flags]) == 0
-        assert f"is paused; the job is at epoch {first['epoch'] + 1}" in " ".join(capsys.readouterr().out.split())
+        assert f"is paused; the job is at epoch {first['epoch'] + 1}" in output_of.read().line
         both = [shutil.copytree(folder.parent, tmp_path / person) / "rules" for person in ("ann", "bob")]
         for tries, rules in enumerate(both, start=4):
             changed(rules, "tries = 3", f"tries = {tries}")
@@ -238,7 +222,7 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
         codes = _publish_at_once(both, flags, monkeypatch)
         assert sorted(codes.values()) == [0, 1]
         winner, loser = sorted(codes, key=lambda person: codes[person])
-        printed = " ".join(capsys.readouterr().out.split())
+        printed = output_of.read().line
         assert f"by {winner}: a change of {winner} was first" in printed
         assert f"by {loser}: a change of {loser}" in printed
         assert "params.tries 4 → 5" in printed or "params.tries 5 → 4" in printed
@@ -298,19 +282,10 @@ def test_a_heartbeat(kafka_broker: KafkaCluster) -> None:
     assert main(["job", "heartbeat", "--event-time", "soon", *flags]) == 2
 
 
-def _is_there(kafka: KafkaCluster, topic: str) -> bool:
-    return topic in AdminClient({"bootstrap.servers": kafka.address}).list_topics(timeout=10.0).topics
-
-
-def test_a_job_that_does_not_answer(
-    kafka_broker: KafkaCluster, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = f"publish-{next(NUMBERS)}"
-    for topic in (name, f"{name}-status"):
-        kafka_broker.create(topic, 1)
-    flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
-    assert main(["rules", "publish", "--rules", str(folder), "--wait", "0.1", *flags]) == 3
-    assert "the job has not acknowledged" in capsys.readouterr().err
+def test_a_job_that_does_not_answer(silent_job: Answering, folder: Path, output_of: OutputOf) -> None:
+    command = ["rules", "publish", "--rules", str(folder), "--wait", "0.1", *silent_job.flags]
+    command.remove("--at-once")
+    assert "the job has not acknowledged" in output_of(main(command), 3).err
 
 
 # Keys, signatures and approvals from the command line, up to a job that verifies them on a broker.
@@ -320,13 +295,11 @@ RULE = "card_testing"
 
 
 @pytest.fixture
-def signed_folder(tmp_path: Path) -> Path:
-    for name in ("rules", "patterns"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+def signed_folder(folder: Path) -> Path:
     for name, key in (("ada", ADA), ("bob", BOB), ("eve", EVE), ("root", ROOT_KEY)):
-        write_key(tmp_path / f"{name}.pem", key)
-    write_signers(tmp_path / "rules" / "signed" / "signers.toml")
-    return tmp_path / "rules"
+        write_key(folder.parent / f"{name}.pem", key)
+    write_signers(folder / "signed" / "signers.toml")
+    return folder
 
 
 def trusting(signed_folder: Path) -> list[str]:
@@ -338,30 +311,26 @@ def by(signed_folder: Path, name: str) -> list[str]:
 
 
 @pytest.fixture
-def signed_job(kafka_broker: KafkaCluster, signed_folder: Path) -> Iterator[Answering]:
-    name = f"sign-{next(NUMBERS)}"
-    for topic in (name, f"{name}-status"):
-        kafka_broker.create(topic, 1)
-    with Answering(kafka_broker.address, name) as answering:
-        answering.book.trust = read_trust(signed_folder / "signed" / "signers.toml", ROOT_KEY.public)
-        yield answering
+def signed_job(silent_job: Answering, signed_folder: Path) -> Iterator[Answering]:
+    silent_job.book.trust = read_trust(signed_folder / "signed" / "signers.toml", ROOT_KEY.public)
+    with silent_job:
+        yield silent_job
 
 
-def test_keys_and_signers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_and_signers(tmp_path: Path, output_of: OutputOf) -> None:
     assert main(["keys", "new", str(tmp_path / "ada.pem")]) == 0
     assert main(["keys", "new", str(tmp_path / "ada.pem")]) == 2
-    capsys.readouterr()
-    assert main(["keys", "show", str(tmp_path / "ada.pem")]) == 0
-    assert capsys.readouterr().out == (tmp_path / "ada.pub").read_text()
+    output_of.read()
+    assert output_of(main(["keys", "show", str(tmp_path / "ada.pem")])).out == (tmp_path / "ada.pub").read_text()
     signers = write_signers(tmp_path / "signers.toml")
     root = write_key(tmp_path / "root.pem", ROOT_KEY)
     assert main(["keys", "trust", str(signers), "--sign-with", str(root)]) == 0
     assert main(["keys", "check", str(signers), "--root-key", ROOT_KEY.public]) == 0
-    assert "two people for upsert, rollback, retire, pause, snooze, list" in capsys.readouterr().out
+    assert "two people for upsert, rollback, retire, pause, snooze, list" in output_of.read().out
     assert main(["keys", "check", str(signers), "--root-key", ADA.public]) == 2
 
 
-def test_a_rule_is_signed_and_approved(signed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_is_signed_and_approved(signed_folder: Path, output_of: OutputOf) -> None:
     rules = ["--rules", str(signed_folder)]
     path = signed_folder / "signed" / f"{RULE}.1.json"
     assert main(["rules", "sign", RULE, *rules]) == 2, "no signers are named"
@@ -370,9 +339,8 @@ def test_a_rule_is_signed_and_approved(signed_folder: Path, capsys: pytest.Captu
     assert not path.exists()
     assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada")]) == 0
     assert main(["rules", "approve", str(path), *by(signed_folder, "ada")]) == 2
-    assert "another person must run `cep rules approve`" in capsys.readouterr().err
-    assert main(["rules", "approve", str(path), *trusting(signed_folder)]) == 0
-    shown = capsys.readouterr().out
+    assert "another person must run `cep rules approve`" in output_of.read().err
+    shown = output_of(main(["rules", "approve", str(path), *trusting(signed_folder)])).out
     assert "signed by Ada" in shown
     assert "+pattern card_testing(" in shown
     assert main(["rules", "approve", str(path), *by(signed_folder, "bob")]) == 0
@@ -402,18 +370,15 @@ def next_version(signed_folder: Path, old: str, new: str) -> Path:
 CONDITION = "status == approved and amount > large"
 
 
-def test_an_approver_sees_the_difference_to_the_signed_version(
-    signed_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_approver_sees_the_difference_to_the_signed_version(signed_folder: Path, output_of: OutputOf) -> None:
     path = next_version(signed_folder, CONDITION, f'{CONDITION} and card_id != "c9"  # as before')
     before = signed_folder / "signed" / f"{RULE}.1.json"
     signed = before.read_bytes()
     edited = signed.replace(CONDITION.encode(), f'{CONDITION} and card_id != \\"c9\\"'.encode())
     for data, is_compared in ((signed, True), (edited, False), (None, False)):
         before.unlink() if data is None else before.write_bytes(data)
-        capsys.readouterr()
-        assert main(["rules", "approve", str(path), *trusting(signed_folder)]) == 0
-        shown = capsys.readouterr().out
+        output_of.read()
+        shown = output_of(main(["rules", "approve", str(path), *trusting(signed_folder)])).out
         text, meaning = shown.split("meaning, without comments and layout:")
         assert all('card_id != "c9"' in part for part in (text, meaning)), "an edited file hides nothing"
         assert ("all of the text is shown" in shown) != is_compared
@@ -421,7 +386,7 @@ def test_an_approver_sees_the_difference_to_the_signed_version(
         assert "# as before" not in meaning
 
 
-def test_an_approver_sees_hidden_characters(signed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_approver_sees_hidden_characters(signed_folder: Path, output_of: OutputOf) -> None:
     hidden = f"{CONDITION} # \u2028 and amount < 2 \x1b[2K\u202e"
     path = signed_folder / "signed" / f"{RULE}.1.json"
     assert main(["rules", "sign", RULE, "--rules", str(signed_folder), *by(signed_folder, "ada")]) == 0
@@ -429,17 +394,14 @@ def test_an_approver_sees_hidden_characters(signed_folder: Path, capsys: pytest.
     assert isinstance(record, UpsertRecord)
     source = record.source.replace(CONDITION, hidden)
     write_change(path, [sign(unsigned(record).model_copy(update={"source": source}), ADA, RULE_SET)])
-    capsys.readouterr()
-    assert main(["rules", "approve", str(path), *trusting(signed_folder)]) == 0
-    shown = capsys.readouterr().out
+    output_of.read()
+    shown = output_of(main(["rules", "approve", str(path), *trusting(signed_folder)])).out
     assert "\\u2028 and amount < 2 \\u001b[2K\\u202e" in shown
     assert "CEP101" in shown
     assert HIDDEN.search(shown) is None
 
 
-def test_from_the_author_to_a_job(
-    signed_job: Answering, signed_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_the_author_to_a_job(signed_job: Answering, signed_folder: Path, output_of: OutputOf) -> None:
     rules = ["--rules", str(signed_folder)]
     publish = ["rules", "publish", *rules, "--only", RULE, *trusting(signed_folder), *signed_job.flags]
 
@@ -457,8 +419,7 @@ def test_from_the_author_to_a_job(
             == 0
         )
 
-    assert main(publish) == 1
-    assert "cep rules sign card_testing" in capsys.readouterr().out
+    assert "cep rules sign card_testing" in output_of(main(publish), 1).out
     signed(1)
     assert main(publish) == 0
     changed(signed_folder, "tries = 3", "tries = 4")
@@ -477,7 +438,7 @@ def test_from_the_author_to_a_job(
     assert main(["rules", "resume", RULE, *by(signed_folder, "bob"), *signed_job.flags]) == 0
     assert signed_job.book.report().paused == ()
     assert main(send) == 1, "an old pause is not taken again"
-    assert "is older than version 2" in " ".join(capsys.readouterr().out.split())
+    assert "is older than version 2" in output_of.read().line
     # A rollback is a change of its own; the next version follows it.
     rollback = ["rules", "rollback", RULE, "--to", "1", *rules, *by(signed_folder, "ada"), *signed_job.flags]
     assert main(rollback) == 0
@@ -534,16 +495,7 @@ test "in no list" of listed {
   expect none
 }
 """
-LISTED = """
-id = "listed"
-version = 1
-pattern = "listed"
-file = "../patterns/p.cep"
-status = "live"
-severity = "low"
-owner = "o"
-message = "m"
-"""
+LISTED = rule_text("listed", "../patterns/p.cep")
 
 
 @pytest.fixture
@@ -559,37 +511,30 @@ def listed_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def listed_job(kafka_broker: KafkaCluster, listed_folder: Path) -> Iterator[Answering]:
-    name = f"lists-{next(NUMBERS)}"
-    for topic in (name, f"{name}-status"):
-        kafka_broker.create(topic, 1)
-    answering = Answering(kafka_broker.address, name)
-    answering.book = Rulebook(schema_of(read_rules(listed_folder)[0]), None)
-    with answering:
-        yield answering
+def listed_job(silent_job: Answering, listed_folder: Path) -> Iterator[Answering]:
+    silent_job.book = Rulebook(schema_of(read_rules(listed_folder)[0]), None)
+    with silent_job:
+        yield silent_job
 
 
 def held(listed_job: Answering) -> dict[str, tuple[int, int]]:
     return {report.name: (report.version, report.entries) for report in listed_job.book.report().lists}
 
 
-def test_the_life_of_a_list(listed_job: Answering, listed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_life_of_a_list(listed_job: Answering, listed_folder: Path, output_of: OutputOf) -> None:
     publish = ["rules", "publish", "--rules", str(listed_folder), *listed_job.flags]
-    assert main([*publish, "--dry-run"]) == 0
-    assert "list blocked" in capsys.readouterr().out
+    assert "list blocked" in output_of(main([*publish, "--dry-run"])).out
     assert main(publish) == 0
     assert held(listed_job) == {"blocked": (1, 2)}
     assert listed_job.book.report().lists_missing == (("watch", "prefix"),)
-    assert main(publish) == 0
-    assert "nothing to send" in capsys.readouterr().out
+    assert "nothing to send" in output_of(main(publish)).out
     assert main(["lists", "add", "blocked", "c7", "c8", *listed_job.flags]) == 0
     assert held(listed_job) == {"blocked": (2, 4)}
     assert main(["lists", "remove", "blocked", "c1", *listed_job.flags]) == 0
     assert main(["lists", "add", "watch", "9", "--of", "prefix", *listed_job.flags]) == 0
     assert held(listed_job) == {"blocked": (3, 3), "watch": (1, 1)}
-    capsys.readouterr()
-    assert main(["lists", "show", "--rules", str(listed_folder), *listed_job.flags]) == 0
-    printed = capsys.readouterr().out
+    output_of.read()
+    printed = output_of(main(["lists", "show", "--rules", str(listed_folder), *listed_job.flags])).out
     assert "the job holds" in printed
     assert listed_job.book.report().lists[0].digest[:12] in printed
     # The file counts again, and the entries that it has replaced are forgotten.
@@ -604,16 +549,14 @@ def test_the_life_of_a_list(listed_job: Answering, listed_folder: Path, capsys: 
     assert held(listed_job)["blocked"] == (5, 1_000)
 
 
-def test_what_is_wrong_with_a_list(
-    listed_job: Answering, listed_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_a_list(listed_job: Answering, listed_folder: Path, output_of: OutputOf) -> None:
     assert main(["lists", "add", "nets", "10.0.0.1/8", "--of", "cidr", *listed_job.flags]) == 1
-    assert "CEP802 entry 1 is `10.0.0.1/8`" in capsys.readouterr().out
+    assert "CEP802 entry 1 is `10.0.0.1/8`" in output_of.read().out
     assert main(["lists", "add", "nets", "x", *listed_job.flags]) == 2
-    assert "no list nets is known; say with --of" in capsys.readouterr().err
+    assert "no list nets is known; say with --of" in output_of.read().err
     assert main(["lists", "add", "nets", "x", "--of", "text", *listed_job.flags]) == 2
     assert main(["lists", "add", "nets", "--of", "string", *listed_job.flags]) == 2
-    assert "give the entries, or a file" in capsys.readouterr().err
+    assert "give the entries, or a file" in output_of.read().err
     # A card number is not even sent if a rule of the topic or the settings' folder has tokens there.
     (listed_folder / "cards.toml").write_text(LISTED.replace('"listed"', '"cards"').replace("p.cep", "cards.cep"))
     cards = (
@@ -626,16 +569,14 @@ def test_what_is_wrong_with_a_list(
     )
     (listed_folder.parent / "cep.toml").write_text(f'[job]\nrules = "{listed_folder}"\n')
     flags = [*listed_job.flags, "--conf", str(listed_folder.parent / "cep.toml")]
-    assert main(["lists", "add", "blocked", "4111111111111111", "--of", "string", *flags]) == 1
-    printed = capsys.readouterr().out
+    printed = output_of(main(["lists", "add", "blocked", "4111111111111111", "--of", "string", *flags]), 1).out
     assert "1 of its entries are no tokens" in printed
     assert "nothing is sent" in printed
     assert "4111" not in printed
     assert main(["lists", "add", "shops", "s1", "--of", "string", "--why", "4111 1111 1111 1111 called", *flags]) == 2
-    assert "has a card number" in capsys.readouterr().err
+    assert "has a card number" in output_of.read().err
     assert read_control_topic(listed_job.control) == ([], 0)
     (listed_folder / "cards.toml").unlink()
     (listed_folder.parent / "patterns" / "blocked.csv").unlink()
-    assert main(["rules", "publish", "--rules", str(listed_folder), *listed_job.flags]) == 1
-    assert "CEP801" in capsys.readouterr().out
+    assert "CEP801" in output_of(main(["rules", "publish", "--rules", str(listed_folder), *listed_job.flags]), 1).out
     assert main(["lists", "show", "--rules", str(listed_folder)]) == 1

@@ -31,8 +31,9 @@ from cep.runners.observe import Log, Observed
 from cep.runners.output import Replayed
 from cep.runners.spark.match_stream import OBSERVED
 from tests.analysis.test_suggest import BASE, planted
-from tests.cli.test_quality import RULE
+from tests.cli.test_quality import pays_rule
 from tests.cli.test_rules import RULE as PAIR_RULE
+from tests.output_of import OutputOf
 
 # A verb never hides rejected records: reasons in its last lines, and exit code 1 above the share.
 
@@ -70,13 +71,12 @@ def history(folder: Path, form: str, bad_count: int) -> Path:
     ("bad_count", "share", "code"), [(0, "0.01", 0), (1, "0.01", 0), (2, "0.01", 1), (2, "0.05", 0)]
 )
 def test_a_replay_tells_of_rejected_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, bad_count: int, share: str, code: int
+    tmp_path: Path, output_of: OutputOf, form: str, bad_count: int, share: str, code: int
 ) -> None:
     events = history(tmp_path, form, bad_count)
     out = ["--out", str(tmp_path / "alerts.jsonl")]
     command = ["replay", "--rules", str(tmp_path / "rules"), "--events", str(events), *out, "--rejected-max", share]
-    assert main(command) == code
-    lines = capsys.readouterr().err.splitlines()
+    lines = output_of(main(command), code).err.splitlines()
     if bad_count:
         assert "field `amount`" in lines[-2]
         assert f"{bad_count} of 100 records" in lines[-1]
@@ -95,19 +95,18 @@ def test_other_verbs_end_with_1_too(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(("bad_count", "code"), [(0, 0), (1, 0), (2, 1)])
-def test_features_are_judged_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], bad_count: int, code: int) -> None:
+def test_features_are_judged_too(tmp_path: Path, output_of: OutputOf, bad_count: int, code: int) -> None:
     events = history(tmp_path, "jsonl", 0)
     lines = events.read_text().splitlines()
     events.write_text("\n".join(["{", *lines[1:]] if bad_count else lines) + "\n{\n" * (bad_count > 1))
     (tmp_path / "e.cep").write_text(PAIR.splitlines()[0])
     out = ["--out", str(tmp_path / "f.csv"), "--declare", str(tmp_path / "e.cep")]
-    assert main(["features", "n=count(tx over 1 h by card)", "--events", str(events), *out]) == code
-    error = capsys.readouterr().err
+    error = output_of(main(["features", "n=count(tx over 1 h by card)", "--events", str(events), *out]), code).err
     assert (f"{bad_count} of 10" in error) == bool(bad_count)
     assert ("unreadable" in error) == bool(bad_count)
 
 
-def test_why_not_judges_the_records_of_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_not_judges_the_records_of_the_key(tmp_path: Path, output_of: OutputOf) -> None:
     events = history(tmp_path, "jsonl", 0)
     lines = events.read_text().splitlines()
     command = ["why-not", "--rules", str(tmp_path / "rules"), "--rule", "p", "--key", "c", "--events", str(events)]
@@ -115,8 +114,7 @@ def test_why_not_judges_the_records_of_the_key(tmp_path: Path, capsys: pytest.Ca
     for bad_count, code in ((0, 0), (5, 1)):
         bad = [line.replace('"i": "', '"j": "') for line in lines[:bad_count]]
         events.write_text("\n".join([lines[0], *bad]))
-        assert main(command) == code
-        assert ("more than --rejected-max" in capsys.readouterr().err) == bool(code)
+        assert ("more than --rejected-max" in output_of(main(command), code).err) == bool(code)
     assert main([*command, "--rejected-max", "0.9"]) == 0
 
 
@@ -182,7 +180,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / part).mkdir()
     (folder / "patterns" / "pays.cep").write_text(EVENTS + PATTERN)
     (folder / "events.cep").write_text(EVENTS)
-    (folder / "rules" / "large.toml").write_text(RULE.format(name="large"))
+    (folder / "rules" / "large.toml").write_text(pays_rule("large"))
     (folder / "letters" / "1.jsonl").write_text('{"code": "late", "event_id": "nobody"}\n')
     for form, (name, write) in FORMS.items():
         (folder / form).mkdir()
@@ -229,15 +227,14 @@ QUICK = {(verb, "CSV") for verb in VERBS} | {("replay", form) for form in FORMS}
         for form in FORMS
     ],
 )
-def test_a_verb_ends_with_1_and_says_why(verb: str, form: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_ends_with_1_and_says_why(verb: str, form: str, place: Path, output_of: OutputOf) -> None:
     words = [*commands(place)[verb], "--events", place / form / FORMS[form][0]]
-    assert cli.main([*verb.split(), *map(str, words)]) == 1
-    lines = capsys.readouterr().err.splitlines()
+    lines = output_of(cli.main([*verb.split(), *map(str, words)]), 1).err.splitlines()
     assert "missing_field: field `tx_id` is missing or null" in lines[-2]
     assert "(50.00%) were rejected, more than --rejected-max 0.01 allows" in lines[-1]
     code = cli.main([*verb.split(), *map(str, words), "--rejected-max", "0.5"])
     assert code == int(verb == "rules prune"), "a rule could go"
-    assert "(50.00%) were rejected" in capsys.readouterr().err.splitlines()[-1]
+    assert "(50.00%) were rejected" in output_of.read().err.splitlines()[-1]
 
 
 def test_no_verb_is_forgotten() -> None:
@@ -335,13 +332,10 @@ def test_a_job_that_reads_nothing_says_so() -> None:
 
 
 @pytest.mark.parametrize(("bad_count", "code"), [(0, 0), (1, 0), (2, 1)])
-def test_a_job_that_ends_prints_examples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], bad_count: int, code: int
-) -> None:
+def test_a_job_that_ends_prints_examples(tmp_path: Path, output_of: OutputOf, bad_count: int, code: int) -> None:
     events = history(tmp_path, "jsonl", bad_count)
     command = ["run", "--rules", str(tmp_path / "rules"), "--events", str(events), "--alerts", str(tmp_path / "alerts")]
-    assert main([*command, "--available-now"]) == code
-    error = capsys.readouterr().err
+    error = output_of(main([*command, "--available-now"]), code).err
     assert ("field `amount`" in error) == bool(bad_count)
     assert (f"{bad_count} of 100 records" in error) == bool(bad_count)
     assert ("more than --rejected-max 0.01 allows" in error) == bool(code)
@@ -371,15 +365,14 @@ def test_a_job_reads_a_named_file_of_each_form(form: str, tmp_path: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_job_on_spark_ends_with_1_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_on_spark_ends_with_1_too(tmp_path: Path, output_of: OutputOf) -> None:
     events = history(tmp_path, "csv", 0)
     (tmp_path / "events").mkdir()
     events.rename(tmp_path / "events" / "a.csv")
     (tmp_path / "events" / "b.json").write_text('[{"i": "x", ')
     command = ["live", "--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events"), "--available-now"]
     command += ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job"), "--rejected-max", "0.001"]
-    assert main(command) == 1
-    error = capsys.readouterr().err
+    error = output_of(main(command), 1).err
     assert "b.json, or what is left of it, cannot be read" in error
     assert "1 of 101 records (0.99%) were rejected, more than --rejected-max 0.001 allows" in error
 

@@ -23,11 +23,12 @@ from cep.demo.stream import StreamSize, build, json_lines
 from cep.model.rule import ControlRecord, ListRecord, PauseRecord, ResumeRecord
 from cep.rulebook.files import read_rules
 from tests.cli.test_rules import RULE as PLAIN_RULE
-from tests.cli.test_why import PATTERNS
-from tests.cli.test_why import RULE as CARD_RULE
+from tests.cli.test_why import PATTERNS, card_rule
+from tests.output_of import OutputOf
 from tests.plain_avro import plain_avro
 from tests.real_kafka import KafkaCluster
-from tests.rulebook.test_levels import BODIES, SEEN_MS, TOGETHER, TYPES, rule
+from tests.rule_files import rule_text
+from tests.rulebook.test_levels import BODIES, EVENTS, SEEN_MS, TOGETHER, rule
 
 # `cep replay`: the demo's day with the rules of this repository, and every mistake in the arguments.
 
@@ -35,54 +36,50 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "rules"
 
 
-def usage(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def usage(output_of: OutputOf, *arguments: object) -> str:
     """Return the message about wrong arguments."""
-    assert cli.main(["replay", *map(str, arguments)]) == 2
-    return capsys.readouterr().err
+    return output_of(cli.main(["replay", *map(str, arguments)]), 2).err
 
 
-def test_wrong_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_wrong_arguments(output_of: OutputOf, tmp_path: Path) -> None:
     events, out = ("--events", tmp_path / "events.csv"), ("--out", tmp_path / "a.jsonl")
-    assert "give --rules, --control, or both" in usage(capsys, *events, *out)
-    assert "is not a folder" in usage(capsys, "--rules", tmp_path / "gone", *events, *out)
-    assert "cannot be read" in usage(capsys, "--control", tmp_path / "gone", *events, *out)
-    assert "cannot tell the format" in usage(capsys, "--rules", RULES, *events, "--out", tmp_path / "a.xml")
-    assert "there is no folder" in usage(capsys, "--rules", RULES, *events, "--out", tmp_path / "gone" / "a.jsonl")
-    assert "--cores is 1 or more, not 0" in usage(capsys, "--rules", RULES, *events, *out, "--cores", 0)
-    assert "key groups are 1 to" in usage(capsys, "--rules", RULES, *events, *out, "--key-groups", 0)
+    assert "give --rules, --control, or both" in usage(output_of, *events, *out)
+    assert "is not a folder" in usage(output_of, "--rules", tmp_path / "gone", *events, *out)
+    assert "cannot be read" in usage(output_of, "--control", tmp_path / "gone", *events, *out)
+    assert "cannot tell the format" in usage(output_of, "--rules", RULES, *events, "--out", tmp_path / "a.xml")
+    assert "there is no folder" in usage(output_of, "--rules", RULES, *events, "--out", tmp_path / "gone" / "a.jsonl")
+    assert "--cores is 1 or more, not 0" in usage(output_of, "--rules", RULES, *events, *out, "--cores", 0)
+    assert "key groups are 1 to" in usage(output_of, "--rules", RULES, *events, *out, "--key-groups", 0)
 
 
-def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_time_that_is_none(output_of: OutputOf, tmp_path: Path) -> None:
     out = tmp_path / "alerts.jsonl"
-    message = usage(capsys, "--rules", RULES, "--events", tmp_path, "--out", out, "--dedup", "soon")
+    message = usage(output_of, "--rules", RULES, "--events", tmp_path, "--out", out, "--dedup", "soon")
     assert "--dedup: 'soon' is no time" in message
 
 
-def test_events_that_are_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_events_that_are_not_there(output_of: OutputOf, tmp_path: Path) -> None:
     events, out = ("--events", str(tmp_path / "gone")), ("--out", str(tmp_path / "a.jsonl"))
-    assert cli.main(["replay", "--rules", str(RULES), *events, *out]) == 2
-    assert "there are no events at" in capsys.readouterr().err
+    assert "there are no events at" in output_of(cli.main(["replay", "--rules", str(RULES), *events, *out]), 2).err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_rule_in_force_is_a_finding(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_no_rule_in_force_is_a_finding(output_of: OutputOf, tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "bad.toml").write_text("id = 1")
     arguments = ["--rules", str(tmp_path / "rules"), "--events", "x", "--out", str(tmp_path / "a.jsonl")]
-    assert cli.main(["replay", *arguments]) == 1
-    printed = capsys.readouterr().err
+    printed = output_of(cli.main(["replay", *arguments]), 1).err
     assert "bad.toml: $.id" in printed
     assert "no rule is in force" in printed
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_demo_day(output_of: OutputOf, tmp_path: Path) -> None:
     stream = build(11, StreamSize(cards_count=150, payments_per_card=12))
     events, out, control = tmp_path / "events.jsonl", tmp_path / "alerts.jsonl", tmp_path / "control.jsonl"
     events.write_bytes(b"\n".join(json_lines(stream.payments)) + b"\nnot a payment\n")
-    assert cli.main(["replay", "--rules", str(RULES), "--events", str(events), "--out", str(out)]) == 0
-    printed = capsys.readouterr().out
+    printed = output_of(cli.main(["replay", "--rules", str(RULES), "--events", str(events), "--out", str(out)])).out
     counts = Counter(json.loads(line)["rule_id"] for line in out.read_bytes().splitlines())
     assert counts == Counter(case.rule_id for case in stream.planted if case.fires)
     assert json.loads((tmp_path / "alerts.jsonl.dead.jsonl").read_text())["record"] == "not a payment"
@@ -93,14 +90,13 @@ def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     records, _ = read_rules(RULES)
     control.write_bytes(b"\n".join(record.to_json() for record in records) + b"\n\n{}\n")
     arguments = ["--control", str(control), "--events", str(events), "--out", str(tmp_path / "alerts.parquet")]
-    assert cli.main(["replay", *arguments]) == 1
-    assert "control.jsonl:7: $" in capsys.readouterr().err
+    assert "control.jsonl:7: $" in output_of(cli.main(["replay", *arguments]), 1).err
     assert Counter(pq.read_table(tmp_path / "alerts.parquet")["rule_id"].to_pylist()) == counts
 
 
 @pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
 def test_events_that_were_sent_twice(
-    engine: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest
+    engine: str, output_of: OutputOf, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if engine == "spark":
         request.getfixturevalue("spark")
@@ -113,7 +109,7 @@ def test_events_that_were_sent_twice(
         out = tmp_path / "alerts.jsonl"
         arguments = ["--rules", str(RULES), "--events", str(events), "--out", str(out), "--engine", engine]
         assert cli.main(["replay", *arguments, *more]) == 0
-        return out.read_bytes(), capsys.readouterr().out
+        return out.read_bytes(), output_of.read().out
 
     expected, _ = replayed(once)
     alerts, printed = replayed(twice, "--dedup", "1 d")
@@ -137,23 +133,13 @@ CASES = {
     "there are levels enough": (("flags", "rings", "reads_ring"), True, ("echoes", "reads_flag"), 4, []),
 }
 CHANGES = 140
-RULE = """\
-id = "{name}"
-pattern = "{name}"
-file = "{name}.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "o"
-message = "m"
-"""
 
 
 def put(folder: Path, names: tuple[str, ...], *, together: bool) -> None:
     folder.mkdir()
     for name in names:
-        (folder / f"{name}.toml").write_text(RULE.format(name=name))
-        (folder / f"{name}.cep").write_text(TOGETHER if together else TYPES + f"pattern {name} {BODIES[name]}")
+        (folder / f"{name}.toml").write_text(rule_text(name, f"{name}.cep"))
+        (folder / f"{name}.cep").write_text(TOGETHER if together else EVENTS + f"pattern {name} {BODIES[name]}")
 
 
 def payments() -> bytes:
@@ -179,7 +165,7 @@ def but_last(alerts: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_replay_refuses_what_the_job_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_refuses_what_the_job_refused(name: str, tmp_path: Path, output_of: OutputOf) -> None:
     first, together, later, levels, refused = CASES[name]
     put(tmp_path / "rules", first, together=together)
     for folder, lines in (
@@ -192,10 +178,9 @@ def test_a_replay_refuses_what_the_job_refused(name: str, tmp_path: Path, capsys
     places = ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job")]
     assert main(["run", *inputs, "--control", str(tmp_path / "control"), *places, "--available-now"]) == 0
     out, control = tmp_path / "replayed.jsonl", tmp_path / "control" / "1.jsonl"
-    capsys.readouterr()
+    output_of.read()
     replay = ["replay", *inputs, "--control", str(control), "--out", str(out), "--engine", "embedded"]
-    assert main(replay) == (1 if refused else 0)
-    printed = capsys.readouterr()
+    printed = output_of(main(replay), 1 if refused else 0)
     letters = Path(f"{out}.dead.jsonl")
     refusals = letters.read_bytes().splitlines() if letters.exists() else []
     assert refusals == letters_of(tmp_path / "job")
@@ -227,10 +212,10 @@ def test_a_job_that_goes_on_from_the_replay_has_the_same_rules(tmp_path: Path) -
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_a_long_history_of_changes(is_warm: bool, tmp_path: Path) -> None:
     """There are more versions of a rule and of a list, and more pauses, than may wait in a job at one time."""
-    source = TYPES + "list suspects: string\npattern plain by card { seq a where a: payment  tx_id in suspects }"
+    source = EVENTS + "list suspects: string\npattern plain by card { seq a where a: payment  tx_id in suspects }"
     first = rule("plain", 0).model_copy(update={"source": source})
     (tmp_path / "rules").mkdir()
-    (tmp_path / "rules" / "plain.toml").write_text(RULE.format(name="plain"))
+    (tmp_path / "rules" / "plain.toml").write_text(rule_text("plain", "plain.cep"))
     (tmp_path / "rules" / "plain.cep").write_text(source)
     records: list[ControlRecord] = []
     for number in range(CHANGES):
@@ -287,13 +272,13 @@ def silence(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shown(silence: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def shown(silence: Path, output_of: OutputOf, *words: str) -> str:
     main([word.replace("@", f"{silence}/") for word in words])
-    return capsys.readouterr().out
+    return output_of.read().out
 
 
 @pytest.mark.parametrize("verb", ["backtest", "diff", "report"])
-def test_more_windows_close_at_the_end(verb: str, silence: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_windows_close_at_the_end(verb: str, silence: Path, output_of: OutputOf) -> None:
     (silence / "empty").mkdir()
     words = {
         "backtest": ["--rules", "@rules", "--labels", "@labels.csv", "--json", "@f.json"],
@@ -302,7 +287,7 @@ def test_more_windows_close_at_the_end(verb: str, silence: Path, capsys: pytest.
     }[verb]
     counts = []
     for more in ([], ["--to-the-end"]):
-        printed = shown(silence, capsys, verb, *words, "--events", "@events.jsonl", *more)
+        printed = shown(silence, output_of, verb, *words, "--events", "@events.jsonl", *more)
         if verb == "diff":
             counts.append(int(printed.split("kept ")[1].split(",")[0]))
         else:
@@ -363,9 +348,7 @@ def make_place(tmp_path: Path) -> Path:
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "p.cep").write_text(PATTERNS, encoding="utf-8")
-    (rules / "testing.toml").write_text(
-        CARD_RULE.format(id="testing", pattern="testing", status="live"), encoding="utf-8"
-    )
+    (rules / "testing.toml").write_text(card_rule("testing"), encoding="utf-8")
     (tmp_path / "plain.jsonl").write_bytes(lines(PAYMENTS))
     (tmp_path / "raw.jsonl").write_bytes(lines([envelope(p) for p in PAYMENTS]))
     return tmp_path
@@ -377,12 +360,12 @@ def replay(place: Path, *words: str, code: int = 0) -> bytes:
     return out.read_bytes()
 
 
-def test_replay_run_and_why_read_one_mapping(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_run_and_why_read_one_mapping(place: Path, output_of: OutputOf) -> None:
     plain = replay(place, "--events", str(place / "plain.jsonl"))
     assert plain.count(b"\n") == 1
     raw = str(place / "raw.jsonl")
     assert replay(place, "--events", raw, *MAPPING) == plain
-    capsys.readouterr()
+    output_of.read()
     flags = ["--rules", str(place / "rules"), "--events", raw, "--alerts", str(place / "out"), "--available-now"]
     assert cli.main(["run", *flags, *MAPPING]) == 0
     (file,) = (place / "out").glob("*.jsonl")
@@ -391,8 +374,7 @@ def test_replay_run_and_why_read_one_mapping(place: Path, capsys: pytest.Capture
     why = ["why", "--alerts", str(place / "alerts.jsonl"), "--alert", ids[0], "--rules", str(place / "rules")]
     assert cli.main([*why, "--events", raw, *MAPPING]) == 0
     command = ["why-not", "--rule", "testing", "--key", "c2", "--rules", str(place / "rules"), "--events", raw]
-    assert cli.main([*command, *MAPPING]) == 0
-    assert "there were 1" in capsys.readouterr().out
+    assert "there were 1" in output_of(cli.main([*command, *MAPPING])).out
 
 
 def test_a_record_seen_from_both_sides(place: Path) -> None:
@@ -468,35 +450,34 @@ def test_several_inputs_packed_and_by_wildcard_are_read_once(place: Path) -> Non
     ],
 )
 def test_what_goes_in_wrongly_is_refused_before_anything_runs(
-    place: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+    place: Path, changes: dict[str, Any], message: str, output_of: OutputOf
 ) -> None:
     records = [{n: v for n, v in {**p, **changes}.items() if v is not ...} for p in PAYMENTS]
     (place / "bad.jsonl").write_bytes(lines(records))
     flags = ["--rules", str(place / "rules"), "--events", str(place / "bad.jsonl"), "--out", str(place / "a.jsonl")]
-    assert cli.main(["replay", *flags]) == 2
-    assert message in capsys.readouterr().err
+    assert message in output_of(cli.main(["replay", *flags]), 2).err
     assert not (place / "a.jsonl").exists()
 
 
-def test_a_field_that_nobody_has_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_that_nobody_has_is_refused(place: Path, output_of: OutputOf) -> None:
     flags = ["--rules", str(place / "rules"), "--out", str(place / "a.jsonl"), "--events", str(place / "plain.jsonl")]
     assert cli.main(["replay", *flags, "--columns", "amnt=x"]) == 2
-    assert "no field `amnt`; did you mean `amount`?" in capsys.readouterr().err
+    assert "no field `amnt`; did you mean `amount`?" in output_of.read().err
     assert cli.main(["run", "--rules", str(place / "rules"), "--events", str(place), "--columns", "amnt=x"]) == 2
 
 
-def test_a_replay_that_sets_too_much_aside_ends_with_1(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_that_sets_too_much_aside_ends_with_1(place: Path, output_of: OutputOf) -> None:
     (place / "odd.jsonl").write_bytes(lines([{**PAYMENTS[0], "amount": "much"}, *PAYMENTS[1:]]))
     odd = ["--events", str(place / "odd.jsonl")]
     replay(place, *odd, code=1)
     replay(place, *odd, "--rejected-max", "0.2")
-    capsys.readouterr()
+    output_of.read()
     replay(place, *odd, "--rejected-max", "0.19", code=1)
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = output_of.read().err.splitlines()[-1]
     assert last == "1 of 5 records (20.00%) were rejected, more than --rejected-max 0.19 allows"
     (place / "none.jsonl").write_bytes(lines([{**p, "amount": "much"} for p in PAYMENTS]))
     replay(place, "--events", str(place / "none.jsonl"), "--rejected-max", "1", code=1)
-    assert "5 of 5 records (100.00%) were rejected" in capsys.readouterr().err
+    assert "5 of 5 records (100.00%) were rejected" in output_of.read().err
 
 
 @pytest.mark.spark
@@ -587,7 +568,7 @@ def test_envelopes_of_avro_are_mapped(verb: str, place: Path, kafka_broker: Kafk
     assert ids_in(place / "out") == alert_ids(plain)
 
 
-def test_records_without_their_header_are_set_aside(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_without_their_header_are_set_aside(place: Path, output_of: OutputOf) -> None:
     """A file has no headers: the mapping reads a member of this name there."""
     headed = [{**p, "header:card": p["card"]} for p in PAYMENTS]
     (place / "letters.jsonl").write_bytes(lines(headed))
@@ -595,4 +576,4 @@ def test_records_without_their_header_are_set_aside(place: Path, capsys: pytest.
     assert replay(place, "--events", str(place / "letters.jsonl"), "--columns", "card=header:card") == plain
     assert cli.main(["replay", "--rules", str(place / "rules"), "--events", str(place / "plain.jsonl"), "--out",
                      str(place / "none.jsonl"), "--columns", "card=header:card"]) == 2  # fmt: skip
-    assert "no record has header:card" in capsys.readouterr().err
+    assert "no record has header:card" in output_of.read().err

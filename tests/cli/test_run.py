@@ -41,10 +41,13 @@ from cep.state.savepoints import NAME
 from tests.base.test_durable import readable_by_others
 from tests.cli.monitored import missing
 from tests.mock_kafka import send_all
+from tests.output_of import OutputOf
 from tests.real_postgres import IS_THERE, RealPostgres
+from tests.rule_files import rule_text
 from tests.rulebook.carry_cases import drawn
 from tests.rulebook.test_carry import outcome_of
 from tests.runners.embedded.cases import day, deployment, expected, morning
+from tests.spark_versions import on_this_spark
 from tests.state.test_manifest import forged
 from tests.webhook import Handler, serving, url_of
 
@@ -70,14 +73,12 @@ RULES = str(ROOT / "rules")
         (["--topic", "x", "--bootstrap-servers", "y", "--format", "avro"], "a schema file"),
     ],
 )
-def test_bad_arguments(capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
-    assert main(["run", "--rules", RULES, *words]) == Exit.USAGE
-    assert reason in capsys.readouterr().err
+def test_bad_arguments(output_of: OutputOf, words: list[str], reason: str) -> None:
+    assert reason in output_of(main(["run", "--rules", RULES, *words]), Exit.USAGE).err
 
 
-def test_rules_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--events", "-"]) == Exit.USAGE
-    assert "give --rules" in capsys.readouterr().err
+def test_rules_are_needed(output_of: OutputOf) -> None:
+    assert "give --rules" in output_of(main(["run", "--events", "-"]), Exit.USAGE).err
 
 
 def written(folder: Path) -> list[bytes]:
@@ -87,7 +88,7 @@ def written(folder: Path) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.always
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
-def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, output_of: OutputOf) -> None:
     lines, batch_ids = [*day(), b"{"], list[int]()
     (tmp_path / "events").mkdir()
     arguments = [
@@ -97,8 +98,7 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
     for number in range(3):
         part = lines[number * 2_500 : (number + 1) * 2_500]
         (tmp_path / "events" / f"{number}.jsonl").write_bytes(b"\n".join(part))
-        assert main([*arguments, str(1 + number)]) == 0
-        assert ("the job goes on" if number else "the job begins") in capsys.readouterr().err
+        assert ("the job goes on" if number else "the job begins") in output_of(main([*arguments, str(1 + number)])).err
         batch_ids.append(json.loads((tmp_path / "job" / "progress.json").read_bytes())["batch_id"])
     assert batch_ids == sorted(set(batch_ids)), "micro-batches are counted for the job's whole life"
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(day()), deployment(), tmp_path))
@@ -108,10 +108,10 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
     assert main(saved) == 0
     assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "again")]) == 0
     assert not readable_by_others(tmp_path / "saved", tmp_path / "again")
-    capsys.readouterr()
+    output_of.read()
     forged(tmp_path / "saved", NAME, f"beside/{tmp_path}/victim", b"bad")
     assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "forged")]) != 0
-    assert "outside of" in capsys.readouterr().err
+    assert "outside of" in output_of.read().err
     assert not [*tmp_path.rglob("victim"), *tmp_path.glob("forged")]
 
 
@@ -161,19 +161,9 @@ def test_a_job_whose_broker_is_silent_says_so(
     scraped: list[str] = []
     port = free_port()
 
-    def status(path: str) -> int:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
-        except OSError:
-            return 0  # it does not listen yet
-
     def look(until: Callable[[tuple[int, int, int]], bool]) -> None:
         for _ in range(600):
-            statuses = (status("/live"), status("/ready"), status("/health"))
+            statuses = (asked(port, "/live")[0], asked(port, "/ready")[0], asked(port, "/health")[0])
             if until(statuses):
                 break
             time.sleep(0.05)
@@ -183,8 +173,7 @@ def test_a_job_whose_broker_is_silent_says_so(
         try:
             look(lambda statuses: statuses == (200, 200, 200))
             for _ in range(600):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-                    scraped.append(answer.read().decode())
+                scraped.append(asked(port, "/metrics")[1])
                 if "cep_events_total 200.0" in scraped[-1]:
                     break
                 time.sleep(0.05)
@@ -211,6 +200,18 @@ def test_a_job_whose_broker_is_silent_says_so(
     assert log_lines[3]["part"] == log_lines[4]["part"] == "brokers"
 
 
+def asked(port: int, path: str) -> tuple[int, str]:
+    """Return the status and the answer of a job's port, 0 if it does not listen."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -229,16 +230,6 @@ def test_a_second_process_is_told_of_the_job_and_not_of_its_port(
 
 
 # A webhook judges: an answer about the receiver makes the job wait, one about an alert makes a dead letter.
-
-
-def asked(port: int, path: str) -> tuple[int, str]:
-    """Return the answer of a job's port."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @dataclass
@@ -271,7 +262,7 @@ def receiver() -> Iterator[Judge]:
 
 
 def test_every_alert_arrives_or_is_a_letter_that_can_be_sent_again(
-    receiver: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    receiver: Judge, tmp_path: Path, output_of: OutputOf
 ) -> None:
     port, refusals, unwanted = free_port(), dict[str, tuple[int, str]](), set[str]()
 
@@ -303,7 +294,7 @@ log = "json"
 """
     )
     assert main(["run", "--conf", str(conf), "--available-now"]) == 0
-    log_lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    log_lines = [json.loads(line) for line in output_of.read().err.splitlines() if line.startswith("{")]
     name = f"{url_of(receiver.server)}?…"
     assert (refusals["/live"][0], refusals["/ready"][0], refusals["/health"][0]) == (200, 503, 503)
     assert f"{name}: it refuses access; check" in refusals["/health"][1]
@@ -320,18 +311,16 @@ log = "json"
     assert sorted(receiver.taken) == sorted(alert_ids - unwanted)
 
     letters = str(tmp_path / "job" / "dead_letters")
-    assert main(["job", "letters", "list", letters]) == 1
-    shown = capsys.readouterr().out
+    shown = output_of(main(["job", "letters", "list", letters]), 1).out
     assert f"1 alerts were refused by {name}" in shown
     assert next(iter(unwanted)) in shown
     assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 1
-    assert f"{name}: 0 alerts sent, 1 refused again" in capsys.readouterr().out
+    assert f"{name}: 0 alerts sent, 1 refused again" in output_of.read().out
     unwanted_before, receiver.judge = set(unwanted), lambda _: 204
     assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 0
     assert sorted(receiver.taken) == sorted(alert_ids)
     assert receiver.taken[-1] in unwanted_before
-    assert main(["job", "letters", "list", letters]) == 0
-    assert "no refused alerts" in capsys.readouterr().out
+    assert "no refused alerts" in output_of(main(["job", "letters", "list", letters])).out
 
 
 # A line that is not an alert is refused, and the message names the wrong field.
@@ -406,18 +395,22 @@ class Silent:
             one.close()
 
 
-def begun(folder: Path, events: str, alerts: list[str], more: str = "", **environment: str) -> subprocess.Popen[bytes]:
-    """Start a job of `cep run`."""
-    folder.mkdir()
-    text = CONF.format(
-        rules=json.dumps(RULES), folder=folder, events=events, alerts=", ".join(map(json.dumps, alerts)), more=more
-    )
+def configured(folder: Path, events: str, alerts: list[str], port: int | None = None, more: str = "") -> Path:
+    """Write the settings of a job into its folder."""
+    folder.mkdir(exist_ok=True)
+    shown = ", ".join(map(json.dumps, alerts))
+    observed = more if port is None else f'listen = "{port}"\n{more}'
+    text = CONF.format(rules=json.dumps(RULES), folder=folder, events=events, alerts=shown, more=observed)
     (folder / "cep.toml").write_text(text)
+    return folder / "cep.toml"
+
+
+def begun(verb: str, conf: Path, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a job in a process group of its own, which has Spark's Java in it."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from cep.cli.main import entry; entry()", "run", "--conf", str(folder / "cep.toml")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        stderr=subprocess.PIPE,
-    )
+        [sys.executable, "-c", "from cep.cli.main import entry; entry()", verb, "--conf", str(conf), *more],
+        env={**on_this_spark(), "PYTHONPATH": str(ROOT), **environment}, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -471,13 +464,13 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
         for server in (hook, brokers, store):
             stack.callback(server.close)
         processes = {
-            "hangs": begun(tmp_path / "hangs", events, [f"http://127.0.0.1:{hook.port}/"]),
-            "fails": begun(tmp_path / "fails", events, [url_of(failing.server)]),
-            "at_once": begun(
-                tmp_path / "at_once", events, [f"http://127.0.0.1:{hook.port}/"],
-                '[embedded]\ndelivery = "at-least-once"',
-            ),
-        }  # fmt: skip
+            name: begun("run", configured(tmp_path / name, events, [address], more=more))
+            for name, address, more in (
+                ("hangs", f"http://127.0.0.1:{hook.port}/", ""),
+                ("fails", url_of(failing.server), ""),
+                ("at_once", f"http://127.0.0.1:{hook.port}/", '[embedded]\ndelivery = "at-least-once"'),
+            )
+        }
         for process in processes.values():
             stack.callback(process.kill)
         for _ in ("hangs", "at_once"):
@@ -486,12 +479,14 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
         counts = {name: verify_end(process) for name, process in processes.items()}
         # These two alone: a start gives up after half a minute without its brokers or its store.
         kafka = f'[kafka]\nbootstrap_servers = "127.0.0.1:{brokers.port}"'
-        without_brokers = begun(tmp_path / "brokers", 'topic = "payments"', ["console"], kafka)
+        conf = configured(tmp_path / "brokers", 'topic = "payments"', ["console"], more=kafka)
+        without_brokers = begun("run", conf)
         stack.callback(without_brokers.kill)
         brokers.asked.get(timeout=WAIT_S)
         counts["brokers"] = verify_end(without_brokers)
+        target = '[embedded]\ntarget = "s3://bucket/job"'
         without_store = begun(
-            tmp_path / "store", events, [str(tmp_path / "alerts")], '[embedded]\ntarget = "s3://bucket/job"',
+            "run", configured(tmp_path / "store", events, [str(tmp_path / "alerts")], more=target),
             AWS_ENDPOINT_URL=f"http://127.0.0.1:{store.port}", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="y",
         )  # fmt: skip
         stack.callback(without_store.kill)
@@ -503,28 +498,10 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
         assert 0 < counts["at_once"] <= len(expected_alerts)
         assert counts["brokers"] == counts["store"] == 0
         failing.judge = lambda _: 204
-        again = begun_again(tmp_path / "fails")
-        assert again.wait(WAIT_S) == 0
+        assert begun("run", tmp_path / "fails" / "cep.toml", "--available-now").wait(WAIT_S) == 0
         assert len(failing.taken) == len(set(failing.taken)) == len(expected_alerts)
     failing.server.shutdown()
     failing.server.server_close()
-
-
-def begun_again(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the same job, to the end of the events."""
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from cep.cli.main import entry; entry()",
-            "run",
-            "--conf",
-            str(folder / "cep.toml"),
-            "--available-now",
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.DEVNULL,
-    )
 
 
 @pytest.mark.slow
@@ -534,7 +511,8 @@ def test_a_job_that_waits_for_a_lock_ends_on_request(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
     postgres = RealPostgres()
     with locked(postgres):
-        process = begun(tmp_path / "locked", f'folder = "{tmp_path}/events.jsonl"', [postgres.address])
+        conf = configured(tmp_path / "locked", f'folder = "{tmp_path}/events.jsonl"', [postgres.address])
+        process = begun("run", conf)
         wait_for_lock(postgres)
         assert verify_end(process) > 0
     postgres.close()
@@ -592,8 +570,7 @@ def test_a_job_counts_by_rule_and_says_what_becomes_of_the_runs(
     second = case.versions("carry")[1]
     params = [f"{name} = {orjson.dumps(value).decode()}" for name, value in case.before.items()]
     (tmp_path / "rules" / "shape.toml").write_text(
-        'id = "shape"\nversion = 1\npattern = "shape"\nfile = "shape.cep"\nstatus = "live"\nseverity = "low"\n'
-        'owner = "o"\nmessage = "{first} on {key}"\n[params]\n' + "\n".join(params) + "\n"
+        rule_text("shape", "shape.cep", message="{first} on {key}") + "[params]\n" + "\n".join(params) + "\n"
     )
     half = len(case.lines) // 2
     words = {"--rules": "rules", "--events": "events", "--control": "control", "--checkpoint": "job", "--alerts": "out"}

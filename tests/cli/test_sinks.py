@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import uuid
 from collections import Counter
@@ -30,13 +28,23 @@ from cep.cli.main import main
 from cep.model.rule import PauseRecord
 from cep.runners.stopping import Stopping
 from tests.cli.test_outage import metrics, status, wait_for
-from tests.cli.test_run import CONF, RULES, WAIT_S, Judge, Silent, asked, free_port, locked, verify_end
+from tests.cli.test_run import (
+    WAIT_S,
+    Judge,
+    Silent,
+    asked,
+    begun,
+    configured,
+    free_port,
+    locked,
+    verify_end,
+)
+from tests.output_of import OutputOf
 from tests.real_kafka import KafkaCluster, RealKafka
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.real_s3 import S3Server, open_s3
 from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed
-from tests.spark_versions import on_this_spark
 from tests.webhook import Handler, url_of
 
 # Sinks of every kind that do not take alerts, each for a reason of its own, until all of them are repaired.
@@ -251,25 +259,6 @@ def test_broken_sinks_of_every_kind(runner: str, tmp_path: Path, monkeypatch: py
 # A real sink that hangs or refuses delays no other sink: it is named, it survives kill -9, and no alert is lost.
 
 ALERT_BYTES_MAX = 200  # of a topic that takes no alert
-COMMAND = "from cep.cli.main import entry; entry()"
-
-
-def configured(folder: Path, events: str, alerts: list[str], port: int, more: str = "") -> Path:
-    """The settings of a job in a folder."""
-    folder.mkdir(exist_ok=True)
-    shown = ", ".join(map(json.dumps, alerts))
-    listen = f'listen = "{port}"\n{more}'
-    text = CONF.format(rules=json.dumps(RULES), folder=folder, events=events, alerts=shown, more=listen)
-    (folder / "cep.toml").write_text(text)
-    return folder / "cep.toml"
-
-
-def begun(verb: str, conf: Path, *more: str) -> subprocess.Popen[bytes]:
-    """A job in a process group of its own, which has Spark's Java in it."""
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, verb, "--conf", str(conf), *more],
-        env={**on_this_spark(), "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
 
 
 def killed(process: subprocess.Popen[bytes]) -> bytes:
@@ -365,7 +354,7 @@ def raise_limit(kafka: KafkaCluster, topic: str) -> None:
 @pytest.mark.slow
 @pytest.mark.always
 def test_refused_alerts_in_a_topic_are_listed_and_sent_again(
-    kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka_broker: KafkaCluster, tmp_path: Path, output_of: OutputOf
 ) -> None:
     topic, unwanted = f"letters-{uuid.uuid4().hex[:8]}", list[str]()
     kafka_broker.create(topic, 1)
@@ -386,13 +375,11 @@ def test_refused_alerts_in_a_topic_are_listed_and_sent_again(
     try:
         assert main(["run", "--conf", str(conf), "--available-now"]) == 0
         where = [f"kafka:{topic}", "--conf", str(conf)]
-        capsys.readouterr()
-        assert main(["job", "letters", "list", *where]) == 1
-        shown = capsys.readouterr().out
+        output_of.read()
+        shown = output_of(main(["job", "letters", "list", *where]), 1).out
         assert unwanted[0] in shown
         assert f"1 alerts were refused by {name}" in shown
-        assert main(["job", "letters", "send", *where]) == 1
-        assert f"{name}: 0 alerts sent, 1 refused again" in capsys.readouterr().out
+        assert f"{name}: 0 alerts sent, 1 refused again" in output_of(main(["job", "letters", "send", *where]), 1).out
         receiver.judge = lambda _: 204
         assert main(["job", "letters", "send", *where]) == 0
         wanted = ids(expected(morning(), deployment(), tmp_path))

@@ -5,7 +5,7 @@
 
 The time line has the same bytes everywhere. The page of the report is a browser's picture, with the letters of the
 machine: without Chromium it stays as it is.
-Tested by: tests/docs/test_pictures.py
+Tested by: tests/docs/test_reference.py
 """
 
 from __future__ import annotations

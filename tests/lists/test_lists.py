@@ -305,15 +305,11 @@ def members(*texts: str) -> KeySet:
     return build(keys_of(list(texts), "string")[0], "string")
 
 
-def refuses() -> KeySet:
-    raise AssertionError("made again")
-
-
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_a_store_keeps_each_set_once(tmp_path: Path, is_folder: bool) -> None:
     store = ListStore(tmp_path if is_folder else None)
     store.put("one", lambda: members("a"))
-    store.put("one", refuses)
+    store.put("one", lambda: pytest.fail("made again"))
     store.put("two", lambda: members("b"))
     assert store.get("one") is store.get("one")
     assert len(store.get(NOTHING)) == 0

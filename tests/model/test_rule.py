@@ -40,16 +40,9 @@ small = 2.50
 """
 
 UPSERT: dict[str, Any] = {
-    "kind": "upsert",
-    "id": "r",
-    "version": 1,
-    "pattern": "p",
-    "status": "live",
-    "severity": "low",
-    "owner": "o",
-    "message": "m",
-    "source": "event …",
-}
+    "kind": "upsert", "id": "r", "version": 1, "pattern": "p", "status": "live", "severity": "low", "owner": "o",
+    "message": "m", "source": "event …",
+}  # fmt: skip
 
 
 def upsert(**changes: Any) -> UpsertRecord:

@@ -6,8 +6,10 @@ from typing import Any
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.base.text import utc_text
-from cep.model.rule import RetireRecord, UpsertRecord
+from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.rulebook.trust import Trust
 
 SOURCE = """
 event payment {
@@ -43,16 +45,10 @@ SCHEMA = Schema(
 def upsert(version: int, rule_id: str = "r", effective_ms: int | None = None, **changes: Any) -> UpsertRecord:
     """Return a record that deploys the pattern of SOURCE."""
     fields: dict[str, Any] = {
-        "id": rule_id,
-        "version": version,
-        "pattern": "large_after_small",
-        "status": "live",
-        "severity": "low",
-        "owner": "o",
-        "message": "{amount} on {key}",
-        "source": SOURCE,
+        "id": rule_id, "version": version, "pattern": "large_after_small", "status": "live", "severity": "low",
+        "owner": "o", "message": "{amount} on {key}", "source": SOURCE,
         "effective_at": None if effective_ms is None else utc_text(effective_ms),
-    }
+    }  # fmt: skip
     return UpsertRecord(**{**fields, **changes})
 
 
@@ -62,5 +58,17 @@ def retire(version: int, rule_id: str = "r", effective_ms: int | None = None) ->
     )
 
 
-def new_book() -> Rulebook:
-    return Rulebook(SCHEMA, (("card_id",),))
+def new_book(*records: ControlRecord, trust: Trust | None = None) -> Rulebook:
+    """Return a rulebook to which the records were applied before the first event."""
+    book = Rulebook(SCHEMA, (("card_id",),))
+    book.trust = trust
+    for record in records:
+        book.apply(record, None)
+    return book
+
+
+def restarted(book: Rulebook) -> Rulebook:
+    """Return the rulebook that a job with the same signers reads from its saved bytes."""
+    again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
+    again.trust = book.trust
+    return again

@@ -74,8 +74,7 @@ def test_all_else_may_not(old: str, new: str) -> None:
 
 
 def test_a_version_that_may_not_carry_drains_and_says_so() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
+    book = new_book(upsert(1))
     carrying = book.apply(upsert(2, effective_ms=1_000, on_update="carry", params={"large": 7}), None)
     draining = book.apply(upsert(3, effective_ms=2_000, on_update="carry", params={"window": "1 min"}), None)
     assert (carrying.kind, carrying.reason) == ("applied", "")
@@ -315,8 +314,12 @@ def rule(name: str, condition: str, retain: str = "", version: int = 1, by: str 
     return UpsertRecord.model_validate({**fields, "message": "m", "source": source})
 
 
-def book_of(retain: str = "") -> Rulebook:
-    return Rulebook(load_text(EVENTS.replace("retain_it", retain)).schema, DOMAINS)
+def book_of(*records: UpsertRecord, retain: str = "") -> Rulebook:
+    """Return a rulebook to which the records were applied before the first event."""
+    book = Rulebook(load_text(EVENTS.replace("retain_it", retain)).schema, DOMAINS)
+    for record in records:
+        book.apply(record, None)
+    return book
 
 
 def reported(book: Rulebook, name: str) -> RuleReport:
@@ -335,8 +338,7 @@ def test_what_is_there_before_the_first_event_lacks_nothing() -> None:
 
 
 def test_a_rule_that_comes_later_is_told_from_when_its_windows_are_whole() -> None:
-    book = book_of()
-    book.apply(rule("a", "amount > 1.00"), None)
+    book = book_of(rule("a", "amount > 1.00"))
     outcome = book.apply(rule("b", "count(payment over 1 h) > 3"), T1_MS)
     (past,) = reported(book, "b").past
     assert (past.from_ms, past.whole_ms, past.event_type) == (T1_MS + 1, T1_MS + HOUR_MS, "payment")
@@ -383,30 +385,26 @@ def test_a_rule_that_comes_later_is_told_from_when_its_windows_are_whole() -> No
     ],
 )
 def test_what_other_rules_keep_is_there(there: str, later: str, is_kept: bool) -> None:
-    book = book_of()
-    book.apply(rule("a", there), None)
+    book = book_of(rule("a", there))
     book.apply(rule("b", later), T1_MS)
     assert since(book, "b") == ([] if is_kept else [T1_MS + 1])
 
 
 def test_a_window_of_panes_is_whole_a_pane_later() -> None:
-    book = book_of()
-    book.apply(rule("a", "amount > 1.00"), None)
+    book = book_of(rule("a", "amount > 1.00"))
     book.apply(rule("b", "approx_distinct(payment.shop_id over 64 h) > 3"), T1_MS)
     assert since(book, "b") == [T1_MS + 1 + HOUR_MS]
 
 
 def test_without_a_window_it_is_never_whole() -> None:
-    book = book_of()
-    book.apply(rule("a", "amount > 1.00"), None)
+    book = book_of(rule("a", "amount > 1.00"))
     outcome = book.apply(rule("b", "not exists(login)"), T1_MS)
     assert [past.whole_ms for past in reported(book, "b").past] == [None]
     assert "what was before is not known" in outcome.reason
 
 
 def test_what_came_later_itself_is_known_from_its_own_start() -> None:
-    book = book_of()
-    book.apply(rule("a", "amount > 1.00"), None)
+    book = book_of(rule("a", "amount > 1.00"))
     book.apply(rule("b", "count(payment over 1 h) > 1"), T1_MS)
     book.apply(rule("b", "count(payment over 1 h) > 2", version=2), T2_MS)
     book.apply(rule("c", "count(payment over 1 h) > 3"), T2_MS)
@@ -419,8 +417,7 @@ def test_what_came_later_itself_is_known_from_its_own_start() -> None:
 
 
 def test_retain_keeps_what_no_rule_asks_for_where_a_key_has_any_rule() -> None:
-    book = book_of("retain 30 d")
-    book.apply(rule("a", "amount > 1.00", "retain 30 d"), None)
+    book = book_of(rule("a", "amount > 1.00", "retain 30 d"), retain="retain 30 d")
     book.apply(rule("b", "sum(payment.amount over 1 d) > 1.00", "retain 30 d"), T1_MS)
     book.apply(rule("c", "sum(payment.amount over 31 d) > 1.00", "retain 30 d"), T1_MS)
     book.apply(rule("d", "count(payment over 1 d) > 1", "retain 30 d", by="shop_id"), T1_MS)

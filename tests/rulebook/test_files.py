@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -43,22 +42,15 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.trust import digest_of
 from tests.columnar.protected import VISA, keys
 from tests.lang.generate import random_file
+from tests.output_of import OutputOf
+from tests.rule_files import copy_rules, rule_text
 from tests.rulebook.people import by_two, upsert_by_two
 from tests.rulebook.records import SOURCE, upsert
 
 # Rule files to records, and the rules of this repository.
 
 ROOT = Path(__file__).parents[2]
-RULE = """
-id = "good"
-pattern = "large_after_small"
-file = "patterns.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "o"
-message = "m"
-"""
+RULE = rule_text("good", "patterns.cep", pattern="large_after_small")
 
 
 @pytest.fixture
@@ -160,10 +152,8 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def test_a_rule_as_it_was(tmp_path: Path) -> None:
-    for name in ("rules", "patterns"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+    path = copy_rules(tmp_path) / "card_testing.toml"
     git(tmp_path, "init", "-q")
-    path = tmp_path / "rules" / "card_testing.toml"
     for version, severity in ((1, "high"), (2, "low")):
         text = (ROOT / "rules" / "card_testing.toml").read_text()
         path.write_text(text.replace("version = 1", f"version = {version}").replace('"high"', f'"{severity}"'))
@@ -262,9 +252,7 @@ def test_what_is_no_change_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 def test_rules_come_with_their_signatures(tmp_path: Path) -> None:
-    for name in ("rules", "patterns"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    folder = tmp_path / "rules"
+    folder = copy_rules(tmp_path)
     records, _ = read_rules(folder)
     signed = upsert_by_two(records[0])
     write_change(change_path(folder, signed), [signed])
@@ -585,16 +573,14 @@ def test_the_oldest_rule_decides_the_order_of_events() -> None:
 
 @pytest.mark.parametrize(("status", "is_refused"), [("live", True), ("shadow", False), ("draft", False)])
 def test_a_job_does_not_start_without_a_live_rule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str, is_refused: bool
+    tmp_path: Path, output_of: OutputOf, status: str, is_refused: bool
 ) -> None:
     records = [rule("a", f"{IDENTITY} x int", ""), rule("b", f"{IDENTITY} x string", "", status=status)]
     words = [*write(tmp_path, records, [{"x": 1}]), "--available-now"]
-    assert main(["run", *words]) == (Exit.USAGE if is_refused else 1)
-    output = capsys.readouterr().err
+    output = output_of(main(["run", *words]), Exit.USAGE if is_refused else 1).err
     assert ("--start-incomplete" in output) == is_refused
     assert "`payment.x` is string in the rule and int in the job" in output
-    assert main(["run", *words, "--start-incomplete"]) == 1
-    assert "b version 1 is set aside" in capsys.readouterr().err
+    assert "b version 1 is set aside" in output_of(main(["run", *words, "--start-incomplete"]), 1).err
 
 
 def test_a_spark_job_does_not_start_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,12 +155,6 @@ def test_a_rulebook_of_an_earlier_build_stays_where_its_state_is() -> None:
 
 # A replay accepts and refuses the same control records as the job did, for the same reasons.
 
-TYPES = """
-event payment { tx_id id  event_time time  card string }
-event flag { flag_id id  event_time time  card string }
-event echo { echo_id id  event_time time  card string }
-event ring { ring_id id  event_time time  card string }
-"""
 BODIES = {
     "plain": "by card { seq a -> b within 1 h where a: payment b: payment }",
     "flags": "by card { seq a where a: payment emit card = a.card produce flag }",
@@ -172,12 +166,12 @@ BODIES = {
     "back": "by card { seq a where a: ring emit card = a.card produce flag }",
 }
 
-TOGETHER = TYPES + "\n".join(f"pattern {name} {body}" for name, body in BODIES.items() if name != "back")
+TOGETHER = EVENTS + "\n".join(f"pattern {name} {body}" for name, body in BODIES.items() if name != "back")
 
 
 def rule(name: str, after_ms: int | None = None, version: int = 1, *, together: bool = False) -> UpsertRecord:
     """Return a rule whose text has its own pattern alone, or the patterns of all."""
-    source = TOGETHER if together else TYPES + f"pattern {name} {BODIES[name]}"
+    source = TOGETHER if together else EVENTS + f"pattern {name} {BODIES[name]}"
     effective = None if after_ms is None else utc_text(SEEN_MS + after_ms)
     return written(name, source, name, effective).model_copy(update={"version": version})
 
@@ -278,7 +272,7 @@ def test_the_number_of_levels_is_that_of_what_is_in_force() -> None:
 def test_what_the_job_does_not_know() -> None:
     login = "event login { login_id id  event_time time  card string }\npattern p by card { seq a where a: login }"
     other = written("other", login, "p")
-    by_id = written("by_id", TYPES + "pattern p by tx_id { seq a where a: payment }", "p")
+    by_id = written("by_id", EVENTS + "pattern p by tx_id { seq a where a: payment }", "p")
     for record, reason in ((other, "the job has no events `login`"), (by_id, "does not route events by (tx_id)")):
         (refused,) = deploy_to_job(deploy([rule("plain")]), [record], (), 1).refused
         assert reason in refused.outcome.reason

@@ -56,12 +56,12 @@ from cep.rulebook.publish import (
     running_of_status,
 )
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import restore, rulebook_bytes, rulebook_from_bytes, save
+from cep.rulebook.saved import restore, save
 from cep.rulebook.trust import Signable
 from cep.step.rules import apply_records, rule_status
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import by_two
-from tests.rulebook.records import SCHEMA, SOURCE, new_book, retire, upsert
+from tests.rulebook.records import SCHEMA, SOURCE, new_book, restarted, retire, upsert
 from tests.rulebook.test_suppression import alert, table
 
 # The records to publish: rule files against the running rules.
@@ -266,8 +266,7 @@ PAIRS: dict[str, tuple[Any, Any, Any]] = {
 def test_of_two_at_once_one_is_refused_and_both_sides_are_told(name: str) -> None:
     before, first, second = PAIRS[name]
     for one, other in ((first, second), (second, first)):
-        book = new_book()
-        book.apply(FIRST, None)
+        book = new_book(FIRST)
         if before is not None:
             book.apply(before, None)
         ours = against(one, before, by="ann", reason="tuned")
@@ -289,8 +288,7 @@ def test_of_two_at_once_one_is_refused_and_both_sides_are_told(name: str) -> Non
 
 def test_the_same_change_twice_is_one_change() -> None:
     """Two runs of one pipeline publish it: another start, another sender, the same meaning."""
-    book = new_book()
-    book.apply(FIRST, None)
+    book = new_book(FIRST)
     pairs: list[tuple[Any, Any]] = [
         (upsert(2, params={"large": 7}), FIRST), (PauseRecord(id="r", version=1), None),
         (SnoozeRecord(id="r", version=1, until=LATER, by="a"), None),
@@ -308,9 +306,7 @@ def test_the_same_change_twice_is_one_change() -> None:
 
 
 def test_who_and_why_stand_in_the_status() -> None:
-    book = new_book()
-    book.apply(upsert(1, by="ann", reason="first"), None)
-    book.apply(PauseRecord(id="r", version=1, by="bob", reason="floods"), None)
+    book = new_book(upsert(1, by="ann", reason="first"), PauseRecord(id="r", version=1, by="bob", reason="floods"))
     applied = status_of(book)["taken"]
     assert [(name, one["by"], one["reason"]) for name, (one,) in applied.items()] == [
         ("r", "ann", "first"), ("r/pause", "bob", "floods"),
@@ -356,7 +352,7 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
             now_ms += 1
             statuses.append(status_of(book))
             if data.draw(st.booleans()):
-                book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
+                book = restarted(book)
     for _, value, _ in topic[now_ms:]:
         apply_records(book, (value,), 100)
     status = status_of(book)
@@ -395,8 +391,7 @@ def test_a_record_of_another_program_counts_by_its_version() -> None:
 
 def test_no_record_ends_an_id_for_good() -> None:
     top = 2**31 - 1
-    book = new_book()
-    book.apply(FIRST, None)
+    book = new_book(FIRST)
     for record in (retire(top), retire(VERSION_FREE_MAX + 1), PauseRecord(id="r", version=top), upsert(top)):
         outcome = book.apply(record, None)
         assert outcome.kind == "refused"
@@ -426,9 +421,7 @@ def test_a_pause_without_its_rule_is_told_and_waits() -> None:
 
 
 def test_a_book_of_an_earlier_build_has_no_chains() -> None:
-    book = new_book()
-    book.apply(upsert(3), None)
-    book.apply(PauseRecord(id="r", version=2), None)
+    book = new_book(upsert(3), PauseRecord(id="r", version=2))
     saved = save(book)
     index = {**json.loads(saved.index), "format": 2}
     del index["ledger"]

@@ -24,11 +24,13 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import RulebookStore, rulebook_bytes, rulebook_from_bytes, save
 from cep.rulebook.versions import Snoozes
 from cep.step.rules import apply_records
-from tests.rulebook.records import SCHEMA, SOURCE, WITHIN_MS, new_book, retire, upsert
+from tests.rule_files import rule_text
+from tests.rulebook.records import SCHEMA, SOURCE, WITHIN_MS, new_book, restarted, retire, upsert
 
 # Versions, intervals, refusals: one record at a time.
 
 Interval = tuple[int, int, int, int]
+Record = UpsertRecord | RetireRecord
 
 
 def intervals(book: Rulebook) -> list[Interval]:
@@ -44,26 +46,38 @@ def test_the_first_version_holds_since_ever() -> None:
 
 
 def test_a_successor_drains_the_version_before() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(upsert(2, effective_ms=1_000), None)
+    book = new_book(upsert(1), upsert(2, effective_ms=1_000))
     assert intervals(book) == [(1, TIME_MS_MIN, 1_000, TIME_MS_MAX), (2, 1_000, TIME_MS_MAX, TIME_MS_MAX)]
     assert book.epoch == 2
 
 
-def test_a_restart_drops_what_the_version_before_had_begun() -> None:
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        pytest.param(
+            [upsert(1), upsert(2, effective_ms=1_000, on_update="restart")],
+            [(1, TIME_MS_MIN, 1_000, 1_000), (2, 1_000, TIME_MS_MAX, TIME_MS_MAX)],
+            id="a restart drops what the version before had begun",
+        ),
+        pytest.param(
+            [upsert(1), retire(2, effective_ms=1_000)], [(1, TIME_MS_MIN, 1_000, 1_000)], id="a retirement ends both"
+        ),
+        pytest.param(
+            [upsert(1), upsert(2, effective_ms=1_000, status="retired")],
+            [(1, TIME_MS_MIN, 1_000, 1_000)],
+            id="a retired version ends both",
+        ),
+        pytest.param(
+            [upsert(1), upsert(2, effective_ms=2_000), upsert(3, effective_ms=1_000)],
+            [(1, TIME_MS_MIN, 1_000, TIME_MS_MAX), (3, 1_000, TIME_MS_MAX, TIME_MS_MAX)],
+            id="a successor that starts first takes the whole turn",
+        ),
+    ],
+)
+def test_changes_cut_the_intervals_before_them(records: list[Record], expected: list[Interval]) -> None:
     book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(upsert(2, effective_ms=1_000, on_update="restart"), None)
-    assert intervals(book)[0] == (1, TIME_MS_MIN, 1_000, 1_000)
-
-
-@pytest.mark.parametrize("record", [retire(2, effective_ms=1_000), upsert(2, effective_ms=1_000, status="retired")])
-def test_retiring_ends_both(record: object) -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    assert book.apply(record, None).kind == "applied"  # type: ignore[arg-type]
-    assert intervals(book) == [(1, TIME_MS_MIN, 1_000, 1_000)]
+    assert {book.apply(record, None).kind for record in records} == {"applied"}
+    assert intervals(book) == expected
 
 
 def test_a_draft_is_checked_and_not_deployed() -> None:
@@ -74,15 +88,12 @@ def test_a_draft_is_checked_and_not_deployed() -> None:
 
 
 def test_a_shadow_version_is_deployed_and_marked() -> None:
-    book = new_book()
-    book.apply(upsert(1, status="shadow"), None)
+    book = new_book(upsert(1, status="shadow"))
     assert [rule.status for rule in book.deployed()] == ["shadow"]
 
 
 def test_a_retired_rule_stays_away_until_a_higher_version_comes() -> None:
-    book = new_book()
-    for record in (upsert(1), retire(2, effective_ms=0)):
-        book.apply(record, None)
+    book = new_book(upsert(1), retire(2, effective_ms=0))
     book.forget(0)
     assert book.apply(upsert(1), None).kind == "ignored"
     assert book.apply(upsert(2), None).is_conflict, "version 2 is the retirement"
@@ -99,8 +110,7 @@ def test_a_retire_may_come_before_the_upsert_it_overtook() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_older_or_equal_version_is_ignored_and_counted(version: int) -> None:
-    book = new_book()
-    book.apply(upsert(2), None)
+    book = new_book(upsert(2))
     before = rulebook_bytes(book)
     outcome = book.apply(upsert(version, owner="another", severity="high" if version < 2 else "low"), None)
     assert (outcome.kind, outcome.reason) == ("ignored", f"version {version} is not newer than 2")
@@ -109,8 +119,7 @@ def test_an_older_or_equal_version_is_ignored_and_counted(version: int) -> None:
 
 
 def test_a_change_that_comes_too_late_starts_at_once_and_counts() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
+    book = new_book(upsert(1))
     outcome = book.apply(upsert(2, effective_ms=1_000), 5_000)
     assert (outcome.kind, outcome.late_ms) == ("applied", 4_001)
     assert intervals(book)[1][1] == 5_001
@@ -129,18 +138,8 @@ def test_a_change_without_a_time_starts_right_after_what_was_seen() -> None:
     assert intervals(book)[0][1] == 5_001
 
 
-def test_a_successor_that_starts_first_takes_the_whole_turn() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(upsert(2, effective_ms=2_000), None)
-    book.apply(upsert(3, effective_ms=1_000), None)
-    assert [(v, a, b) for v, a, b, _ in intervals(book)] == [(1, TIME_MS_MIN, 1_000), (3, 1_000, TIME_MS_MAX)]
-
-
 def test_rules_come_in_the_order_of_their_alerts() -> None:
-    book = new_book()
-    for record in (upsert(1, "b"), upsert(1, "a"), upsert(1, "z", priority=1), upsert(2, "a", effective_ms=9)):
-        book.apply(record, None)
+    book = new_book(upsert(1, "b"), upsert(1, "a"), upsert(1, "z", priority=1), upsert(2, "a", effective_ms=9))
     assert [(r.rule_id, r.version) for r in book.deployed()] == [("z", 1), ("a", 1), ("a", 2), ("b", 1)]
 
 
@@ -157,8 +156,7 @@ def test_rules_are_grouped_by_their_key() -> None:
 
 
 def test_what_is_refused_leaves_what_was_in_force() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
+    book = new_book(upsert(1))
     before = book.fingerprint
     outcome = book.apply(upsert(2, source="pattern {"), None)
     assert outcome.kind == "refused"
@@ -179,9 +177,7 @@ def test_a_heartbeat_is_no_change() -> None:
 
 
 def test_a_drained_version_is_forgotten_when_its_last_run_is_gone() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(upsert(2, effective_ms=1_000), None)
+    book = new_book(upsert(1), upsert(2, effective_ms=1_000))
     assert book.forget(1_000 + WITHIN_MS - 1) == 0
     assert book.forget(1_000 + WITHIN_MS) == 1
     assert [rule.version for rule in book.deployed()] == [2]
@@ -189,9 +185,7 @@ def test_a_drained_version_is_forgotten_when_its_last_run_is_gone() -> None:
 
 
 def test_a_restarted_version_is_forgotten_at_the_change() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(upsert(2, effective_ms=1_000, on_update="restart"), None)
+    book = new_book(upsert(1), upsert(2, effective_ms=1_000, on_update="restart"))
     assert (book.forget(999), book.forget(1_000)) == (0, 1)
 
 
@@ -233,8 +227,7 @@ def test_too_many_rules_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_restored_job_cannot_run_is_set_aside() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
+    book = new_book(upsert(1))
     other = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("account_id",),))
     assert other.deployed() == ()
     assert "does not route" in other.report().refused[0].reason
@@ -254,8 +247,6 @@ def test_bytes_that_are_no_rulebook_are_corrupt(data: bytes) -> None:
 
 
 # Properties of any sequence of control records.
-
-Record = UpsertRecord | RetireRecord
 
 TIMES = st.one_of(st.none(), st.integers(0, 20).map(lambda n: n * 1_000))
 VERSIONS = st.integers(1, 6)
@@ -356,7 +347,7 @@ def test_a_change_never_touches_what_was_seen(history: list[tuple[Record, int]])
 def test_a_restored_rulebook_says_the_same(history: list[tuple[Record, int]], watermark_ms: int) -> None:
     book = applied(history)
     for _ in range(2):
-        again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
+        again = restarted(book)
         assert again.deployed() == book.deployed()
         assert rulebook_bytes(again) == rulebook_bytes(book)
         assert (again.epoch, again.fingerprint, again.report().refused) == (
@@ -418,10 +409,7 @@ def test_a_cyclic_import_is_a_problem_of_its_rule_alone(tmp_path: Path) -> None:
     (tmp_path / "b.cep").write_text('import "a.cep"\n')
     (tmp_path / "good.cep").write_text(SOURCE)
     for name, file in (("cyclic", "a.cep"), ("good", "good.cep")):
-        (tmp_path / f"{name}.toml").write_text(
-            f'id = "{name}"\npattern = "large_after_small"\nfile = "{file}"\nversion = 1\nstatus = "live"\n'
-            'severity = "low"\nowner = "o"\nmessage = "m"\n'
-        )
+        (tmp_path / f"{name}.toml").write_text(rule_text(name, file, pattern="large_after_small"))
     records, problems = read_rules(tmp_path)
     assert [record.id for record in records] == ["good"]
     assert len(problems) == 1
@@ -462,9 +450,7 @@ def resume(version: int, effective_ms: int | None = None) -> ResumeRecord:
 
 
 def test_the_part_after_a_pause_is_another_automaton() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(pause(1, 1_000), None)
+    book = new_book(upsert(1), pause(1, 1_000))
     assert intervals(book) == [(1, TIME_MS_MIN, 1_000, 1_000)]
     assert book.report().paused == ("r",)
     book.apply(resume(2, 2_000), None)
@@ -476,28 +462,19 @@ def test_the_part_after_a_pause_is_another_automaton() -> None:
 
 
 def test_a_version_that_comes_in_a_pause_waits_for_its_end() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(pause(1, 1_000), None)
-    book.apply(upsert(2, effective_ms=1_500), None)
-    book.apply(resume(2, 2_000), None)
+    book = new_book(upsert(1), pause(1, 1_000), upsert(2, effective_ms=1_500), resume(2, 2_000))
     assert intervals(book) == [(1, TIME_MS_MIN, 1_000, 1_000), (2, 2_000, TIME_MS_MAX, TIME_MS_MAX)]
 
 
 def test_a_pause_may_come_before_its_rule() -> None:
-    book = new_book()
-    book.apply(pause(1), None)
-    book.apply(upsert(1), None)
+    book = new_book(pause(1), upsert(1))
     assert intervals(book) == []
     book.apply(resume(2), 5_000)
     assert intervals(book) == [(1, 5_001, TIME_MS_MAX, TIME_MS_MAX)]
 
 
 def test_a_pause_that_is_over_is_forgotten_and_the_part_after_it_stays_the_same() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
-    book.apply(pause(1, 1_000), None)
-    book.apply(resume(2, 2_000), None)
+    book = new_book(upsert(1), pause(1, 1_000), resume(2, 2_000))
     after = book.deployed()[1]
     assert book.forget_ms == 2_000
     book.forget(2_000)
@@ -506,8 +483,7 @@ def test_a_pause_that_is_over_is_forgotten_and_the_part_after_it_stays_the_same(
 
 
 def test_turning_off_twice_is_one_pause() -> None:
-    book = new_book()
-    book.apply(upsert(1), None)
+    book = new_book(upsert(1))
     for version, time_ms in ((1, 1_000), (2, 1_500)):
         book.apply(pause(version, time_ms), None)
     book.apply(resume(3, 2_000), None)
@@ -542,16 +518,13 @@ def test_a_date_that_is_past_ends_it() -> None:
 
 
 def test_keys_are_apart_and_older_ones_are_ignored() -> None:
-    book = new_book()
-    book.apply(snooze(2, 10_000, "card 1"), None)
-    book.apply(snooze(1, 20_000), None)
+    book = new_book(snooze(2, 10_000, "card 1"), snooze(1, 20_000))
     assert book.apply(snooze(1, 90_000, "card 1"), None).kind == "ignored"
     assert [s[0::2] for s in spans(book.snoozes)] == [(None, 20_000), ("card 1", 10_000)]
 
 
 def test_what_is_over_is_forgotten_and_its_version_is_not() -> None:
-    book = new_book()
-    book.apply(snooze(3, 10_000), None)
+    book = new_book(snooze(3, 10_000))
     assert book.forget_ms == 10_000
     book.forget(10_000)
     assert spans(book.snoozes) == []

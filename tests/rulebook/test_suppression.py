@@ -46,6 +46,7 @@ from cep.rulebook.suppression import (
 from cep.rulebook.trust import Trust, with_nonce
 from cep.step.rules import apply_records
 from tests.columnar.protected import VISA, keys
+from tests.rule_files import rule_text
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, SIGNERS, TRUST, by_two
 from tests.rulebook.records import SCHEMA, new_book, upsert
 
@@ -243,9 +244,7 @@ def test_versions_with_other_times_are_divided_alike_however_alerts_come(
 
 
 def test_policies_are_those_of_the_rulebook() -> None:
-    book = new_book()
-    book.apply(upsert(1, suppress="2 min", exclusive="g"), None)
-    book.apply(upsert(1, "plain"), None)
+    book = new_book(upsert(1, suppress="2 min", exclusive="g"), upsert(1, "plain"))
     policies = Policies.of(book)
     assert policies == Policies({("r", 1): ("g", 120_000)}, keys={("r", 1): "card_id", ("plain", 1): "card_id"})
     assert Policies.from_json(policies.to_json()) == policies
@@ -352,8 +351,7 @@ def snooze(version: int, key: str | None, until: str = UNTIL) -> SnoozeRecord:
 
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_a_rulebook_without_a_key(is_signed: bool) -> None:
-    book = new_book()
-    book.trust = TRUST if is_signed else None
+    book = new_book(trust=TRUST if is_signed else None)
     first, gone, other, every = upsert(1), snooze(1, "card-7"), snooze(1, "card-8"), snooze(1, None)
     pause = PauseRecord(id="r", version=1, by="Bob", reason="card-7 is his")
     for record in (first, gone, other, every, pause):
@@ -382,9 +380,7 @@ def test_a_rulebook_without_a_key(is_signed: bool) -> None:
 
 
 def test_what_names_no_key_stays() -> None:
-    book: Rulebook = new_book()
-    for record in (upsert(1), snooze(1, "card-8"), PauseRecord(id="r", version=1, by="Bob", reason="why")):
-        book.apply(record, None)
+    book = new_book(upsert(1), snooze(1, "card-8"), PauseRecord(id="r", version=1, by="Bob", reason="why"))
     before = rulebook_bytes(book)
     assert forget_keys(book, {"card-7"}) == 0
     assert rulebook_bytes(book) == before
@@ -392,9 +388,7 @@ def test_what_names_no_key_stays() -> None:
 
 @pytest.mark.parametrize("key", ["e", "card", "-7", "7", "ard-", "Ad", "journe"])
 def test_a_key_that_is_a_part_of_words_takes_nothing_along(key: str) -> None:
-    book: Rulebook = new_book()
-    for record in (upsert(1), snooze(1, "card_7e"), PauseRecord(id="r", version=1, by="Bob", reason="card_7e is his")):
-        book.apply(record, None)
+    book = new_book(upsert(1), snooze(1, "card_7e"), PauseRecord(id="r", version=1, by="Bob", reason="card_7e is his"))
     before = rulebook_bytes(book)
     assert forget_keys(book, {key}) == 0
     assert rulebook_bytes(book) == before
@@ -405,8 +399,7 @@ def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: 
     """Guessing keys does not help: the line does not contain a hash of the record or the seal of the texts."""
 
     def line_about(key: str, owner: str) -> bytes:
-        book = new_book()
-        book.trust = None if kind == "without signers" else TRUST
+        book = new_book(trust=None if kind == "without signers" else TRUST)
         book.is_audited = kind == "without signers"
         record = snooze(1, key)
         data = (by_two(record) if kind == "signed" else record).to_json()
@@ -557,8 +550,7 @@ def test_numbers_in_files_and_in_place_are_refused(tmp_path: Path, capsys: pytes
     folder = tmp_path / "rules"
     folder.mkdir()
     path = tmp_path / "p.cep"
-    rule = 'id = "r"\npattern = "listed"\nfile = "../p.cep"\nversion = 1\nstatus = "live"\nseverity = "low"\n'
-    (folder / "r.toml").write_text(rule + 'owner = "o"\nmessage = "m"\n')
+    (folder / "r.toml").write_text(rule_text("r", "../p.cep", pattern="listed"))
     for entries, is_right in (([VISA, token], False), ([token], True)):
         (tmp_path / "cards.txt").write_text("\n".join(entries))
         for listed in ('list cards: string from "cards.txt"', f"list cards: string = {orjson.dumps(entries).decode()}"):

@@ -146,28 +146,20 @@ def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st
 
 @pytest.mark.slow
 @pytest.mark.always
-@given(EVENTS, records(), st.data())
+@pytest.mark.parametrize(
+    ("minors", "pattern", "shared"),
+    [((50, 50, 650, 900), "pair", (1, 2, NEVER)), ((50, 50, 200, 650, 900), "triple", (1, 2))],
+    ids=["pair", "rules that share two conditions"],
+)
+@given(st.data())
 @settings(max_examples=150)
 def test_records_in_any_order_and_at_any_time(
-    events: list[Payment], given_records: list[ControlRecord], data: st.DataObject
+    minors: tuple[int, ...], pattern: str, shared: tuple[int, ...], data: st.DataObject
 ) -> None:
+    events, given_records = data.draw(payments(*minors)), data.draw(records(pattern))
     arrivals = lined_up(events, given_records, data)
     places = st.lists(st.integers(0, len(events)), max_size=6)
-    with patch("cep.nfa.prefixes.SHARED_MIN", data.draw(st.sampled_from((1, 2, NEVER)))):
-        matches = engine(events, arrivals, data.draw(places), data.draw(places))
-    assert matches == reference(events, arrivals)
-
-
-@pytest.mark.slow
-@pytest.mark.always
-@given(payments(50, 50, 200, 650, 900), records("triple"), st.data())
-@settings(max_examples=150)
-def test_so_with_rules_that_share_two_conditions(
-    events: list[Payment], given_records: list[ControlRecord], data: st.DataObject
-) -> None:
-    arrivals = lined_up(events, given_records, data)
-    places = st.lists(st.integers(0, len(events)), max_size=6)
-    with patch("cep.nfa.prefixes.SHARED_MIN", data.draw(st.sampled_from((1, 2)))):
+    with patch("cep.nfa.prefixes.SHARED_MIN", data.draw(st.sampled_from(shared))):
         matches = engine(events, arrivals, data.draw(places), data.draw(places))
     assert matches == reference(events, arrivals)
 

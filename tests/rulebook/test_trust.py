@@ -39,7 +39,6 @@ from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes, save
 from cep.rulebook.trust import (
     Signable,
     Signer,
-    Trust,
     approve,
     body_hash,
     digest_of,
@@ -51,7 +50,7 @@ from cep.rulebook.trust import (
 from cep.step.job import Job
 from cep.step.rules import JobRules, apply_records, change_rules, has_unsaid, rule_status, rulebook_of
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, RULE_SET, SIGNERS, TRUST, by_two, upsert_by_two
-from tests.rulebook.records import SCHEMA, new_book, retire, upsert
+from tests.rulebook.records import SCHEMA, new_book, restarted, retire, upsert
 
 # A job with signers accepts only records that two people have signed.
 
@@ -59,14 +58,8 @@ SIGNED_PARTS = {"signers_version", "unverified", "audit"}
 UNTIL = "2030-01-01T00:00:00.000Z"
 
 
-def book_of(trust: Trust = TRUST) -> Rulebook:
-    book = new_book()
-    book.trust = trust
-    return book
-
-
 def judged(record: ControlRecord, book: Rulebook | None = None) -> str:
-    outcome = (book or book_of()).apply(record, 1_000)
+    outcome = (book or new_book(trust=TRUST)).apply(record, 1_000)
     return outcome.cause or outcome.kind
 
 
@@ -75,16 +68,13 @@ SECOND = upsert_by_two(upsert(2, params={"large": 7}), FIRST)
 
 
 def test_what_two_people_have_signed_is_applied() -> None:
-    book = book_of()
-    assert judged(FIRST, book) == "applied"
-    assert judged(SECOND, book) == "applied"
-    assert judged(by_two(retire(3), SECOND), book) == "applied"
+    book = new_book(trust=TRUST)
+    assert [judged(record, book) for record in (FIRST, SECOND, by_two(retire(3), SECOND))] == ["applied"] * 3
 
 
 def test_without_signers_nothing_changes() -> None:
     assert judged(upsert(1), new_book()) == "applied"
-    book = new_book()
-    book.apply(upsert(1), None)
+    book = new_book(upsert(1))
     assert not SIGNED_PARTS.intersection(orjson.loads(save(book).index))
 
 
@@ -131,11 +121,11 @@ def test_a_signature_counts_for_one_role_and_one_past() -> None:
     assert stolen is not None
     assert by_eve != stolen.author
     record = upsert(1).model_copy(update={"signed": stolen.model_copy(update={"approver": signed.approver})})
-    assert judged(record, book_of(trust)) == "forged"
+    assert judged(record, new_book(trust=trust)) == "forged"
 
 
 def test_an_older_change_is_refused_and_a_copy_changes_nothing() -> None:
-    book = book_of()
+    book = new_book(trust=TRUST)
     assert [judged(record, book) for record in (FIRST, SECOND, FIRST, SECOND)] == [
         "applied", "applied", "replayed", "ignored",
     ]  # fmt: skip
@@ -145,9 +135,7 @@ def test_an_older_change_is_refused_and_a_copy_changes_nothing() -> None:
 
 
 def test_a_rollback_is_a_change_that_is_signed_anew() -> None:
-    book = book_of()
-    for record in (FIRST, SECOND):
-        book.apply(record, 1_000)
+    book = new_book(FIRST, SECOND, trust=TRUST)
     back = RollbackRecord(id="r", version=3, to_version=1, rule=unsigned(FIRST))
     assert judged(back, book) == "unsigned"
     assert judged(back.model_copy(update={"signed": SECOND.signed}), book) == "forged"
@@ -178,11 +166,10 @@ def test_one_person_cannot_deploy_another_text_by_a_rollback(
     changes: dict[str, object], with_signatures: bool, is_forgotten: bool
 ) -> None:
     """A job that has applied the version refuses it, and so does one that began with a later version."""
-    book = book_of(ONE_FOR_ROLLBACKS)
+    book = new_book(trust=ONE_FOR_ROLLBACKS)
     for record in (SECOND,) if is_forgotten else (FIRST, SECOND):
         assert judged(record, book) == "applied"
-    book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-    book.trust = ONE_FOR_ROLLBACKS
+    book = restarted(book)
     other = (FIRST if with_signatures else unsigned(FIRST)).model_copy(update=changes)
     assert judged(gone_back(other, SECOND), book) == ("forged" if with_signatures else "unsigned")
     assert book.report().last_versions == {"r": 2}
@@ -192,7 +179,7 @@ def test_one_person_cannot_deploy_another_text_by_a_rollback(
 
 @pytest.mark.parametrize(("held", "sent"), [("{2}", "{2,}"), ("{2,}", "{2}"), ("{2}", "{2,3}")])
 def test_a_rollback_with_another_number_of_repetitions_is_refused(held: str, sent: str) -> None:
-    book = book_of(ONE_FOR_ROLLBACKS)
+    book = new_book(trust=ONE_FOR_ROLLBACKS)
     source = FIRST.source.replace("seq    small", f"seq    small{held}")
     first = upsert_by_two(upsert(1, source=source))
     second = upsert_by_two(upsert(2, params={"large": 8}), first)
@@ -203,7 +190,7 @@ def test_a_rollback_with_another_number_of_repetitions_is_refused(held: str, sen
 
 
 def test_a_rollback_to_a_rollback_carries_what_the_job_has_taken() -> None:
-    book = book_of(ONE_FOR_ROLLBACKS)
+    book = new_book(trust=ONE_FOR_ROLLBACKS)
     back = gone_back(FIRST, SECOND)
     assert isinstance(back, RollbackRecord)
     fourth = upsert_by_two(upsert(4, params={"large": 8}), back)
@@ -213,9 +200,7 @@ def test_a_rollback_to_a_rollback_carries_what_the_job_has_taken() -> None:
 
 
 def test_a_change_of_what_no_longer_holds_is_refused() -> None:
-    book = book_of()
-    for record in (FIRST, SECOND):
-        book.apply(record, 1_000)
+    book = new_book(FIRST, SECOND, trust=TRUST)
     assert judged(by_two(upsert(3), FIRST), book) == "superseded"
     assert judged(by_two(upsert(3), upsert(2, params={"large": 99})), book) == "superseded"
     assert judged(by_two(upsert(3)), book) == "superseded"
@@ -223,8 +208,7 @@ def test_a_change_of_what_no_longer_holds_is_refused() -> None:
 
 
 def test_pauses_snoozes_and_lists_are_signed_too() -> None:
-    book = book_of()
-    book.apply(FIRST, 1_000)
+    book = new_book(FIRST, trust=TRUST)
     pause = PauseRecord(id="r", version=1)
     snooze = SnoozeRecord(id="r", version=1, until=UNTIL, key="c1", by="ada")
     change = ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a"])
@@ -246,7 +230,7 @@ def test_pauses_snoozes_and_lists_are_signed_too() -> None:
 
 def test_the_audit_has_a_line_of_each_part_of_a_list_that_changes() -> None:
     """The line names the list and the signers; it contains a hash of the whole record, not the entries."""
-    book = book_of()
+    book = new_book(trust=TRUST)
     whole = by_two(ListRecord(id="blocked", of="string", version=1, change="replace", entries=["card-7"]))
     more = ListRecord(id="blocked", of="string", version=2, change="add", entries=["card-8"], by="ada", reason="theft")
     data = [record.to_json() for record in (whole, more, by_two(more))]
@@ -268,7 +252,7 @@ def test_the_audit_has_a_line_of_each_part_of_a_list_that_changes() -> None:
 
 def test_rights_rules_and_withdrawn_keys() -> None:
     def with_ada(ada: Signer) -> Rulebook:
-        return book_of(replace(TRUST, signers=(ada, SIGNERS[1])))
+        return new_book(trust=replace(TRUST, signers=(ada, SIGNERS[1])))
 
     assert judged(FIRST, with_ada(replace(SIGNERS[0], may=("approve",)))) == "not_allowed"
     assert judged(FIRST, with_ada(replace(SIGNERS[0], rules=("card_*",)))) == "not_allowed"
@@ -281,20 +265,18 @@ def test_rights_rules_and_withdrawn_keys() -> None:
 
 
 def test_an_older_signers_file_is_refused() -> None:
-    book = book_of(replace(TRUST, version=2))
-    book.apply(FIRST, 1_000)
-    again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
+    book = new_book(FIRST, trust=replace(TRUST, version=2))
+    again = restarted(book)
     again.trust = TRUST
     assert judged(SECOND, again) == "old_signers"
 
 
 def test_a_job_knows_so_many_signed_rules_pauses_and_snoozes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "SIGNED_LINES_MAX", 3)
-    book = book_of()
+    book = new_book(trust=TRUST)
     shadow, pause = by_two(upsert(2, status="shadow")), by_two(PauseRecord(id="r", version=1))
     assert [judged(record, book) for record in (FIRST, shadow, pause)] == ["applied"] * 3
-    book = rulebook_from_bytes(rulebook_bytes(book.copy()), SCHEMA, (("card_id",),))
-    book.trust = TRUST
+    book = restarted(book.copy())
     outcome = book.apply(by_two(upsert(1, "s")), 1_000)
     assert (outcome.kind, outcome.cause) == ("refused", "")
     assert "3 rules, pauses and snoozes" in outcome.reason
@@ -302,11 +284,8 @@ def test_a_job_knows_so_many_signed_rules_pauses_and_snoozes(monkeypatch: pytest
 
 
 def test_a_saved_rulebook_remembers_what_it_has_taken() -> None:
-    book = book_of()
-    for record in (FIRST, SECOND, upsert(9)):
-        book.apply(record, 1_000)
-    again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-    again.trust = TRUST
+    book = new_book(FIRST, SECOND, upsert(9), trust=TRUST)
+    again = restarted(book)
     assert rulebook_bytes(again) == rulebook_bytes(book)
     assert judged(FIRST, again) == "replayed"
     assert judged(by_two(upsert(3), FIRST), again) == "superseded"
@@ -314,7 +293,7 @@ def test_a_saved_rulebook_remembers_what_it_has_taken() -> None:
 
 def test_unverified_records_hide_no_refusal() -> None:
     """An attacker with write access invents a high version: the status still has the reason of an honest refusal."""
-    book = book_of()
+    book = new_book(trust=TRUST)
     for number in range(300):
         assert judged(upsert(2**31 - 1, f"made_up_{number}"), book) == "unsigned"
     assert judged(upsert(2**31 - 1), book) == "unsigned"
@@ -328,7 +307,7 @@ def test_unverified_records_hide_no_refusal() -> None:
 
 def test_a_replay_gives_the_same_verdicts() -> None:
     records: list[Signable] = [FIRST, upsert(2), SECOND, FIRST, by_two(upsert(3), FIRST), by_two(upsert(3), SECOND)]
-    live = book_of()
+    live = new_book(trust=TRUST)
     verdicts = [live.apply(record, None).cause for record in records]
     parsed = [record for record, _ in (parse_control(record.to_json()) for record in records) if record is not None]
     begun = deploy(parsed[:1], trust=TRUST)
@@ -426,8 +405,7 @@ STEPS = st.lists(
 @given(STEPS, st.integers(0, 8))
 def test_only_what_two_have_signed_counts_and_never_goes_back(steps: list[Any], cut: int) -> None:
     """The oracle: the version of each rule only rises, by records that both have signed as a change of the last one."""
-    book = new_book()
-    book.trust = TRUST
+    book = new_book(trust=TRUST)
     applied: dict[str, tuple[int, str]] = {}
     for number, (rule_id, version, params, past, who) in enumerate(steps):
         record = upsert(version, rule_id, params=params)
@@ -445,15 +423,13 @@ def test_only_what_two_have_signed_counts_and_never_goes_back(steps: list[Any], 
             name: (v, True) for name, v in book.report().last_versions.items()
         }
         if number == cut:  # a restart
-            book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-            book.trust = TRUST
+            book = restarted(book)
 
 
 # A job without signers whose rules can change writes the same chain, and states that its names are not verified.
 
 
-DOMAINS = (("card_id",),)
-AUDITED = Job(SCHEMA, DOMAINS, is_audited=True)
+AUDITED = Job(SCHEMA, (("card_id",),), is_audited=True)
 FIRST_OF_ADA = upsert(1, by="Ada", reason="a new kind of fraud")
 SNOOZE = SnoozeRecord(id="r", version=1, until=UNTIL, key="card-7", by="Ada", reason="card-7 is on a journey")
 PAUSE = PauseRecord(id="r", version=1, by="Bob")
@@ -520,7 +496,7 @@ def test_the_same_records_write_the_same_chain_wherever_the_job_was_restarted() 
     for cut in range(len(DATA)):
         book = audited_book()
         before = audit_of(book, *DATA[:cut])
-        book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, DOMAINS)
+        book = restarted(book)
         AUDITED.govern(book)
         assert [*before, *audit_of(book.copy(), *DATA[cut:])] == lines
         audit_of(book, *DATA[cut:])
@@ -542,7 +518,7 @@ def test_a_job_whose_rules_never_change_writes_nothing() -> None:
 def test_a_chain_that_has_begun_goes_on_though_rules_no_longer_change() -> None:
     book = audited_book()
     lines = audit_of(book, *DATA[:2])
-    book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, DOMAINS)
+    book = restarted(book)
     replace(AUDITED, is_audited=False).govern(book)
     assert rule_status(book)["audit"] == book.trail.head.to_json()
     forget_keys(book, {"card-7"})
@@ -558,7 +534,7 @@ def test_a_job_of_an_earlier_build_begins_its_chain_where_it_goes_on() -> None:
     audit_of(earlier, *DATA[:3])
     data = rulebook_bytes(earlier)
     assert not SIGNED_PARTS.intersection(orjson.loads(save(earlier).index))
-    book = rulebook_from_bytes(data, SCHEMA, DOMAINS)
+    book = rulebook_from_bytes(data, SCHEMA, (("card_id",),))
     AUDITED.govern(book)
     lines = audit_of(book, *DATA[3:])
     assert len(lines) == len(DATA) - 3

@@ -15,7 +15,7 @@ import pytest
 
 from cep.base.schema import Kind
 from cep.demo.stream import build
-from cep.lang.ir import History, PatternTest
+from cep.lang.ir import History
 from cep.lang.load import Checked, load_files, load_text
 from cep.lang.walk import nodes
 from cep.model.rule import UpsertRecord
@@ -60,18 +60,11 @@ def checked() -> Checked:
     return library()
 
 
-def written_for(name: str) -> list[PatternTest]:
-    return [test for test in checked().tests if test.pattern.name == name]
-
-
 def test_there_are_enough_in_every_domain() -> None:
     assert set(NAMES) == set(checked().patterns)
     assert len(NAMES) >= PATTERNS_MIN
-    assert {entry.domain for entry in entries()} == {DOMAINS[path.stem] for path in files_with_patterns()}
-
-
-def files_with_patterns() -> list[Path]:
-    return [path for path in README.parent.glob("*.cep") if "\npattern " in path.read_text(encoding="utf-8")]
+    files = [path for path in README.parent.glob("*.cep") if "\npattern " in path.read_text(encoding="utf-8")]
+    assert {entry.domain for entry in entries()} == {DOMAINS[path.stem] for path in files}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)
@@ -93,7 +86,8 @@ def test_every_number_has_bounds_and_a_default() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_has_the_four_kinds_of_tests(name: str) -> None:
-    tests, params = written_for(name), checked().patterns[name].params
+    tests = [test for test in checked().tests if test.pattern.name == name]
+    params = checked().patterns[name].params
     silent = [test for test in tests if test.nothing]
     assert any(test.expected or test.counts for test in tests)
     assert len(silent) >= 2
@@ -127,11 +121,6 @@ PATTERNS = ROOT / "patterns"
 LANGUAGE = ROOT / "cep" / "docs" / "reference"
 PAGES = (LANGUAGE / "language.md", *sorted((LANGUAGE / "language").glob("*.md")), PATTERNS / "README.md")
 CHECKED = load_files(sorted(PATTERNS.rglob("*.cep")))
-
-
-def examples() -> list[Checked]:
-    blocks = (re.findall(r"```(?:cep)?\n(event.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES)
-    return [load_text(block) for page in blocks for block in page]
 
 
 def test_the_patterns_are_clean() -> None:
@@ -171,7 +160,8 @@ def test_every_state_transition_and_outcome_is_covered(name: str) -> None:
 
 
 def test_the_tests_of_the_reference_pass() -> None:
-    checked = examples()
+    blocks = (re.findall(r"```(?:cep)?\n(event.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES)
+    checked = [load_text(block) for page in blocks for block in page]
     assert len(checked) >= 3
     outcomes = [run_test(c.schema, test).outcome for c in checked for test in c.tests]
     assert len(outcomes) >= 6

@@ -3,7 +3,7 @@
 A part is a word between underscores or capitals: `WatermarkTracker` has two. `plain_words.txt` has the frequent ones
 that mean the same in any English text or any program. All others need a row in the glossary.
 
-Tested by: tests/tidy/test_words.py
+Tested by: tests/tidy/test_english.py
 """
 
 from __future__ import annotations

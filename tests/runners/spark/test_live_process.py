@@ -42,6 +42,7 @@ from tests.cli.monitored import missing
 from tests.cli.test_outage import metrics as lines_of_metrics
 from tests.cli.test_outage import secure, sent_in_parts, settings_file, shown, status, wait_for
 from tests.cli.test_run import free_port
+from tests.output_of import OutputOf
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, add_partitions
 from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import consumed, written
@@ -416,7 +417,7 @@ def test_a_job_over_a_real_registry(form: str, apicurio: str, kafka_broker: Kafk
 @pytest.mark.parametrize("listener", ["login", "mutual"])
 def test_a_job_over_tls(
     listener: str, secure: SecureKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    output_of: OutputOf,
 ) -> None:  # fmt: skip
     events, alerts = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts"))
     for topic in (events, alerts):
@@ -431,7 +432,7 @@ def test_a_job_over_tls(
         "--available-now",
     )  # fmt: skip
     print((tmp_path / "log").read_text())
-    shown(tmp_path, capsys)
+    shown(tmp_path, output_of)
     expected_alerts = sorted(expected(lines, deployment(), tmp_path))
     assert (
         sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(expected_alerts))) == expected_alerts
