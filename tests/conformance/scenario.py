@@ -1,8 +1,7 @@
 """Scenario file → scenarios: a pattern in the words of builder calls, events, watermarks, and the peer's answer.
 
-A file is JSON, gzipped if its name says so: `{"scenarios": […]}` or the bare list. The writers of the text
-(structure.py, conditions.py) check the contents of patterns, conditions and expressions; this module checks that the
-rest is present.
+A file is JSON, gzipped if its name says so: `{"scenarios": […]}` or the bare list. The writer of the text
+(structure.py) checks the contents of patterns, conditions and expressions; this module checks that the rest is present.
 Tested by: tests/conformance/test_conformance.py
 """
 
