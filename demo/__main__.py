@@ -20,9 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.base.errors import CepError, UsageError
-from cep.demo.compare import SEED
-from cep.demo.day import PAYMENTS_FILE, SIZES, Day, Platform, run_day
-from cep.demo.feed import CONTROL, PAYMENTS
+from cep.demo.day import CONTROL, PAYMENTS, PAYMENTS_FILE, SEED, SIZES, Day, Platform, run_day
 from cep.demo.in_process import InProcess
 from cep.demo.labels import LABELS_FILE, report_day
 from cep.runners.embedded.commit import Sources

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cep.demo.feed import CONTROL, PAYMENTS
+from cep.demo.day import CONTROL, PAYMENTS
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.output import Replayed
 from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, start_live

@@ -221,7 +221,7 @@ def _ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
     story = Explainer(trace, show_time).story(run)
     run_misses = [run.misses[index] for index in run.opened if index in run.misses]
     nearest = min(run_misses, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
-    stopped = _stopped(trace, run, nearest) or _closed(run)
+    stopped = _stopped(trace, run, nearest) or (run.closings[0].why.value if run.closings else "nothing more came")
     name = positions[run.position].variable
     return Ending(fraud, rule_id, name, run.position + 1, stopped, (story.reached, *story.reasons))
 
@@ -241,10 +241,6 @@ def _stopped(trace: Trace, run: Run, miss: Miss | None) -> str:
         return f"{variable}: {_SEVERAL}"
     where = next(v.where for v in trace.pattern.variables if v.name == variable)
     return f"{variable}: {show_expr(parts_of(where)[miss.failed[0]])}"
-
-
-def _closed(run: Run) -> str:
-    return run.closings[0].why.value if run.closings else "nothing more came"
 
 
 HIDDEN = "•••"

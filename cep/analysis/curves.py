@@ -299,7 +299,10 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
         if previous_alerts is not None:
             lost = np.flatnonzero(~np.isin(previous_alerts.identity, alerts.identity))
             limits = (values[number - 1], values[number], number > current_place)
-            intervals.append(Interval(*limits, *_verdicts(previous_alerts, lost)))
+            judged, places = previous_alerts.judged, previous_alerts.place[lost]
+            right, immature = judged.is_right[places], judged.is_immature[places]
+            counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
+            intervals.append(Interval(*limits, *counts))
             if number in (current_place, current_place + 1):
                 samples += _samples(previous_alerts, lost, limits)
         previous_alerts = alerts
@@ -329,11 +332,6 @@ def _identities(judged: Judged) -> NDArray[np.uint64]:
     identity = np.zeros(len(judged.rule), np.uint64)
     np.add.at(identity, judged.bound_alert, mixed)
     return identity
-
-
-def _verdicts(alerts: _Seen, some: NDArray[np.int64]) -> tuple[int, int, int]:
-    right, immature = alerts.judged.is_right[alerts.place[some]], alerts.judged.is_immature[alerts.place[some]]
-    return int(right.sum()), int((~right & ~immature).sum()), int(immature.sum())
 
 
 def _samples(alerts: _Seen, alert_numbers: NDArray[np.int64], limits: tuple[float, float, bool]) -> list[Sample]:

@@ -136,7 +136,11 @@ def with_circles(
     blocks, producers = list[str](), list[str]()
     by_level: dict[tuple[str, int], EventType] = {}
     for event_type in events.schema.event_types:
-        if len(fields) == 2 and not event_type.derived and _has_all(event_type, fields):
+        if (
+            len(fields) == 2
+            and not event_type.derived
+            and all(name in event_type.types and not event_type.types[name].nullable for name in fields)
+        ):
             for level in range(1, _LEVELS + 1):
                 passed = _passed_type(event_type, sides, level, fields[0])
                 producers.append(f"side_{passed.name}")
@@ -173,10 +177,6 @@ def with_circles(
         is_mature=np.concatenate([sides.marks.is_mature, marks.is_mature[row]]),
     )
     return Sides(joined, marked, sides.key, text, names)
-
-
-def _has_all(event_type: EventType, fields: Sequence[str]) -> bool:
-    return all(name in event_type.types and not event_type.types[name].nullable for name in fields)
 
 
 def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) -> EventType:

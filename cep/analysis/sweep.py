@@ -370,14 +370,11 @@ def _counted(judged: Judged, part: Part, count: int) -> Scores:
 
 def joined_scores(blocks: Sequence[Sequence[Scores]]) -> tuple[Scores, ...]:
     """Join blocks of settings, each with the scores of every part."""
-    return tuple(_joined([block[part] for block in blocks]) for part in range(len(blocks[0]))) if blocks else ()
-
-
-def _joined(parts: Sequence[Scores]) -> Scores:
-    return Scores(*(
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("alerts", "right", "immature", "frauds", "money")
-    ))  # fmt: skip
+    names = ("alerts", "right", "immature", "frauds", "money")
+    return tuple(
+        Scores(*(np.concatenate([getattr(scores, name) for scores in of_part]) for name in names))
+        for of_part in zip(*blocks, strict=True)
+    )
 
 
 # ------------------------------------------------------------------------------------------------- all combinations

@@ -15,9 +15,7 @@ from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
-from cep.demo.compare import SEED, Outcome
-from cep.demo.day import PAYMENTS_FILE, SIZES, Day, run_day
-from cep.demo.feed import CONTROL, PAYMENTS
+from cep.demo.day import CONTROL, PAYMENTS, PAYMENTS_FILE, SEED, SIZES, Day, Outcome, run_day
 from cep.demo.in_process import InProcess, MemoryTopics
 from cep.demo.labels import LABELS_FILE
 from cep.demo.library import copy_library

@@ -181,7 +181,9 @@ def run(options: argparse.Namespace) -> int:
     elif options.serve is not None:
         _serve(options.serve)
     elif options.page is not None:
-        _show(page_named(options.page))
+        console = Terminal()
+        page = _Page(page_paths()[page_named(options.page)].read_text(encoding="utf-8"), hyperlinks=False)
+        console.print(page, width=min(console.width, _WIDTH_MAX), crop=False)
     else:
         names = pages_in_order()
         width = max(map(len, names))
@@ -202,12 +204,6 @@ class _Page(Markdown):
     """A page for the terminal."""
 
     elements = {**Markdown.elements, "fence": _PlainCode, "code_block": _PlainCode}  # noqa: RUF012 as its base has it
-
-
-def _show(name: str) -> None:
-    console = Terminal()
-    text = page_paths()[name].read_text(encoding="utf-8")
-    console.print(_Page(text, hyperlinks=False), width=min(console.width, _WIDTH_MAX), crop=False)
 
 
 def _serve(port: int) -> None:

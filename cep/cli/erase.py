@@ -141,8 +141,13 @@ def run(options: argparse.Namespace) -> int:
     unsearched += [f"{count:,} entries of {kind}" for kind, count in sorted(erased.unsearched.items())]
     _print(folder, erased, files_left, unsearched)
     unsent = _unsent(topic, unwritten) if topic is not None else ()
-    _print_audit(unwritten if topic is None else unsent)
-    _print_unreached(is_job=options.checkpoint is not None)
+    for line in unwritten if topic is None else unsent:
+        printed("the job's audit goes on with this line; put it behind the others, into their folder or their topic:")
+        printed(line.decode())
+    if options.checkpoint is not None:
+        printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
+    printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events;")
+    printed("records of the control topic that name a key, as those of snoozes do")
     return 1 if erased.remaining or files_left or unsearched or unsent else 0
 
 
@@ -411,17 +416,3 @@ def _print(folder: Path, erased: Erased, files_left: Sequence[Path], unsearched:
         printed("and all keys that the job has ever had, with --secrets")
     if not erased.remaining and not files_left and not unsearched:
         printed(f"searched: no file and no entry of {folder} has a key's text")
-
-
-def _print_audit(lines: Sequence[bytes]) -> None:
-    for line in lines:
-        printed("the job's audit goes on with this line; put it behind the others, into their folder or their topic:")
-        printed(line.decode())
-
-
-def _print_unreached(*, is_job: bool) -> None:
-    """Print the places that this verb cannot reach."""
-    if is_job:
-        printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
-    printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events;")
-    printed("records of the control topic that name a key, as those of snoozes do")

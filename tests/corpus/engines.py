@@ -21,7 +21,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from cep.base.schema import Schema
-from cep.demo.feed import Watch
+from cep.demo.day import Watch
 from cep.demo.in_process import InProcess, MemoryTopics
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text

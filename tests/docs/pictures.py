@@ -22,8 +22,7 @@ from rich.console import Console
 
 import cep
 from cep.cli.docs import DOCS
-from cep.demo.compare import SEED
-from cep.demo.day import PAYMENTS_FILE, SIZES
+from cep.demo.day import PAYMENTS_FILE, SEED, SIZES
 from cep.demo.labels import report_day, write_labels
 from cep.demo.library import library_folder
 from cep.demo.stream import Stream, build
