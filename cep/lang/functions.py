@@ -4,11 +4,11 @@ Each family is computed in one or two other places, and a new function needs a r
 
 | family | computed by |
 | --- | --- |
-| TEXT | cep/functions/columns.py, over the distinct texts of a column |
+| TEXT, of one field | cep/functions/columns.py, over the distinct texts of a column |
 | TIME | cep/functions/calendar.py, over a column of times |
 | FLOAT | cep/nfa/code.py, as instructions; cep/testing/values.py, in plain Python |
 | AGGREGATE, PAST over past events | cep/histories/kinds/, chosen in choose.py there |
-| others | the same two, after a separate check in cep/lang/check/expressions.py, or composed of others there |
+| others | as FLOAT, after a separate check in cep/lang/check/expressions.py, or composed of others there |
 
 `tests/oracle/expressions.py` computes each function once more. `cep/docs/reference/language/expressions.md` describes
 it.

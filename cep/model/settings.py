@@ -62,58 +62,56 @@ from cep.model.setting_types import (
     secret_from_environment,
     setting,
 )
-from cep.model.setting_types import Section as _Section
-from cep.model.setting_types import setting as _setting
 
 
 class EmbeddedSettings(Section):
     """The settings that only the runner in one process reads."""
 
-    workers: Positive = _setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
-    groups: str | None = _setting(
+    workers: Positive = setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
+    groups: str | None = setting(
         None,
         "Key groups of this process, first-last; all of them if not given. Each process needs a checkpoint of its own.",
         "--groups",
         "RANGE",
         '"0-15"',
     )
-    store: Literal["rocksdb", "memory"] = _setting(
+    store: Literal["rocksdb", "memory"] = setting(
         "rocksdb",
         "Store of keyed state: rocksdb, safe after each commit, or memory, safe after each checkpoint.",
         "--store",
         "WHERE",
     )
-    cache_mb: Positive = _setting(
+    cache_mb: Positive = setting(
         256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb", "N"
     )
-    target: str | None = _setting(
+    target: str | None = setting(
         None,
         "Where checkpoints go: a folder, or a URL of fsspec (s3://…); in the checkpoint folder if not given.",
         "--checkpoint-target",
         "URL",
         '"s3://bucket/job"',
     )
-    kept: Positive = _setting(3, "Checkpoints that are kept.")
-    changelog: str | None = _setting(
+    kept: Positive = setting(3, "Checkpoints that are kept.")
+    changelog: str | None = setting(
         None,
         "Compacted topic that gets the changes of each commit, with its alerts; a job without its folder reads it.",
         "--changelog",
         "TOPIC",
         '"payments-state"',
     )
-    standby: bool = _setting(
+    standby: bool = setting(
         False,
         "Several processes are started with the same command: one works, the others follow its changelog, and "
         "one of them takes over when it dies.",
         "--standby",
     )
-    interval: DurationMs | None = _setting(
+    interval: DurationMs | None = setting(
         None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval", "TIME", '"0 s"'
     )
-    checkpoints: DurationMs = _setting(
+    checkpoints: DurationMs = setting(
         10_000, "Time between two checkpoints: copies on another disk.", "--checkpoint-interval", "TIME", '"10 s"'
     )
-    delivery: Literal["exactly-once", "at-least-once"] = _setting(
+    delivery: Literal["exactly-once", "at-least-once"] = setting(
         "exactly-once",
         "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",
         "--delivery",
@@ -196,13 +194,13 @@ _WIDTH = 100
 _PATH_OR_NONE: Any = PathText | None
 
 
-class JobSettings(_Section):
+class JobSettings(Section):
     """The job: the rules, the layout of keyed state, and the checkpoint."""
 
-    rules: PathText | None = _setting(
+    rules: PathText | None = setting(
         None, "Folder of rule files that the job begins with.", "--rules", "FOLDER", '"rules"'
     )
-    warm_start: str | None = _setting(
+    warm_start: str | None = setting(
         None,
         "Folder with the state of a replay to begin with (`cep replay --savepoint`), and its rules; used only "
         "at the first start.",
@@ -210,34 +208,34 @@ class JobSettings(_Section):
         "PLACE",
         '"/var/lib/cep/history"',
     )
-    checkpoint: PathText | None = _setting(
+    checkpoint: PathText | None = setting(
         None, "Folder of progress and keyed state; kept over restarts.", "--checkpoint", "FOLDER", '"/var/lib/cep/job"'
     )
-    lateness: DurationMs = _setting(
+    lateness: DurationMs = setting(
         0, "Disorder to expect: the time by which the watermark lags the newest event.", "--lateness", "TIME", '"0 s"'
     )
-    order: Literal["event_time", "arrival"] = _setting(
+    order: Literal["event_time", "arrival"] = setting(
         "event_time",
         "event_time: an event waits until no earlier one is expected, so that the order of arrival does not matter; "
         "arrival: events are matched as they come.",
         "--order",
         "ORDER",
     )
-    idle: DurationMs = _setting(
+    idle: DurationMs = setting(
         IDLE_MS_DEFAULT,
         "Time for which a partition without new records holds back the others.",
         "--idle",
         "TIME",
         '"10 s"',
     )
-    ahead_max: DurationMsOrOff = _setting(
+    ahead_max: DurationMsOrOff = setting(
         AHEAD_MS_DEFAULT,
         "How far ahead of the job's clock an event may be dated; later events are set aside. `off`: no limit.",
         "--ahead-max",
         "TIME",
         '"1 min"',
     )
-    dedup: DurationMs = _setting(
+    dedup: DurationMs = setting(
         DEDUP_MS_DEFAULT,
         "Event time for which event ids are remembered. An event that comes again, late or not, is ignored and counted "
         "as a duplicate; another event of its type and keys with its id is set aside. 0 s: never.",
@@ -245,42 +243,42 @@ class JobSettings(_Section):
         "TIME",
         '"10 min"',
     )
-    trigger: DurationMs = _setting(
+    trigger: DurationMs = setting(
         0, "Least time between micro-batches; 0 starts the next one at once.", "--trigger", "TIME", '"0 s"'
     )
-    keys: Texts = _setting((), "Keys that later rules may use too.", "--key", "FIELDS", '["card_id,merchant_id"]')
-    key_groups: Annotated[int, Field(ge=1, le=KEY_GROUPS_MAX, strict=True)] = _setting(
+    keys: Texts = setting((), "Keys that later rules may use too.", "--key", "FIELDS", '["card_id,merchant_id"]')
+    key_groups: Annotated[int, Field(ge=1, le=KEY_GROUPS_MAX, strict=True)] = setting(
         KEY_GROUPS_LIVE_DEFAULT,
         "Bound of the parallelism, for the job's whole life; fewer cost less a micro-batch.",
         "--key-groups",
         "N",
     )
-    levels: Annotated[int, Field(ge=1, le=PRODUCE_DEPTH_MAX + 1, strict=True)] = _setting(
+    levels: Annotated[int, Field(ge=1, le=PRODUCE_DEPTH_MAX + 1, strict=True)] = setting(
         1,
         "Levels of patterns that feed each other, for the job's whole life: as many as its first rules need, "
         "and at least this number for later rules. Each level is a stage of every micro-batch.",
         "--levels",
         "N",
     )
-    pages: Positive = _setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")
-    start_incomplete: bool = _setting(
+    pages: Positive = setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")
+    start_incomplete: bool = setting(
         False,
         "Start although a live rule is set aside or a rule file cannot be read. The other rules run without it.",
         "--start-incomplete",
     )
 
 
-class _PlaceSettings(_Section):
+class _PlaceSettings(Section):
     """The place that events come from."""
 
-    folder: PathText | None = _setting(
+    folder: PathText | None = setting(
         None, "Folder in which files appear: JSON, CSV or Parquet.", "--events", "FOLDER", '"events"'
     )
-    topic: str | None = _setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
-    format: Literal["json", "avro", "protobuf"] = _setting(
+    topic: str | None = setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
+    format: Literal["json", "avro", "protobuf"] = setting(
         "json", "How the values of the topic are written: json, avro, protobuf.", "--format", "FORMAT"
     )
-    schema_file: PathText | None = _setting(
+    schema_file: PathText | None = setting(
         None,
         "Schema of Avro values (*.avsc; without a registry: of values without a prefix), or Protobuf's "
         "descriptors (protoc --include_imports --descriptor_set_out).",
@@ -288,11 +286,11 @@ class _PlaceSettings(_Section):
         "FILE",
         '"payment.avsc"',
     )
-    message: str | None = _setting(
+    message: str | None = setting(
         None, "Name of the Protobuf message in the schema file.", "--message", "NAME", '"shop.Payment"'
     )
     registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment), AfterValidator(registry_client)] = (
-        _setting(
+        setting(
             {},
             "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere. The "
             'address must not contain a user or a query: give "basic.auth.user.info", or '
@@ -300,14 +298,14 @@ class _PlaceSettings(_Section):
             example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
         )
     )
-    starting: Place = _setting(
+    starting: Place = setting(
         "earliest",
         "Where a new job begins in the topic: earliest, latest, the first record of a time (2026-03-01T00:00:00Z), or "
         'an offset for each partition ({"payments": {"0": 17, "1": -2}}; -2 is earliest, -1 latest; others: earliest).',
         "--starting",
         "WHERE",
     )
-    ending: Place | None = _setting(
+    ending: Place | None = setting(
         None,
         "Where a start with --available-now ends in the topic, in the same forms; later records wait for the "
         "next start.",
@@ -315,15 +313,13 @@ class _PlaceSettings(_Section):
         "WHERE",
         '"2026-03-02T00:00:00Z"',
     )
-    max_records: Positive | None = _setting(
+    max_records: Positive | None = setting(
         None, "Records of a topic in one micro-batch at most.", "--max-records", "N", "200000"
     )
-    max_bytes: Positive | None = _setting(
+    max_bytes: Positive | None = setting(
         None, "Bytes of a topic in one micro-batch, by a sample of its records.", "--max-bytes", "N", "50000000"
     )
-    max_files: Positive | None = _setting(
-        None, "Files of a folder in one micro-batch at most.", "--max-files", "N", "8"
-    )
+    max_files: Positive | None = setting(None, "Files of a folder in one micro-batch at most.", "--max-files", "N", "8")
 
     @model_validator(mode="before")
     @classmethod
@@ -348,28 +344,28 @@ class EventsSettings(MappingSettings, _PlaceSettings):
     """The place that events come from: a folder, or a topic; and where their fields are in the records."""
 
 
-class ControlSettings(_Section):
+class ControlSettings(Section):
     """Control records: rules published, changed and retired while the job goes on."""
 
-    folder: PathText | None = _setting(
+    folder: PathText | None = setting(
         None, "Folder in which files of JSON lines appear.", "--control", "FOLDER", '"control"'
     )
-    topic: str | None = _setting(None, "Topic of control records.", "--control-topic", "NAME", '"rules"')
-    status_topic: str | None = _setting(
+    topic: str | None = setting(None, "Topic of control records.", "--control-topic", "NAME", '"rules"')
+    status_topic: str | None = setting(
         None, "Topic for the status of the job's rules.", "--status-topic", "NAME", '"rules-status"'
     )
-    signers: PathText | None = _setting(
+    signers: PathText | None = setting(
         None, "Who may sign changes; without signatures they are refused.", "--signers", "FILE", '"signers.toml"'
     )
-    root_key: str | None = _setting(
+    root_key: str | None = setting(
         None, "Public key that the signers file is signed with.", "--root-key", "KEY", '"ed25519:…"'
     )
 
 
-class PublishSettings(_Section):
+class PublishSettings(Section):
     """The conditions of `cep rules publish` before it changes the rules of a job, and who signs changes."""
 
-    sign_with: PathText | None = _setting(
+    sign_with: PathText | None = setting(
         None,
         "Private key of the person who makes the change, if changes are signed.",
         "--sign-with",
@@ -377,8 +373,8 @@ class PublishSettings(_Section):
         '"ada.pem"',
     )
 
-    two_person: bool = _setting(False, "Whether `author` and `approved_by` of a changed rule must name two people.")
-    lead: DurationMs = _setting(
+    two_person: bool = setting(False, "Whether `author` and `approved_by` of a changed rule must name two people.")
+    lead: DurationMs = setting(
         10_000,
         "Time from now until a change without `effective_at` starts, in event time.",
         "--lead",
@@ -387,13 +383,13 @@ class PublishSettings(_Section):
     )
 
 
-class KafkaSettings(_Section):
+class KafkaSettings(Section):
     """The brokers, and how clients reach them."""
 
-    bootstrap_servers: str | None = _setting(
+    bootstrap_servers: str | None = setting(
         None, "Brokers, host:port, more with commas.", "--bootstrap-servers", "HOST:PORT", '"kafka:9092"'
     )
-    client: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
+    client: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = setting(
         {},
         "Settings of librdkafka, for security above all; `env:NAME` and `file:PATH` take a value from elsewhere.",
         example='{ "security.protocol" = "SASL_SSL", "sasl.password" = "env:KAFKA_PASSWORD" }',
@@ -404,17 +400,17 @@ class KafkaSettings(_Section):
         return {name: value.get_secret_value() for name, value in self.client.items()}
 
 
-class WebhookSettings(_Section):
+class WebhookSettings(Section):
     """The webhook that a job sends alerts to."""
 
     secret: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = None
     insecure: bool = False
 
 
-class OutputSettings(_Section):
+class OutputSettings(Section):
     """The places that alerts and records that were set aside go to."""
 
-    alerts: Texts = _setting(
+    alerts: Texts = setting(
         (),
         "`console`, `kafka:TOPIC`, `postgresql://HOST/DATABASE` (the password in PGPASSWORD or ~/.pgpass), the URL of "
         "a webhook (https://…), a folder for JSON lines, `parquet:FOLDER`, or `delta:PLACE` for a Delta Lake table; "
@@ -423,14 +419,14 @@ class OutputSettings(_Section):
         "WHERE",
         '["kafka:alerts"]',
     )
-    dead_letters: PathText | None = _setting(
+    dead_letters: PathText | None = setting(
         None,
         "Folder for records set aside and the audit; in the checkpoint folder if not given.",
         "--dead-letters",
         "FOLDER",
         '"dead_letters"',
     )
-    dead_letter_topic: str | None = _setting(
+    dead_letter_topic: str | None = setting(
         None,
         "Topic for records set aside and the audit, instead of the folder.",
         "--dead-letter-topic",
@@ -438,7 +434,7 @@ class OutputSettings(_Section):
         '"payments-dead"',
     )
 
-    webhook: WebhookSettings | None = _setting(
+    webhook: WebhookSettings | None = setting(
         None,
         "`secret`: signs alerts to a webhook; `env:NAME` takes it from the environment. A webhook on another machine "
         "needs https://, unless `insecure = true` lets alerts go there unencrypted.",
@@ -452,59 +448,59 @@ class OutputSettings(_Section):
         return self.webhook.secret.get_secret_value().encode()
 
 
-class ObserveSettings(_Section):
+class ObserveSettings(Section):
     """The signs that the job gives of itself."""
 
-    listen: Address = _setting(
+    listen: Address = setting(
         None,
         "Port, or host and port, of /metrics, /live, /ready and /health; on this machine only unless a host is named.",
         "--listen",
         "[HOST:]PORT",
         '"9464"',
     )
-    token: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = _setting(
+    token: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = setting(
         None,
         "Bearer token for all requests except /live, /ready and /health; `env:NAME` takes it from the "
         "environment. A job that "
         "listens to other machines needs one.",
         example='"env:CEP_TOKEN"',
     )
-    hosts: Texts = _setting(
+    hosts: Texts = setting(
         (),
         "More names that the header Host of a request may have. An address, localhost, the host of `listen` "
         "and a request with the token do not need this setting.",
         example='["cep.bank.example"]',
     )
-    answer_keys: bool = _setting(
+    answer_keys: bool = setting(
         False,
         "Whether `cep run` answers /key?key=…: the open runs of a key, with the events that they have bound.",
         "--answer-keys",
         "yes|no",
     )
-    log: Literal["text", "json"] = _setting(
+    log: Literal["text", "json"] = setting(
         "text", "Form of the log on standard error: text or json, one object a line.", "--log", "FORM"
     )
-    traces: bool = _setting(
+    traces: bool = setting(
         False,
         "An OpenTelemetry span for each micro-batch; the environment variables OTEL_… say where to send it; needs the "
         "extra `otel`.",
         "--traces",
     )
-    rejected_max: Annotated[float, Field(ge=0, le=1)] = _setting(
+    rejected_max: Annotated[float, Field(ge=0, le=1)] = setting(
         REJECTED_PERCENT_MAX / 100,
         "Share of the records, from 0 to 1, that may be set aside or have a value that cannot be read. Above it the "
         "job is unhealthy, and it ends with 1.",
         "--rejected-max",
         "SHARE",
     )
-    ready_lag: DurationMs = _setting(
+    ready_lag: DurationMs = setting(
         10_000,
         "A job that reads a topic is ready once no more events wait than arrive in this time.",
         "--ready-lag",
         "TIME",
         '"10 s"',
     )
-    stalled: DurationMs = _setting(
+    stalled: DurationMs = setting(
         300_000,
         "Time without a finished micro-batch after which /live and /health report the job as stuck, if records wait.",
         example='"5 min"',
@@ -524,21 +520,21 @@ class ObserveSettings(_Section):
         return self.token.get_secret_value() if self.token is not None else None
 
 
-class SparkSettings(_Section):
+class SparkSettings(Section):
     """The settings that only the runners on Spark read."""
 
-    cores: Positive = _setting(2, "Cores of this machine to use.", "--cores", "N")
-    partitions: Positive | None = _setting(
+    cores: Positive = setting(2, "Cores of this machine to use.", "--cores", "N")
+    partitions: Positive | None = setting(
         None, "Matching tasks, fixed at the job's first start; as many as cores if not given.", "--partitions", "N", "2"
     )
-    conf: dict[str, str] = _setting(
+    conf: dict[str, str] = setting(
         {},
         "Settings of Spark, which override the job's own.",
         example='{ "spark.driver.memory" = "4g" }',
     )
 
 
-class Settings(_Section):
+class Settings(Section):
     """The settings of a job."""
 
     job: JobSettings = JobSettings()
