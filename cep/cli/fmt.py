@@ -17,7 +17,7 @@ from cep.base.files import root_of
 from cep.cli.help_pages import page_of_code
 from cep.cli.paths import pattern_files, printed, replace_text
 from cep.lang.diagnostics import did_you_mean
-from cep.lang.explain.catalogue import CATALOGUE, examples, explain
+from cep.lang.explain.catalogue import CATALOGUE, explain
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text
 from cep.lang.load import read_source
@@ -111,7 +111,7 @@ def run_explain(options: argparse.Namespace) -> int:
         hint = did_you_mean(options.code.upper(), CATALOGUE)
         raise UsageError(f"`{options.code}` is not a code; {hint or 'see `cep explain --all`'}")
     printed(text)
-    printed(f"Example:\n\n{examples()[options.code.upper()]}")
+    printed(f"Example:\n\n{CATALOGUE[options.code.upper()].example}")
     printed(f"All codes: `cep docs diagnostics`; read on: `cep docs {page_of_code(options.code.upper())}`")
     return 0
 

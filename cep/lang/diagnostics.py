@@ -1,7 +1,7 @@
 """Mistakes of rule authors as values: a stable code, a span, perhaps a second one, and a line of help.
 
 Nothing in this floor raises for a mistake in a file: it is collected here, so that one run reports all of them. The
-codes and their long forms are in `catalogue.py`, the text and JSON forms in `render.py`.
+codes and their long forms are in `explain/catalogue.txt`, the text and JSON forms in `explain/render.py`.
 Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
 """
 
@@ -68,6 +68,11 @@ class Diagnostic:
         return self.severity is Severity.ERROR
 
 
+def warning(code: str, message: str, span: Span | None, help_line: str) -> Diagnostic:
+    """Return a warning."""
+    return Diagnostic(code, message, span, (), help_line, Severity.WARNING)
+
+
 @dataclass(slots=True)
 class Collector:
     """Gathers diagnostics in the order in which they are found; says the same thing once, and not without end."""
@@ -106,7 +111,7 @@ class Collector:
 
     def warn(self, code: str, message: str, span: Span | None = None, help_line: str = "") -> None:
         """Add a warning."""
-        self.put(Diagnostic(code, message, span, (), help_line, Severity.WARNING))
+        self.put(warning(code, message, span, help_line))
 
     def put(self, diagnostic: Diagnostic) -> None:
         """Add a diagnostic that is ready."""

@@ -7,7 +7,7 @@ The passes from text to checked IR, in order. A new check is a function of the s
 
     text ──lex──▶ tokens ──parse──▶ syntax ──check_files──▶ names, patterns (IR), tests
                                                               │
-                 cep/nfa/compile.py: does not compile      ◀─┴─▶ cep/lang/lint/run.py: allowed, but not meant
+                 cep/nfa/compile.py: does not compile      ◀─┴─▶ cep/lang/lint/lints.py: allowed, but not meant
 
 `load.py` reads the texts and follows imports, `parse/file.py` parses each. A mistake is never raised: each pass reports
 to a `Collector`, and the next pass works on the sound parts.
@@ -29,22 +29,9 @@ from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
 from cep.base.process import paused
 from cep.base.schema import Kind, Schema
 from cep.base.secrets import SENSITIVE
+from cep.lang import syntax
+from cep.lang.check import clauses
 from cep.lang.check.bind import bind
-from cep.lang.check.clauses import (
-    Draft,
-    check_circles,
-    check_conditions,
-    check_event_types,
-    check_hidden_fields,
-    check_key,
-    check_measures,
-    check_params,
-    check_places,
-    check_produced,
-    check_skip,
-    check_timeout,
-    check_untils,
-)
 from cep.lang.check.expressions import ExpressionChecker
 from cep.lang.check.resolve import ListValue, Resolved, resolve
 from cep.lang.check.structure import check_structure
@@ -53,30 +40,20 @@ from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
 from cep.lang.explain.render import render_text
 from cep.lang.ir import PatternIR, PatternTest, RefusedTest, Variable
 from cep.lang.parse.file import parse
-from cep.lang.syntax import (
-    Declaration,
-    EventSyntax,
-    FieldSyntax,
-    FileSyntax,
-    ImportSyntax,
-    PatternSyntax,
-    PatternTestSyntax,
-    TypeSyntax,
-)
 
 # Each pass reads the draft, fills a part of it, and reports mistakes. The order counts: later passes read that part.
-PATTERN_PASSES: tuple[Callable[[Draft], None], ...] = (
-    check_places,         # `seq`: the variables, and those bound before each           CEP406, 415
-    check_event_types,    # `where`: the event type of each variable, the stream        CEP202, 204, 207, 216
-    check_key,            # `by`: every event type of the stream has the key            CEP207, 417
-    check_hidden_fields,  # parameters: none has the name of a field                    CEP508
-    check_conditions,     # `where`: typed conditions                                   CEP201 to 319, 407, 408
-    check_untils,         # `until`: typed conditions                                   the same
+PATTERN_PASSES: tuple[Callable[[clauses.Draft], None], ...] = (
+    clauses.check_places,         # `seq`: the variables, and those bound before each           CEP406, 415
+    clauses.check_event_types,    # `where`: the event type of each variable, the stream        CEP202, 204, 207, 216
+    clauses.check_key,            # `by`: every event type of the stream has the key            CEP207, 417
+    clauses.check_hidden_fields,  # parameters: none has the name of a field                    CEP508
+    clauses.check_conditions,     # `where`: typed conditions                                   CEP201 to 319, 407, 408
+    clauses.check_untils,         # `until`: typed conditions                                   the same
     check_structure,      # `seq`: nodes with counts and windows                        CEP401 to 422
-    check_timeout,        # `on timeout emit`: typed values                             CEP201 to 319, 419, 423
-    check_measures,       # `emit`: typed values                                        CEP201 to 319, 423
-    check_produced,       # `produce`: the values make an event of that type            CEP202, 426
-    check_skip,           # `skip`: the variable that it names                          CEP418
+    clauses.check_timeout,        # `on timeout emit`: typed values                             CEP201 to 319, 419, 423
+    clauses.check_measures,       # `emit`: typed values                                        CEP201 to 319, 423
+    clauses.check_produced,       # `produce`: the values make an event of that type            CEP202, 426
+    clauses.check_skip,           # `skip`: the variable that it names                          CEP418
 )  # fmt: skip
 
 
@@ -94,11 +71,11 @@ class Passed:
     refused_tests: tuple[RefusedTest, ...]
 
 
-def check_files(files: Sequence[FileSyntax], collector: Collector) -> Passed:
+def check_files(files: Sequence[syntax.FileSyntax], collector: Collector) -> Passed:
     """Check parsed files as one set of names."""
     resolved = resolve(files, collector)  # declarations → names: CEP207 to 215, 313
     patterns, by_default = check_patterns(resolved, collector)  # each pattern → IR: PATTERN_PASSES
-    check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
+    clauses.check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
     tests, refused = check_tests(resolved, patterns, collector)  # tests → events and expectations: CEP6xx
     return Passed(resolved, patterns, by_default, tests, refused)
 
@@ -120,11 +97,11 @@ def check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, 
     return patterns, by_default
 
 
-def check_pattern(pattern: PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
+def check_pattern(pattern: syntax.PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
     """Run all passes over a pattern. Return None after an error."""
     errors = collector.error_count
-    draft = Draft(pattern, resolved, collector, ExpressionChecker(collector))
-    check_params(draft)
+    draft = clauses.Draft(pattern, resolved, collector, ExpressionChecker(collector))
+    clauses.check_params(draft)
     if pattern.structure is None:
         if not pattern.broken:
             message = f"the pattern `{pattern.name}` has no `seq`"
@@ -138,7 +115,7 @@ def check_pattern(pattern: PatternSyntax, resolved: Resolved, collector: Collect
     return _ir(draft)
 
 
-def _ir(draft: Draft) -> PatternIR:
+def _ir(draft: clauses.Draft) -> PatternIR:
     """Combine the results of the passes."""
     pattern = draft.pattern
     assert draft.structure is not None, "a pass has filled it"
@@ -161,7 +138,7 @@ def _ir(draft: Draft) -> PatternIR:
     )
 
 
-def _with_defaults(ir: PatternIR, pattern: PatternSyntax, collector: Collector) -> PatternIR | None:
+def _with_defaults(ir: PatternIR, pattern: syntax.PatternSyntax, collector: Collector) -> PatternIR | None:
     """Bind the defaults, if all parameters have one: they must make a sound pattern."""
     if any(p.default is None for p in ir.params):
         return None
@@ -195,7 +172,7 @@ class Checked:
     dropped: int = 0  # diagnostics past the limit
     tests: tuple[PatternTest, ...] = ()
     refused_tests: tuple[RefusedTest, ...] = ()
-    files: tuple[FileSyntax, ...] = ()
+    files: tuple[syntax.FileSyntax, ...] = ()
     resolved: Resolved = field(default_factory=Resolved)
     roots: Mapping[str, Path] = field(
         default_factory=dict
@@ -227,22 +204,22 @@ def load_text(
         return loader.checked()
 
 
-def _protected(file: FileSyntax, protected: Mapping[str, str]) -> FileSyntax:
+def _protected(file: syntax.FileSyntax, protected: Mapping[str, str]) -> syntax.FileSyntax:
     """Return the syntax of a file with these fields declared as `pan` or `string sensitive`."""
     declarations = [
         replace(each, fields=tuple(_protected_field(f, protected) for f in each.fields))
-        if isinstance(each, EventSyntax)
+        if isinstance(each, syntax.EventSyntax)
         else each
         for each in file.declarations
     ]
     return replace(file, declarations=tuple(declarations))
 
 
-def _protected_field(declared: FieldSyntax, protected: Mapping[str, str]) -> FieldSyntax:
+def _protected_field(declared: syntax.FieldSyntax, protected: Mapping[str, str]) -> syntax.FieldSyntax:
     protection = protected.get(declared.name)
     if protection is None:
         return declared
-    written = TypeSyntax(protection, declared.type.span, nullable=declared.type.nullable)
+    written = syntax.TypeSyntax(protection, declared.type.span, nullable=declared.type.nullable)
     if protection == SENSITIVE:
         written = replace(written, name=Kind.STRING.value, sensitive=True)
     return replace(declared, type=written)
@@ -312,7 +289,7 @@ def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
         if not is_taken or files.collector.diagnostics or not files.joins_plainly(name):
             return Bundle(text, None)
         loader.sources |= files.sources  # where the spans of the syntax are
-        loader.files.append(FileSyntax(TEXT, tuple(files.declared(name, set()))))
+        loader.files.append(syntax.FileSyntax(TEXT, tuple(files.declared(name, set()))))
         checked = loader.checked()
         return Bundle(text, None if checked.diagnostics else checked.without_syntax())
 
@@ -385,7 +362,7 @@ def file_name(path: Path) -> str:
 
 
 @lru_cache(_IMPORTS_CACHED)
-def _sound(text: str, name: str) -> FileSyntax | None:
+def _sound(text: str, name: str) -> syntax.FileSyntax | None:
     """Parse a file that many may import. Return None if there is something to report."""
     collector = Collector()
     file = parse(text, name, collector)
@@ -407,9 +384,9 @@ class _Loader:
         self.roots = {} if roots is None else roots
         self.collector = Collector()
         self.sources: dict[str, str] = {}
-        self.files: list[FileSyntax] = []
-        self.imports: dict[str, list[tuple[ImportSyntax, str]]] = {}
-        self.tests: dict[str, list[PatternTestSyntax]] = {}
+        self.files: list[syntax.FileSyntax] = []
+        self.imports: dict[str, list[tuple[syntax.ImportSyntax, str]]] = {}
+        self.tests: dict[str, list[syntax.PatternTestSyntax]] = {}
         self.open: list[tuple[str, Span | None]] = []
 
     def add(self, name: str, text: str, imported: Span | None = None) -> None:
@@ -420,9 +397,9 @@ class _Loader:
         file = file or parse(text, name, self.collector)
         self.open.append((name, imported))
         self.imports[name] = []
-        self.tests[name] = [d for d in file.declarations if isinstance(d, PatternTestSyntax)]
+        self.tests[name] = [d for d in file.declarations if isinstance(d, syntax.PatternTestSyntax)]
         for declaration in file.declarations:
-            if isinstance(declaration, ImportSyntax):
+            if isinstance(declaration, syntax.ImportSyntax):
                 self._import(name, declaration)
         self.open.pop()
         self.files.append(file)
@@ -436,7 +413,7 @@ class _Loader:
         self.collector.add("CEP110", f"`{name}` is larger than {SOURCE_BYTES_MAX} bytes", imported)
         return False
 
-    def _import(self, importing: str, declaration: ImportSyntax) -> None:
+    def _import(self, importing: str, declaration: syntax.ImportSyntax) -> None:
         """Load an imported file, or report why that is not possible: too many files, an unreadable one, or a circle."""
         if len(self.sources) >= IMPORTS_MAX or len(self.open) > IMPORTS_MAX // 2:
             self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
@@ -498,16 +475,16 @@ class _Loader:
         parts.append(text[position:])
         return "".join(parts)
 
-    def declared(self, name: str, names: set[str]) -> Iterator[Declaration]:
+    def declared(self, name: str, names: set[str]) -> Iterator[syntax.Declaration]:
         """Yield the declarations of a bundled text in its order. Adds to `names`."""
         names.add(name)
         imports = {id(declaration): imported for declaration, imported in self.imports[name]}
         (file,) = (file for file in self.files if file.name == name)
         for declaration in file.declarations:
-            if isinstance(declaration, ImportSyntax):
+            if isinstance(declaration, syntax.ImportSyntax):
                 if imports[id(declaration)] not in names:
                     yield from self.declared(imports[id(declaration)], names)
-            elif not isinstance(declaration, PatternTestSyntax):
+            elif not isinstance(declaration, syntax.PatternTestSyntax):
                 yield declaration
 
     def joins_plainly(self, name: str) -> bool:

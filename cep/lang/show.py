@@ -10,22 +10,7 @@ from decimal import Decimal
 
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Type, list_kind, shown_symbol
-from cep.lang.ir import (
-    Aggregate,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    CurrentField,
-    Expr,
-    History,
-    If,
-    In,
-    Param,
-    Slot,
-    Unary,
-    VarField,
-)
+from cep.lang import ir
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 _PRECEDENCE = {
@@ -63,7 +48,7 @@ def show_time(ms: int) -> str:
     return moment.isoformat(timespec="milliseconds" if ms % 1_000 else "seconds").replace("+00:00", "Z")
 
 
-def show_value(value: Slot, type_: Type) -> str:
+def show_value(value: ir.Slot, type_: Type) -> str:
     """Return a slot content as text."""
     if value is None:
         return "null"
@@ -90,44 +75,46 @@ def written_float(value: float) -> str:
     return short if float(short) == value else repr(value)
 
 
-def show_expr(expr: Expr) -> str:
+def show_expr(expr: ir.Expr) -> str:
     """Return an expression as it could have been written, with parameters and definitions put in."""
     return _show(expr, "")[0]
 
 
-def _show(expr: Expr, owner: str) -> tuple[str, int]:
+def _show(expr: ir.Expr, owner: str) -> tuple[str, int]:
     """Text and precedence. Inside an aggregate `owner` is the variable whose fields are meant."""
     match expr:
-        case Const():
+        case ir.Const():
             text = written_float(expr.value) if isinstance(expr.value, float) else show_value(expr.value, expr.type)
             return text, _ATOM
-        case Param():
+        case ir.Param():
             return expr.name, _ATOM
-        case CurrentField():
+        case ir.CurrentField():
             return (f"{owner}.{expr.field}" if owner else expr.field), _ATOM
-        case VarField():
+        case ir.VarField():
             name = expr.variable if expr.which == "last" else f"{expr.which}({expr.variable})"
             return f"{name}.{expr.field}", _ATOM
-        case Aggregate():
+        case ir.Aggregate():
             inner = expr.variable if expr.argument is None else _show(expr.argument, expr.variable)[0]
             return f"{expr.fn}({inner})", _ATOM
-        case Unary():
+        case ir.Unary():
             return _unary(expr, owner)
-        case Binary():
+        case ir.Binary():
             precedence = _PRECEDENCE[expr.op]
-            chains = expr.op in ("and", "or", "+", "*") and isinstance(expr.right, Binary) and expr.right.op == expr.op
+            chains = (
+                expr.op in ("and", "or", "+", "*") and isinstance(expr.right, ir.Binary) and expr.right.op == expr.op
+            )
             left = _within(expr.left, owner, precedence + (precedence == _COMPARISON))
             right = _within(expr.right, owner, precedence + (not chains))
             return f"{left} {expr.op} {right}", precedence
-        case Cast():
+        case ir.Cast():
             return _show(expr.argument, owner)
-        case In():
+        case ir.In():
             items = ", ".join(_show(item, owner)[0] for item in expr.items)
             return f"{_within(expr.argument, owner, _COMPARISON + 1)} in [{items}]", _COMPARISON
-        case If():
+        case ir.If():
             parts = [_show(part, owner)[0] for part in (expr.condition, expr.then, expr.otherwise)]
             return f"if {parts[0]} then {parts[1]} else {parts[2]}", 0
-        case Call():
+        case ir.Call():
             if expr.fn == "in_list":
                 return (
                     f"{_within(expr.arguments[0], owner, _COMPARISON + 1)} in {_listed(expr.arguments[1])}",
@@ -137,20 +124,20 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
                 sides = [_within(a, owner, _COMPARISON + 1) for a in expr.arguments]
                 return f" {expr.fn} ".join(sides), _COMPARISON
             return f"{expr.fn}({', '.join(_show(a, owner)[0] for a in expr.arguments)})", _ATOM
-        case History():
+        case ir.History():
             return _history(expr), _ATOM
         case _:
             return type(expr).__name__, _ATOM
 
 
-def _listed(named: Expr) -> str:
+def _listed(named: ir.Expr) -> str:
     """Return the name of a list, or the entries that a rule gives. Lists of two kinds may have one name."""
-    name = named.name if isinstance(named, Param) else str(named.value) if isinstance(named, Const) else ""
+    name = named.name if isinstance(named, ir.Param) else str(named.value) if isinstance(named, ir.Const) else ""
     kind = list_kind(named.type)
     return name if kind == "string" else f"{name}: {kind}"
 
 
-def _history(expr: History) -> str:
+def _history(expr: ir.History) -> str:
     if expr.fn == "first_seen":
         return f"first_seen({expr.by[0]})"
     is_one = expr.fn in ("first", "last")
@@ -158,7 +145,13 @@ def _history(expr: History) -> str:
     parts = [expr.event_type if is_one or not field else field]
     window = expr.window
     if window is not None:
-        ms = window.ms.name if isinstance(window.ms, Param) else None if window.ms is None else show_duration(window.ms)
+        ms = (
+            window.ms.name
+            if isinstance(window.ms, ir.Param)
+            else None
+            if window.ms is None
+            else show_duration(window.ms)
+        )
         zone = f' in "{window.zone}"' if window.calendar is not None else ""
         parts.append(f"over {'previous ' if window.previous else ''}{ms or window.calendar}{zone}")
     if expr.by:
@@ -170,12 +163,12 @@ def _history(expr: History) -> str:
     return f"{text}.{field.removeprefix(f'{expr.event_type}.')}" if is_one else text
 
 
-def _within(expr: Expr, owner: str, least: int) -> str:
+def _within(expr: ir.Expr, owner: str, least: int) -> str:
     text, precedence = _show(expr, owner)
     return text if precedence >= least else f"({text})"
 
 
-def _unary(expr: Unary, owner: str) -> tuple[str, int]:
+def _unary(expr: ir.Unary, owner: str) -> tuple[str, int]:
     argument = expr.argument
     if expr.op == "is_null":
         return f"{_within(argument, owner, _COMPARISON + 1)} is null", _COMPARISON
@@ -183,6 +176,6 @@ def _unary(expr: Unary, owner: str) -> tuple[str, int]:
         return f"abs({_show(argument, owner)[0]})", _ATOM
     if expr.op == "neg":
         return f"-{_within(argument, owner, _SIGN)}", _SIGN
-    if isinstance(argument, Unary) and argument.op == "is_null":
+    if isinstance(argument, ir.Unary) and argument.op == "is_null":
         return f"{_within(argument.argument, owner, _COMPARISON + 1)} is not null", _COMPARISON
     return f"not {_within(argument, owner, _NOT)}", _NOT

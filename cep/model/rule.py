@@ -37,20 +37,7 @@ from pydantic import (
     model_validator,
 )
 
-from cep.base.limits import (
-    CONTROL_RECORD_BYTES_MAX,
-    LIST_ENTRIES_MAX,
-    LIST_PARAM_ENTRIES_MAX,
-    LIST_PARTS_MAX,
-    LISTS_MAX,
-    PARAMS_MAX,
-    RULE_FILE_BYTES_MAX,
-    RULE_ID_CHARS_MAX,
-    RULE_PRIORITY_MAX,
-    RULE_SCORE_MAX,
-    RULE_TEXT_CHARS_MAX,
-    SOURCE_BYTES_MAX,
-)
+from cep.base import limits
 from cep.base.text import utc_ms, utc_text
 from cep.base.toml import parse_toml
 from cep.model.setting_types import Problem, problems_of
@@ -72,7 +59,7 @@ class Signature(_Strict):
 class Signed(_Strict):
     """Who stands for a record, in which rule set, and which version it changes: 0 and no hash for the first."""
 
-    rule_set: Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
+    rule_set: Annotated[str, Field(min_length=1, max_length=limits.RULE_TEXT_CHARS_MAX)]
     previous_version: Annotated[int, Field(ge=0, le=_VERSION_MAX)] = 0
     previous: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     author: Signature
@@ -123,15 +110,15 @@ def _param(value: object) -> object:
         raise ValueError("is over 64 bits")
     if isinstance(value, float) and math.isfinite(value):
         return value
-    if isinstance(value, str) and len(value) <= RULE_TEXT_CHARS_MAX:
+    if isinstance(value, str) and len(value) <= limits.RULE_TEXT_CHARS_MAX:
         return value
-    if isinstance(value, list) and len(value) <= LIST_PARAM_ENTRIES_MAX:
+    if isinstance(value, list) and len(value) <= limits.LIST_PARAM_ENTRIES_MAX:
         if all(isinstance(entry, int | float | str) and not isinstance(entry, bool) for entry in value):
             return value
         raise ValueError("should be a list of numbers or texts")
     raise ValueError(
         "should be a number, true, false, a short text such as an enum's symbol or `10 min`, or a list of at most "
-        f"{LIST_PARAM_ENTRIES_MAX} numbers and texts"
+        f"{limits.LIST_PARAM_ENTRIES_MAX} numbers and texts"
     )
 
 
@@ -150,10 +137,10 @@ ParamValue = Annotated[
     PlainValidator(_param),
     WithJsonSchema({"type": ["boolean", "integer", "number", "string", "array"]}),
 ]
-RuleId = Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)]
+RuleId = Annotated[str, Field(pattern=_NAME, max_length=limits.RULE_ID_CHARS_MAX)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]  # an int32 on every alert
-ShortText = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
-Source = Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
+ShortText = Annotated[str, Field(min_length=1, max_length=limits.RULE_TEXT_CHARS_MAX)]
+Source = Annotated[str, Field(min_length=1, max_length=limits.SOURCE_BYTES_MAX)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
@@ -173,16 +160,16 @@ class RuleFields(_Strict):
     pattern: Annotated[str, Field(pattern=_NAME)]
     status: Literal["draft", "shadow", "live", "retired"]
     severity: Literal["low", "medium", "high", "critical"]
-    priority: Annotated[int, Field(ge=0, le=RULE_PRIORITY_MAX)] = 100
-    score: Annotated[int, Field(ge=0, le=RULE_SCORE_MAX)] = 0
+    priority: Annotated[int, Field(ge=0, le=limits.RULE_PRIORITY_MAX)] = 100
+    score: Annotated[int, Field(ge=0, le=limits.RULE_SCORE_MAX)] = 0
     owner: ShortText
     message: Annotated[ShortText, BeforeValidator(lambda v: _message(v) if isinstance(v, str) else v)]
-    params: Annotated[dict[str, ParamValue], Field(max_length=PARAMS_MAX)] = {}
+    params: Annotated[dict[str, ParamValue], Field(max_length=limits.PARAMS_MAX)] = {}
     runbook: ShortText | None = None
     review_date: Date | None = None
     effective_at: UtcTime | None = None
     on_update: Literal["drain", "restart", "carry"] = "drain"
-    exclusive: Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)] | None = None
+    exclusive: Annotated[str, Field(pattern=_NAME, max_length=limits.RULE_ID_CHARS_MAX)] | None = None
     suppress: DurationText | None = None
     escalate: Annotated[str, Field(pattern=_NAME)] | None = None
     author: ShortText | None = None
@@ -225,7 +212,7 @@ class UpsertRecord(RuleFields):
     """
 
     kind: Literal["upsert"] = "upsert"
-    lists: Annotated[dict[str, Sha256], Field(max_length=LISTS_MAX)] | None = None
+    lists: Annotated[dict[str, Sha256], Field(max_length=limits.LISTS_MAX)] | None = None
     changes: Changes | None = None
     by: ShortText | None = None
     reason: ShortText | None = None
@@ -336,9 +323,9 @@ class ListRecord(_Change):
     kind: Literal["list"] = "list"
     of: Annotated[str, Field(pattern=_LIST_OF)]
     change: Literal["replace", "add", "remove"]
-    entries: Annotated[list[ListEntry], Field(max_length=LIST_ENTRIES_MAX)] = []
-    part: Annotated[int, Field(ge=1, le=LIST_PARTS_MAX)] = 1
-    parts: Annotated[int, Field(ge=1, le=LIST_PARTS_MAX)] = 1
+    entries: Annotated[list[ListEntry], Field(max_length=limits.LIST_ENTRIES_MAX)] = []
+    part: Annotated[int, Field(ge=1, le=limits.LIST_PARTS_MAX)] = 1
+    parts: Annotated[int, Field(ge=1, le=limits.LIST_PARTS_MAX)] = 1
     whole: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     stored: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
@@ -389,8 +376,8 @@ _FILE_NAMES = tuple(RuleFile.model_fields)
 def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem]]:
     """Read one record of the control topic. Returns the record, or None and every problem found."""
     size = len(data) if isinstance(data, bytes) else len(data.encode())
-    if size > CONTROL_RECORD_BYTES_MAX:
-        return None, [Problem("$", f"{size} bytes are over the limit of {CONTROL_RECORD_BYTES_MAX}")]
+    if size > limits.CONTROL_RECORD_BYTES_MAX:
+        return None, [Problem("$", f"{size} bytes are over the limit of {limits.CONTROL_RECORD_BYTES_MAX}")]
     try:
         return _RECORDS.validate_json(data), []
     except ValidationError as error:
@@ -433,7 +420,7 @@ def _line_key(record: ControlRecord) -> str:
 def parse_rule_file(text: bytes | str) -> tuple[RuleFile | None, list[Problem]]:
     """Read one TOML of rules/. Returns the rule, or None and every problem found."""
     try:
-        table = parse_toml(text, RULE_FILE_BYTES_MAX)
+        table = parse_toml(text, limits.RULE_FILE_BYTES_MAX)
     except ValueError as error:
         return None, [Problem("$", f"not TOML: {error}")]
     try:

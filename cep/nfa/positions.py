@@ -21,19 +21,7 @@ from functools import partial
 
 from cep.base.limits import NFA_STATES_MAX
 from cep.base.schema import valueclass
-from cep.lang.ir import (
-    AlternativeNode,
-    AnyOrderNode,
-    Expr,
-    Inner,
-    Link,
-    Node,
-    Param,
-    Quantifier,
-    SequenceNode,
-    Step,
-    VarNode,
-)
+from cep.lang import ir
 from cep.nfa.refusal import CompileError
 
 
@@ -68,8 +56,8 @@ class Guard:
 
     moment: str
     variable: str | None = None
-    condition: Expr | None = None
-    unless: tuple[Expr, ...] = ()
+    condition: ir.Expr | None = None
+    unless: tuple[ir.Expr, ...] = ()
     bounds: tuple[Bound, ...] = ()
 
 
@@ -88,13 +76,13 @@ class Wait:
     """
 
     target: int | None
-    link: Link | None = None
+    link: ir.Link | None = None
     guards: tuple[Guard, ...] = ()
     bounds: tuple[Bound, ...] = ()
     counted: tuple[int, int | None] = (0, None)
     enters_loop: bool = True
     marks: tuple[int, ...] = ()
-    untils: tuple[Expr, ...] = ()
+    untils: tuple[ir.Expr, ...] = ()
     loop: int | None = None
     reopens: tuple[int, ...] = ()
 
@@ -169,10 +157,14 @@ class _Fragment:
     skip_bounds: tuple[Bound, ...] = ()
 
 
-_INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
+_INNER_LINK = {
+    ir.Inner.RELAXED: ir.Link.FOLLOWED_BY,
+    ir.Inner.STRICT: ir.Link.NEXT,
+    ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
+}
 
 
-def build(structure: SequenceNode) -> Automaton:
+def build(structure: ir.SequenceNode) -> Automaton:
     """Build the automaton of a bound structure (without Param).
 
     Raises: StructureError if it needs too many positions, or for an absence that nothing can follow.
@@ -182,7 +174,7 @@ def build(structure: SequenceNode) -> Automaton:
     builder.positions[0].waits = [
         replace(
             wait,
-            link=Link.FOLLOWED_BY_ANY,
+            link=ir.Link.FOLLOWED_BY_ANY,
             guards=tuple(g for g in wait.guards if g.moment in ("before", "greedy")),
             bounds=tuple(b for b in wait.bounds if b.mark is not None),
         )
@@ -191,7 +183,7 @@ def build(structure: SequenceNode) -> Automaton:
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
         if exit_.absences_ms:
-            link = Link.NEXT if all(g.moment != "after" for g in exit_.guards) else Link.FOLLOWED_BY
+            link = ir.Link.NEXT if all(g.moment != "after" for g in exit_.guards) else ir.Link.FOLLOWED_BY
             bounds = _certain(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
             position.waits.append(Wait(None, link, exit_.guards, bounds, counted=(exit_.count_min, exit_.count_max)))
         else:
@@ -200,7 +192,7 @@ def build(structure: SequenceNode) -> Automaton:
     return Automaton(builder.positions, builder.marks)
 
 
-def _number(value: int | Param | None) -> int:
+def _number(value: int | ir.Param | None) -> int:
     assert isinstance(value, int), "parameters are bound before the automaton is built"
     return value
 
@@ -218,7 +210,7 @@ def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
-def _greed(variable: str, untils: tuple[Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
+def _greed(variable: str, untils: tuple[ir.Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
     """Return the guards that keep a run in a greedy loop: a matching event within the bounds that does not stop the
     loop.
     """
@@ -239,7 +231,7 @@ def _bounded(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> tuple[Guar
     return tuple(replace(g, bounds=(*g.bounds, *bounds)) if _is_greed(g) else g for g in guards)
 
 
-def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+def _freed_by(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """Return the guards of greedy loops inside a group with a stop event, which does not count as a repetition."""
     freed: list[Guard] = []
     for guard in guards:
@@ -250,7 +242,7 @@ def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     return tuple(freed)
 
 
-def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
+def _joined(entry: Wait, link: ir.Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
     """Join an entry to an exit: the wait at `exit_` that takes the event of `entry`."""
     joined_link = entry.link or link
     return replace(
@@ -259,7 +251,7 @@ def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> 
         guards=_bounded(entry.guards, bounds + exit_.bounds) + exit_.guards,
         bounds=entry.bounds + bounds + exit_.bounds,
         counted=(exit_.count_min, exit_.count_max),
-        reopens=exit_.reopens if joined_link is Link.FOLLOWED_BY else (),
+        reopens=exit_.reopens if joined_link is ir.Link.FOLLOWED_BY else (),
     )
 
 
@@ -270,7 +262,7 @@ def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     step's least time is skipped like any other event. So is one while the wait would stay open even after taking an
     event.
     """
-    if wait.link is not Link.FOLLOWED_BY:
+    if wait.link is not ir.Link.FOLLOWED_BY:
         return wait.guards
     early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
     return (*wait.guards, *(Guard("stop", variable, until, (), _gap(early_ms, None)) for until in wait.untils))
@@ -284,13 +276,13 @@ class _Builder:
         self.marks = 0
         self.loops = 0
 
-    def node(self, node: Node) -> _Fragment:
+    def node(self, node: ir.Node) -> _Fragment:
         """Build the fragment of a node by its kind: a variable, a group, alternatives, or steps in any order."""
-        if isinstance(node, VarNode):
+        if isinstance(node, ir.VarNode):
             return self._variable(node)
-        if isinstance(node, SequenceNode):
+        if isinstance(node, ir.SequenceNode):
             return self._group(node)
-        if isinstance(node, AlternativeNode):
+        if isinstance(node, ir.AlternativeNode):
             options = [self.node(option) for option in node.options]
             return _Fragment(
                 tuple(w for f in options for w in f.entries),
@@ -301,7 +293,7 @@ class _Builder:
             )
         return self._any_order(node)
 
-    def _variable(self, node: VarNode) -> _Fragment:
+    def _variable(self, node: ir.VarNode) -> _Fragment:
         """Build the fragment of one variable with its quantifier, such as `b{2,5}`.
 
         A loop has a wait back to itself.
@@ -338,14 +330,14 @@ class _Builder:
         self.positions.append(position)
         return len(self.positions) - 1
 
-    def _group(self, node: SequenceNode) -> _Fragment:
+    def _group(self, node: ir.SequenceNode) -> _Fragment:
         if node.within_ms is None:
             return self._repeat(node.quantifier, lambda: self._steps(node.steps))
         window = Bound(0, _number(node.within_ms), self.marks)
         self.marks += 1
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
-    def _windowed(self, steps: tuple[Step, ...], window: Bound) -> _Fragment:
+    def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
         """Build one round of a group that has a window. The window begins with the round's first event."""
         assert window.mark is not None, "a group's window is measured from its first event"
         first = len(self.positions)
@@ -359,7 +351,7 @@ class _Builder:
         )
         return replace(fragment, entries=entries, exits=exits)
 
-    def _repeat(self, quantifier: Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
+    def _repeat(self, quantifier: ir.Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
         """Unroll a group: the required copies, then optional ones, or a last one that repeats."""
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
@@ -414,14 +406,14 @@ class _Builder:
         return tuple(guard for variable, wait in targets for guard in _greed(variable, wait.untils, wait.bounds))
 
     @staticmethod
-    def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier, loop: _Loop) -> tuple[Wait, ...]:
+    def _rounds(entries: tuple[Wait, ...], quantifier: ir.Quantifier, loop: _Loop) -> tuple[Wait, ...]:
         """Return the waits for another round: the gap between rounds applies."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         return tuple(
             replace(w, bounds=w.bounds + gap, guards=_bounded(w.guards, gap), loop=loop.number) for w in entries
         )
 
-    def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
+    def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
         """Build one round of a group with `until`: a stop event ends all waits of the round, and no element takes it.
 
         The wait for the group's first event ends, too.
@@ -440,7 +432,9 @@ class _Builder:
         exits = tuple(replace(e, guards=_freed_by(until, e.guards)) for e in fragment.exits)
         return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by(until, fragment.skip_guards))
 
-    def _join(self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: Link, bounds: tuple[Bound, ...]) -> None:
+    def _join(
+        self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]
+    ) -> None:
         for exit_ in exits:
             if exit_.window is not None and entries:
                 message = "nothing can follow a group that ends in an absence with a window of its own"
@@ -449,7 +443,7 @@ class _Builder:
             waits = self.positions[exit_.position].waits
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
-    def _steps(self, steps: tuple[Step, ...]) -> _Fragment:
+    def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
         """Build a sequence, once. Optional steps at its beginning add entries to the whole."""
         entries: list[Wait] = []
         open_exits: tuple[Exit, ...] = ()
@@ -461,8 +455,8 @@ class _Builder:
             gap_min = 0 if step.gap_min_ms is None else _number(step.gap_min_ms)
             gap_max = None if step.gap_max_ms is None else _number(step.gap_max_ms)
             if step.negated:
-                assert isinstance(step.node, VarNode), "only a variable can be negated"
-                moment = "next" if step.link is Link.NEXT and index > 0 else "after"
+                assert isinstance(step.node, ir.VarNode), "only a variable can be negated"
+                moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)
                 open_exits = tuple(
@@ -527,7 +521,7 @@ class _Builder:
                     waits.append(replace(wait, guards=(*wait.guards, guard), counted=guarded_counts))
             position.waits = waits
 
-    def _any_order(self, node: AnyOrderNode) -> _Fragment:
+    def _any_order(self, node: ir.AnyOrderNode) -> _Fragment:
         """Build steps that may come in any order: each item may be first, followed by the others in any order.
 
         The check of the pattern ensures that no item can match zero events.
@@ -539,8 +533,8 @@ class _Builder:
         loops: list[_Loop] = []
         for index, item in enumerate(node.items):
             first = self.node(item)
-            rest = self._any_order(AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
-            self._join(tuple(replace(e, bounds=()) for e in first.exits), rest.entries, Link.FOLLOWED_BY, ())
+            rest = self._any_order(ir.AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
+            self._join(tuple(replace(e, bounds=()) for e in first.exits), rest.entries, ir.Link.FOLLOWED_BY, ())
             entries.extend(first.entries)
             exits.extend(rest.exits)
             loops.extend(rest.loops)

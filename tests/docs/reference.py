@@ -50,7 +50,7 @@ from cep.cli.main import parser_of
 from cep.cli.verbs import TOP, Group, entries
 from cep.columnar.times import TIME_FORMS
 from cep.engine.alerts import ALERT_SCHEMA
-from cep.lang.explain.catalogue import CATALOGUE, examples
+from cep.lang.explain.catalogue import CATALOGUE
 from cep.model.rule import _MODELS, HeartbeatRecord, UpsertRecord
 from cep.model.settings import SECTIONS, extra_of
 from cep.runners.meanings import (
@@ -216,12 +216,11 @@ def logs() -> str:
 def diagnostics() -> str:
     """Return the page of all codes."""
     lines = ["# Diagnostics", "", MADE, "`cep explain CODE` prints one of them. A code keeps its meaning for ever."]
-    shown = examples()
     for group, items in groupby(CATALOGUE.items(), key=lambda item: item[0][3]):
         lines += ["", f"## {_GROUPS[group]}"]
         for code, entry in items:
             lines += ["", f"### {code}: {entry.title}", "", _cell(entry.explanation, pipes=False)]
-            lines += ["", "```text", shown[code].rstrip("\n"), "```"]
+            lines += ["", "```text", entry.example.rstrip("\n"), "```"]
     return "\n".join(lines) + "\n"
 
 

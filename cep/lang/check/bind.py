@@ -15,35 +15,10 @@ from decimal import Decimal, InvalidOperation
 
 from cep.base.limits import LIST_PARAM_ENTRIES_MAX, REPETITIONS_MAX, TIME_MS_MAX
 from cep.base.schema import Kind
+from cep.lang import ir
 from cep.lang.check.text import constant_problem
 from cep.lang.check.types import INT64_MAX, convert_const, is_raw
 from cep.lang.diagnostics import Collector, Diagnostic, did_you_mean
-from cep.lang.ir import (
-    Aggregate,
-    AlternativeNode,
-    AnyOrderNode,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    CurrentField,
-    Expr,
-    History,
-    If,
-    In,
-    Measure,
-    Node,
-    Param,
-    ParamDecl,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Step,
-    Unary,
-    VarField,
-    Variable,
-    VarNode,
-)
 from cep.lang.parse.lexer import UNITS_MS
 from cep.lang.show import show_duration
 
@@ -54,7 +29,7 @@ _DURATION = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
 _NUMBER_TEXT_MAX = 40
 
 
-def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR | None, list[Diagnostic]]:
+def bind(pattern: ir.PatternIR, arguments: Mapping[str, object]) -> tuple[ir.PatternIR | None, list[Diagnostic]]:
     """Replace every parameter by its argument or default.
 
     Arguments: int; decimal as str, int, float or Decimal; float; bool; string; an enum's symbol as str; a duration as
@@ -66,11 +41,11 @@ def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR
         if name not in names:
             message = f"`{name}` is not a parameter of the pattern `{pattern.name}`"
             collector.add("CEP501", message, help_line=did_you_mean(str(name), names, "parameters"))
-    values: dict[str, Const] = {}
+    values: dict[str, ir.Const] = {}
     for param in pattern.params:
         slot = _slot_or_report(param, arguments, collector)
         if slot is not None:
-            values[param.name] = Const(slot, param.type)
+            values[param.name] = ir.Const(slot, param.type)
     if collector.error_count:
         return None, collector.diagnostics
     bound = _Binder(values, collector).pattern(pattern)
@@ -80,7 +55,7 @@ def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR
 # -------------------------------------------------------------------------------------------------- arguments
 
 
-def _slot_or_report(param: ParamDecl, arguments: Mapping[str, object], collector: Collector) -> Slot | None:
+def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collector: Collector) -> Slot | None:
     """Return the value of a parameter from its argument or default, None after a report of a mistake."""
     if param.name not in arguments:
         if param.default is None:
@@ -115,7 +90,7 @@ def _duration_help(value: object) -> str:
     return f'a duration has a unit: write "{value} s" or "{value} min"' if bare else 'write a duration like "10 min"'
 
 
-def shown_slot(slot: float | None, param: ParamDecl) -> str:
+def shown_slot(slot: float | None, param: ir.ParamDecl) -> str:
     """Return a slot content as its author would write it."""
     if slot is None:
         return "…"
@@ -124,7 +99,7 @@ def shown_slot(slot: float | None, param: ParamDecl) -> str:
     return show_duration(int(slot)) if param.type.kind is Kind.DURATION else str(slot)
 
 
-def _slot(value: object, param: ParamDecl) -> Slot | None:
+def _slot(value: object, param: ir.ParamDecl) -> Slot | None:
     """Convert an argument to the value of its parameter's type; None if it does not fit."""
     kind = param.type.kind
     if kind is Kind.LIST:
@@ -200,29 +175,31 @@ def _duration(value: object) -> int | None:
 
 
 class _Binder:
-    def __init__(self, values: Mapping[str, Const], collector: Collector) -> None:
+    def __init__(self, values: Mapping[str, ir.Const], collector: Collector) -> None:
         self.values = values
         self.collector = collector
 
-    def pattern(self, pattern: PatternIR) -> PatternIR:
+    def pattern(self, pattern: ir.PatternIR) -> ir.PatternIR:
         """Replace the parameters in all parts of a pattern."""
         structure = self.node(pattern.structure)
-        assert isinstance(structure, SequenceNode)
+        assert isinstance(structure, ir.SequenceNode)
         timeout = pattern.timeout_measures
         return replace(
             pattern,
             params=(),
             structure=structure,
-            variables=tuple(Variable(v.name, v.event_type, self._maybe(v.where)) for v in pattern.variables),
-            measures=tuple(Measure(m.name, self.expr(m.value)) for m in pattern.measures),
+            variables=tuple(ir.Variable(v.name, v.event_type, self._maybe(v.where)) for v in pattern.variables),
+            measures=tuple(ir.Measure(m.name, self.expr(m.value)) for m in pattern.measures),
             within_ms=self.amount(pattern.within_ms, 1, TIME_MS_MAX),
             within_events=self.amount(pattern.within_events, 1, REPETITIONS_MAX),
-            timeout_measures=None if timeout is None else tuple(Measure(m.name, self.expr(m.value)) for m in timeout),
+            timeout_measures=None
+            if timeout is None
+            else tuple(ir.Measure(m.name, self.expr(m.value)) for m in timeout),
         )
 
-    def amount(self, value: int | Param | None, least: int, most: int) -> int | None:
+    def amount(self, value: int | ir.Param | None, least: int, most: int) -> int | None:
         """Return the number of a bound or a window. Check a number that comes from a parameter."""
-        if not isinstance(value, Param):
+        if not isinstance(value, ir.Param):
             return value
         slot = self.values[value.name].value
         assert isinstance(slot, int)
@@ -233,31 +210,31 @@ class _Binder:
             self.collector.add("CEP504", message)
         return slot
 
-    def node(self, node: Node) -> Node:
+    def node(self, node: ir.Node) -> ir.Node:
         """Bind the amounts and conditions of a node of the structure."""
         match node:
-            case VarNode():
-                return VarNode(node.variable, self.quantifier(node.quantifier))
-            case SequenceNode():
+            case ir.VarNode():
+                return ir.VarNode(node.variable, self.quantifier(node.quantifier))
+            case ir.SequenceNode():
                 within = self.amount(node.within_ms, 1, TIME_MS_MAX)
-                return SequenceNode(
+                return ir.SequenceNode(
                     tuple(self.step(step) for step in node.steps), self.quantifier(node.quantifier), within
                 )
-            case AlternativeNode():
-                return AlternativeNode(tuple(self.node(option) for option in node.options))
-            case AnyOrderNode():
-                return AnyOrderNode(tuple(self.node(item) for item in node.items))
+            case ir.AlternativeNode():
+                return ir.AlternativeNode(tuple(self.node(option) for option in node.options))
+            case ir.AnyOrderNode():
+                return ir.AnyOrderNode(tuple(self.node(item) for item in node.items))
 
-    def step(self, step: Step) -> Step:
+    def step(self, step: ir.Step) -> ir.Step:
         """Bind the times of a step."""
         gap_min = self.amount(step.gap_min_ms, 0, TIME_MS_MAX)
         gap_max = self.amount(step.gap_max_ms, 1, TIME_MS_MAX)
         if gap_min is not None and gap_max is not None and gap_min >= gap_max:
             names = _names(step.gap_min_ms, step.gap_max_ms)
             self.collector.add("CEP504", f"the first time of this step is not below the second ({names})")
-        return Step(step.link, self.node(step.node), step.negated, gap_min, gap_max)
+        return ir.Step(step.link, self.node(step.node), step.negated, gap_min, gap_max)
 
-    def quantifier(self, quantifier: Quantifier) -> Quantifier:
+    def quantifier(self, quantifier: ir.Quantifier) -> ir.Quantifier:
         """Bind the counts of a repetition."""
         low = self.amount(quantifier.min_count, 1, REPETITIONS_MAX)
         high = self.amount(quantifier.max_count, 1, REPETITIONS_MAX)
@@ -265,7 +242,7 @@ class _Binder:
         if high is not None and high < low:
             names = _names(quantifier.min_count, quantifier.max_count)
             self.collector.add("CEP504", f"the most of a repetition is below its least ({names})")
-        return Quantifier(
+        return ir.Quantifier(
             low,
             high,
             quantifier.inner,
@@ -274,76 +251,76 @@ class _Binder:
             self.amount(quantifier.gap_ms, 1, TIME_MS_MAX),
         )
 
-    def _maybe(self, expr: Expr | None) -> Expr | None:
+    def _maybe(self, expr: ir.Expr | None) -> ir.Expr | None:
         return None if expr is None else self.expr(expr)
 
-    def expr(self, expr: Expr) -> Expr:
+    def expr(self, expr: ir.Expr) -> ir.Expr:
         """Replace the parameters of an expression, and carry out casts of constants."""
         match expr:
-            case Const() | CurrentField() | VarField():
+            case ir.Const() | ir.CurrentField() | ir.VarField():
                 return expr
-            case Param():
+            case ir.Param():
                 return self.values[expr.name]
-            case Aggregate():
-                return Aggregate(expr.fn, expr.variable, self._maybe(expr.argument), expr.type)
-            case Unary():
-                return Unary(expr.op, self.expr(expr.argument), expr.type)
-            case Binary():
+            case ir.Aggregate():
+                return ir.Aggregate(expr.fn, expr.variable, self._maybe(expr.argument), expr.type)
+            case ir.Unary():
+                return ir.Unary(expr.op, self.expr(expr.argument), expr.type)
+            case ir.Binary():
                 self._check_tokens(expr.left, (expr.right,))
                 self._check_tokens(expr.right, (expr.left,))
-                return Binary(expr.op, self.expr(expr.left), self.expr(expr.right), expr.type)
-            case Cast():
+                return ir.Binary(expr.op, self.expr(expr.left), self.expr(expr.right), expr.type)
+            case ir.Cast():
                 return self._cast(expr)
-            case In():
+            case ir.In():
                 self._check_tokens(expr.argument, expr.items)
-                return In(self.expr(expr.argument), tuple(self.expr(item) for item in expr.items), expr.type)
-            case If():
+                return ir.In(self.expr(expr.argument), tuple(self.expr(item) for item in expr.items), expr.type)
+            case ir.If():
                 parts = (self.expr(expr.condition), self.expr(expr.then), self.expr(expr.otherwise))
-                return If(*parts, expr.type)
-            case Call():
+                return ir.If(*parts, expr.type)
+            case ir.Call():
                 return self._call(expr)
-            case History():
+            case ir.History():
                 return self._history(expr)
 
-    def _check_tokens(self, value: Expr, others: Iterable[Expr]) -> None:
+    def _check_tokens(self, value: ir.Expr, others: Iterable[ir.Expr]) -> None:
         """Report parameters that are compared with a protected value and are not tokens."""
         for other in others:
-            if isinstance(other, Param) and is_raw(self.values[other.name], value.type):
+            if isinstance(other, ir.Param) and is_raw(self.values[other.name], value.type):
                 message = f"the parameter `{other.name}` is compared with a value of type {value.type}, and is no token"
                 self.collector.add("CEP320", message, help_line="give the token, as alerts show it")
 
-    def _call(self, expr: Call) -> Expr:
+    def _call(self, expr: ir.Call) -> ir.Expr:
         arguments = tuple(self.expr(argument) for argument in expr.arguments)
         for argument, before in zip(arguments, expr.arguments, strict=True):
-            if isinstance(before, Param) and isinstance(argument, Const):
+            if isinstance(before, ir.Param) and isinstance(argument, ir.Const):
                 problem = constant_problem(expr.fn, argument.value)
                 if problem is not None:
                     self.collector.add("CEP503", f"the parameter `{before.name}`: {problem}")
-        return Call(expr.fn, arguments, expr.type)
+        return ir.Call(expr.fn, arguments, expr.type)
 
-    def _history(self, expr: History) -> Expr:
+    def _history(self, expr: ir.History) -> ir.Expr:
         window = expr.window
         if window is not None:
             window = replace(window, ms=self.amount(window.ms, 1, TIME_MS_MAX))
         percent = None if expr.percent is None else self.expr(expr.percent)
-        assert percent is None or isinstance(percent, Const)
+        assert percent is None or isinstance(percent, ir.Const)
         if percent is not None and isinstance(percent.value, int) and not 0 < percent.value <= 100:
             self.collector.add("CEP504", f"a percentage is from 1 to 100, it is {percent.value}")
         argument, where = self._maybe(expr.argument), self._maybe(expr.where)
         return replace(expr, argument=argument, where=where, window=window, percent=percent)
 
-    def _cast(self, expr: Cast) -> Expr:
+    def _cast(self, expr: ir.Cast) -> ir.Expr:
         argument = self.expr(expr.argument)
-        if not isinstance(argument, Const):
-            return Cast(argument, expr.type)
+        if not isinstance(argument, ir.Const):
+            return ir.Cast(argument, expr.type)
         converted = convert_const(argument, expr.type)
         if converted is None:
             names = ", ".join(f"`{name}`" for name in self.values)
             message = f"a parameter does not fit into {expr.type}, with which it is compared ({names})"
             self.collector.add("CEP503", message)
-            return Cast(argument, expr.type)
+            return ir.Cast(argument, expr.type)
         return converted
 
 
-def _names(*amounts: int | Param | None) -> str:
-    return ", ".join(f"`{a.name}`" if isinstance(a, Param) else str(a) for a in amounts)
+def _names(*amounts: int | ir.Param | None) -> str:
+    return ", ".join(f"`{a.name}`" if isinstance(a, ir.Param) else str(a) for a in amounts)

@@ -14,6 +14,7 @@ from typing import get_args
 
 from cep.base.limits import DECIMAL_SCALE_MAX, EXPRESSION_NODES_MAX, NESTING_MAX
 from cep.base.schema import Kind, Type
+from cep.lang import syntax
 from cep.lang.check import history as check_history
 from cep.lang.check import operators as check_operators
 from cep.lang.check import text as check_text
@@ -26,24 +27,6 @@ from cep.lang.diagnostics import Collector, Fix, Label, did_you_mean, nearest_fi
 from cep.lang.functions import FUNCTIONS, Family, Function
 from cep.lang.ir import Aggregate, AggregateFn, Call, Const, CurrentField, Expr, Param, Unary, VarField, Which
 from cep.lang.parse.lexer import NTH_EVENT
-from cep.lang.syntax import (
-    BetweenSyntax,
-    BinarySyntax,
-    CallSyntax,
-    ChainSyntax,
-    DefineSyntax,
-    DurationLiteral,
-    ExprSyntax,
-    HistorySyntax,
-    IfSyntax,
-    InSyntax,
-    IsNullSyntax,
-    ListSyntax,
-    Literal,
-    Member,
-    NameRef,
-    UnarySyntax,
-)
 
 _AGGREGATES: dict[str, AggregateFn] = {name: name for name in get_args(AggregateFn)}
 _IF_NULL = ("coalesce", "ifnull", "nvl", "isnull")  # as other languages name it
@@ -51,7 +34,7 @@ _EXTREMES = {"least": "least", "greatest": "greatest", "min": "least", "max": "g
 _TEXT_TIME_ROUNDING = (Family.TEXT, Family.TIME, Family.ROUNDING)
 
 
-def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+def call(checker: Checker, node: syntax.CallSyntax, scope: Scope, expected: Type | None) -> Expr | None:
     """Check a definition, an aggregate or a function. They are looked up in this order; no two share a name."""
     define = scope.definitions.defines.get(node.name)
     if define is not None:
@@ -86,9 +69,9 @@ def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None
 
 def use_define(
     checker: Checker,
-    define: DefineSyntax,
-    arguments: tuple[ExprSyntax, ...],
-    node: CallSyntax | NameRef,
+    define: syntax.DefineSyntax,
+    arguments: tuple[syntax.ExprSyntax, ...],
+    node: syntax.CallSyntax | syntax.NameRef,
     scope: Scope,
     expected: Type | None,
 ) -> Expr | None:
@@ -107,7 +90,7 @@ def use_define(
 # --------------------------------------------------------------------------------------------------- functions
 
 
-def _abs(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
+def _abs(checker: Checker, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
     value = checker.check(node.arguments[0], scope)
     if value is None:
         return None
@@ -118,7 +101,7 @@ def _abs(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
     return Unary("abs", value, value.type)
 
 
-def _float_call(checker: Checker, node: CallSyntax, function: Function, scope: Scope) -> Expr | None:
+def _float_call(checker: Checker, node: syntax.CallSyntax, function: Function, scope: Scope) -> Expr | None:
     """Check a call of a function of floats, such as `sqrt(x)`. Return None after a report."""
     if not has_arguments(checker, node, *function.arguments):
         return None
@@ -139,7 +122,7 @@ def _float_call(checker: Checker, node: CallSyntax, function: Function, scope: S
     return Call(node.name, tuple(arguments), function.gives.as_nullable(nullable))
 
 
-def _extreme(checker: Checker, fn: str, node: CallSyntax, scope: Scope) -> Expr | None:
+def _extreme(checker: Checker, fn: str, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
     """Check `min` or `max` of several values of one type. The result is null if one of them is."""
     if len(node.arguments) < 2:
         checker.collector.add("CEP307", f"`{node.name}` takes two arguments or more", node.span)
@@ -169,7 +152,7 @@ def _extreme(checker: Checker, fn: str, node: CallSyntax, scope: Scope) -> Expr 
 # -------------------------------------------------------------------------------------------------- aggregates
 
 
-def _aggregate(checker: Checker, fn: AggregateFn, node: CallSyntax, scope: Scope) -> Expr | None:
+def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
     """Check an aggregate over the events of a variable, such as `sum(b.amount)`. Return None after a report."""
     if scope.aggregate is not None:
         message = f"`{fn}` cannot stand inside `{scope.aggregate.fn}`"
@@ -178,12 +161,12 @@ def _aggregate(checker: Checker, fn: AggregateFn, node: CallSyntax, scope: Scope
     if not has_arguments(checker, node, 1, 1):
         return None
     argument, inner = node.arguments[0], scope
-    while isinstance(argument, NameRef) and argument.name in inner.arguments:
+    while isinstance(argument, syntax.NameRef) and argument.name in inner.arguments:
         argument, inner = inner.argument(argument.name)
-    if isinstance(argument, NameRef) and (fn == "count" or argument.name in inner.variables):
+    if isinstance(argument, syntax.NameRef) and (fn == "count" or argument.name in inner.variables):
         return _of_variable(checker, fn, argument, inner)
     if is_symbol(argument, inner):
-        help_line = f"write `{fn}(x.{argument.name})`" if isinstance(argument, NameRef) else ""
+        help_line = f"write `{fn}(x.{argument.name})`" if isinstance(argument, syntax.NameRef) else ""
         checker.collector.add("CEP310", f"`{fn}` needs a field of a variable", argument.span, help_line)
         return None
     holder = AggregateArgument(fn)
@@ -198,7 +181,7 @@ def _aggregate(checker: Checker, fn: AggregateFn, node: CallSyntax, scope: Scope
     return _typed(checker, fn, holder.variable, value, node, scope)
 
 
-def _of_variable(checker: Checker, fn: AggregateFn, name: NameRef, scope: Scope) -> Expr | None:
+def _of_variable(checker: Checker, fn: AggregateFn, name: syntax.NameRef, scope: Scope) -> Expr | None:
     variable = checker.find_variable(name, scope)
     if variable is None:
         return None
@@ -210,7 +193,7 @@ def _of_variable(checker: Checker, fn: AggregateFn, name: NameRef, scope: Scope)
 
 
 def _typed(
-    checker: Checker, fn: AggregateFn, variable: str, value: Expr, node: CallSyntax, scope: Scope
+    checker: Checker, fn: AggregateFn, variable: str, value: Expr, node: syntax.CallSyntax, scope: Scope
 ) -> Expr | None:
     """Check that an aggregate accepts the type of its argument, and return it with its own type."""
     kind = value.type
@@ -245,12 +228,12 @@ class ExpressionChecker:
         self._depth = 0
         self._nodes = 0
 
-    def check_condition(self, node: ExprSyntax, scope: Scope, where: str) -> Expr | None:
+    def check_condition(self, node: syntax.ExprSyntax, scope: Scope, where: str) -> Expr | None:
         """Check a whole expression that must be true or false."""
         self._nodes = 0
         return check_operators.condition(self, node, scope, where)
 
-    def check_value(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
+    def check_value(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
         """Check a whole expression of any type but the bare null. `expected` gives a symbol its enum."""
         self._nodes = 0
         value = self.check(node, scope, expected)
@@ -259,7 +242,7 @@ class ExpressionChecker:
             return None
         return value
 
-    def check(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
+    def check(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
         """Check an expression and return it with its type, or None after a report.
 
         `expected` is the type that gives a bare enum symbol its enum.
@@ -280,37 +263,37 @@ class ExpressionChecker:
         finally:
             self._depth -= 1
 
-    def _dispatch(self, node: ExprSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+    def _dispatch(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None) -> Expr | None:
         """Check an expression by the kind of its syntax."""
         match node:
-            case Literal():
+            case syntax.Literal():
                 return self._literal(node)
-            case DurationLiteral():
+            case syntax.DurationLiteral():
                 return Const(node.ms, DURATION)
-            case NameRef():
+            case syntax.NameRef():
                 return self._name(node, scope, expected)
-            case Member():
+            case syntax.Member():
                 return self._member(node, scope)
-            case CallSyntax():
+            case syntax.CallSyntax():
                 return call(self, node, scope, expected)
-            case HistorySyntax():
+            case syntax.HistorySyntax():
                 return check_history.history(self, node, scope)
-            case UnarySyntax():
+            case syntax.UnarySyntax():
                 return check_operators.unary(self, node, scope)
-            case BinarySyntax():
+            case syntax.BinarySyntax():
                 return check_operators.binary(self, node, scope)
-            case ChainSyntax():
+            case syntax.ChainSyntax():
                 return check_operators.chain(self, node, scope)
-            case InSyntax():
+            case syntax.InSyntax():
                 return check_operators.membership(self, node, scope)
-            case BetweenSyntax():
+            case syntax.BetweenSyntax():
                 return check_operators.between(self, node, scope)
-            case IsNullSyntax():
+            case syntax.IsNullSyntax():
                 return check_operators.is_null(self, node, scope)
-            case IfSyntax():
+            case syntax.IfSyntax():
                 return check_operators.choose(self, node, scope, expected)
 
-    def _literal(self, node: Literal) -> Expr | None:
+    def _literal(self, node: syntax.Literal) -> Expr | None:
         const = literal_const(node)
         if const is None:
             message = f"a decimal has at most {DECIMAL_SCALE_MAX} digits after the point and 64 bits"
@@ -319,7 +302,7 @@ class ExpressionChecker:
 
     # ------------------------------------------------------------------------------------------------- names
 
-    def _name(self, node: NameRef, scope: Scope, expected: Type | None) -> Expr | None:
+    def _name(self, node: syntax.NameRef, scope: Scope, expected: Type | None) -> Expr | None:
         """Find the meaning of a bare name: argument, parameter, field, definition or enum symbol."""
         if node.name in scope.arguments:
             argument, its_scope = scope.argument(node.name)
@@ -341,7 +324,7 @@ class ExpressionChecker:
         self._unknown(node, scope)
         return None
 
-    def _symbol(self, node: NameRef, scope: Scope, enum: Type) -> Expr | None:
+    def _symbol(self, node: syntax.NameRef, scope: Scope, enum: Type) -> Expr | None:
         if node.name in enum.symbols:
             return Const(enum.symbols.index(node.name), enum.as_nullable(nullable=False))
         names = (*enum.symbols, *(scope.fields or ()), *scope.params)
@@ -349,7 +332,7 @@ class ExpressionChecker:
         self.collector.unknown("CEP305", message, node.name, node.span, names, labels=scope.labels())
         return None
 
-    def _unknown(self, node: NameRef, scope: Scope) -> None:
+    def _unknown(self, node: syntax.NameRef, scope: Scope) -> None:
         """Report a name without a meaning, with help for a variable, a list, a symbol or a misspelt name."""
         name, labels = node.name, scope.labels()
         if scope.lacks_fields() and name not in scope.variables:
@@ -383,27 +366,27 @@ class ExpressionChecker:
                 message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
             self.collector.unknown("CEP201", message, name, node.span, names, labels=labels)
 
-    def _member(self, node: Member, scope: Scope) -> Expr | None:
+    def _member(self, node: syntax.Member, scope: Scope) -> Expr | None:
         owner, which, inner = node.owner, "last", scope
-        if isinstance(owner, HistorySyntax) and owner.name in ("first", "last"):
+        if isinstance(owner, syntax.HistorySyntax) and owner.name in ("first", "last"):
             return check_history.history(self, owner, scope, node)
-        is_call = isinstance(owner, CallSyntax) and owner.name in ("first", "last") and len(owner.arguments) == 1
-        if isinstance(owner, CallSyntax) and is_call and check_history.is_event_type(owner.arguments[0], scope):
+        is_call = isinstance(owner, syntax.CallSyntax) and owner.name in ("first", "last") and len(owner.arguments) == 1
+        if isinstance(owner, syntax.CallSyntax) and is_call and check_history.is_event_type(owner.arguments[0], scope):
             return check_history.of_call(self, owner, scope, node)
-        if isinstance(owner, CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
+        if isinstance(owner, syntax.CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
             if scope.aggregate is not None:
                 message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"
                 self.collector.add("CEP310", message, owner.span, labels=scope.labels())
                 return None
             which, owner = owner.name, owner.arguments[0]
-        while isinstance(owner, NameRef) and owner.name in inner.arguments:
+        while isinstance(owner, syntax.NameRef) and owner.name in inner.arguments:
             owner, inner = inner.argument(owner.name)
-        if not isinstance(owner, NameRef):
+        if not isinstance(owner, syntax.NameRef):
             message, help_line = "only a variable has fields", "write `x.field`"
-            if isinstance(owner, CallSyntax) and owner.name == "next":
+            if isinstance(owner, syntax.CallSyntax) and owner.name == "next":
                 message = "a condition cannot see an event that comes later"
                 help_line = "move the comparison to the condition of the later variable"
-            elif isinstance(owner, CallSyntax) and owner.name in _WHICH:
+            elif isinstance(owner, syntax.CallSyntax) and owner.name in _WHICH:
                 message, help_line = f"`{owner.name}` takes a variable, and no number", NTH_EVENT
             self.collector.add("CEP204", message, owner.span, help_line, scope.labels())
             return None
@@ -431,7 +414,7 @@ class ExpressionChecker:
 
     # ------------------------------------------------------------------------------- for the other two modules
 
-    def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope | None:
+    def find_variable(self, node: syntax.NameRef, scope: Scope) -> VariableInScope | None:
         """Return the variable of this name if an expression may use its events here, None after a report."""
         variable = scope.variables.get(node.name)
         if node.name in scope.untyped:
@@ -456,7 +439,7 @@ class ExpressionChecker:
             return None
         return variable
 
-    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
+    def find_list(self, node: syntax.NameRef, scope: Scope) -> syntax.ListSyntax | Const | Param | None:
         """Return the list of this name, or None after a report.
 
         For a list that may change, or a parameter, the result is its name.

@@ -14,21 +14,13 @@ from dataclasses import replace
 from typing import get_args
 
 from cep.base.schema import EventType, Kind, Type
+from cep.lang import syntax
 from cep.lang.check.operators import condition
 from cep.lang.check.scope import AggregateArgument, Bound, Checker, Scope, VariableInScope
 from cep.lang.check.text import constant_problem
 from cep.lang.check.types import BOOL, DURATION, FLOAT, INT, is_ordered
 from cep.lang.diagnostics import Fix
 from cep.lang.ir import CalendarUnit, Const, CurrentField, Expr, History, HistoryFn, HistoryWindow, Param
-from cep.lang.syntax import (
-    CallSyntax,
-    DurationLiteral,
-    HistorySyntax,
-    HistoryWindowSyntax,
-    Literal,
-    Member,
-    NameRef,
-)
 
 FUNCTIONS: dict[str, HistoryFn] = {name: name for name in get_args(HistoryFn)}
 APPROXIMATE = "approx_"  # prefix of the names of approximate functions
@@ -42,12 +34,14 @@ _COUNTS = ("count", "distinct", "approx_distinct")
 
 def is_event_type(node: object, scope: Scope) -> bool:
     """Return True for an event type, or a field of one. Variables go before."""
-    if isinstance(node, Member):
+    if isinstance(node, syntax.Member):
         node = node.owner
-    return isinstance(node, NameRef) and node.name in scope.events and node.name not in scope.variables
+    return isinstance(node, syntax.NameRef) and node.name in scope.events and node.name not in scope.variables
 
 
-def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member | None = None) -> Expr | None:
+def history(
+    checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: syntax.Member | None = None
+) -> Expr | None:
     """Check a history. Return None after a report. `field` is the field of `last(…).field` or `first(…).field`.
 
     In `emit` it looks back from the last event of the match.
@@ -92,17 +86,17 @@ def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member |
     return History(fn, event_type.name, argument, where, by, window, percent, result)
 
 
-def of_call(checker: Checker, node: CallSyntax, scope: Scope, field: Member | None = None) -> Expr | None:
+def of_call(checker: Checker, node: syntax.CallSyntax, scope: Scope, field: syntax.Member | None = None) -> Expr | None:
     """Check a call without a window that reads past events: `exists(transaction)`, `first_seen(device_id)`."""
     if not node.arguments:
         checker.collector.add("CEP307", f"`{node.name}` takes an argument", node.span)
         return None
     extra = node.arguments[1:]
-    whole = HistorySyntax(node.name, node.name_span, node.arguments[0], None, (), None, extra, node.span)
+    whole = syntax.HistorySyntax(node.name, node.name_span, node.arguments[0], None, (), None, extra, node.span)
     return history(checker, whole, scope, field)
 
 
-def _stands_well(checker: Checker, node: HistorySyntax, scope: Scope) -> bool:
+def _stands_well(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> bool:
     """Return True if a history may stand here: beside an event under test, and not in another history or aggregate."""
     message, help_line = "", ""
     if scope.aggregate is not None:
@@ -120,19 +114,19 @@ def _stands_well(checker: Checker, node: HistorySyntax, scope: Scope) -> bool:
 # ------------------------------------------------------------------------------------------------------- window
 
 
-def _window(checker: Checker, node: HistoryWindowSyntax, scope: Scope) -> HistoryWindow | None:
+def _window(checker: Checker, node: syntax.HistoryWindowSyntax, scope: Scope) -> HistoryWindow | None:
     """Check how far back a history looks: a duration, a calendar unit or a parameter. Return None after a report."""
     bound = node.bound
     zone = "UTC" if node.zone is None else str(node.zone.value)
     if node.zone is not None and constant_problem("date", zone) is not None:
         checker.collector.add("CEP316", f"`{zone[:60]}` is not a time zone", node.zone.span, 'like "Europe/Paris"')
         return None
-    if isinstance(bound, DurationLiteral):
+    if isinstance(bound, syntax.DurationLiteral):
         if bound.ms < 1:
             checker.collector.add("CEP402", "a window must be longer than 0", bound.span)
             return None
         return HistoryWindow(bound.ms, None, zone, node.previous)
-    if isinstance(bound, Literal):
+    if isinstance(bound, syntax.Literal):
         message, help_line = "how far back needs a unit of time", f"write `over {bound.value} min`"
         checker.collector.add("CEP104", message, bound.span, help_line)
         return None
@@ -147,7 +141,7 @@ def _window(checker: Checker, node: HistoryWindowSyntax, scope: Scope) -> Histor
     return None
 
 
-def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | None, scope: Scope) -> bool:
+def _has_panes(checker: Checker, node: syntax.HistorySyntax, window: HistoryWindow | None, scope: Scope) -> bool:
     """Return True if the function is exact, or can use panes: a window of fixed length, without a sub-key. Otherwise
     report.
     """
@@ -164,14 +158,14 @@ def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | No
 
 
 def _argument(
-    checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope, field: Member | None
+    checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope, field: syntax.Member | None
 ) -> tuple[EventType, Expr | None] | None:
     """Check the argument of a history.
 
     Return the type of its past events, and the value of each event; None after a report.
     """
     argument = node.argument
-    if isinstance(argument, NameRef):
+    if isinstance(argument, syntax.NameRef):
         event_type = _event_type(checker, argument, scope)
         if event_type is None or not _has_key(checker, argument, event_type, scope):
             return None
@@ -202,7 +196,7 @@ def _argument(
     return (event_type, value) if _has_key(checker, argument, event_type, scope) else None
 
 
-def _event_type(checker: Checker, node: NameRef, scope: Scope) -> EventType | None:
+def _event_type(checker: Checker, node: syntax.NameRef, scope: Scope) -> EventType | None:
     event_type = scope.events.get(node.name)
     if event_type is None:
         owner = next((n for n, e in scope.events.items() if e.field(node.name)), None)
@@ -224,7 +218,7 @@ def _has_key(checker: Checker, node: object, event_type: EventType, scope: Scope
 
 
 def _field_of(
-    checker: Checker, event_type: EventType, field: Member, scope: Scope
+    checker: Checker, event_type: EventType, field: syntax.Member, scope: Scope
 ) -> tuple[EventType, Expr | None] | None:
     """Return the event type and the field that a history of one event reads, None after a report."""
     declared = event_type.field(field.field)
@@ -238,15 +232,15 @@ def _field_of(
     return event_type, CurrentField(declared.name, declared.type)
 
 
-def _first_seen(checker: Checker, node: HistorySyntax, scope: Scope) -> Expr | None:
+def _first_seen(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> Expr | None:
     """Check `first_seen`: how long ago the key first had the value that this field has now."""
     argument = node.argument
-    is_field = isinstance(argument, NameRef) and scope.fields is not None and argument.name in scope.fields
+    is_field = isinstance(argument, syntax.NameRef) and scope.fields is not None and argument.name in scope.fields
     if not is_field or node.window is not None or node.by or node.where is not None or node.extra:
         message = "`first_seen` takes a field of the event under test and nothing else"
         checker.collector.add("CEP317", message, argument.span, "write `first_seen(device_id) < 1 d`", scope.labels())
         return None
-    assert isinstance(argument, NameRef)
+    assert isinstance(argument, syntax.NameRef)
     assert scope.fields is not None
     kind = DURATION.as_nullable(scope.fields[argument.name].nullable)
     return History("first_seen", "", None, None, (argument.name,), None, None, kind)
@@ -257,7 +251,7 @@ def _inside(scope: Scope, event_type: EventType) -> Scope:
     return replace(scope, fields=fields, fields_of=f"`{event_type.name}`", variables={}, past=True)
 
 
-def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope: Scope) -> bool:
+def _sub_key(checker: Checker, node: syntax.HistorySyntax, event_type: EventType, scope: Scope) -> bool:
     """Return True if all fields after `by` exist in the past events and in the event under test; report the others."""
     for name in node.by:
         for fields, owner in (
@@ -273,12 +267,12 @@ def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope
     return True
 
 
-def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
+def _percent(checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
     """Check the percentage of a percentile, and that other functions have none. Return None after a report."""
     count = 1 if fn in _OF_PERCENT else 0
     if len(node.extra) != count:
         more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if count else "one argument"
-        names = [extra.name for extra in node.extra if isinstance(extra, NameRef)]
+        names = [extra.name for extra in node.extra if isinstance(extra, syntax.NameRef)]
         help_line = ""
         if len(node.by) == 1 and names:
             help_line = f"for a sub-key of several fields write `by ({', '.join((node.by[0].name, *names))})`"
@@ -298,7 +292,9 @@ def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope)
     return value
 
 
-def _result(checker: Checker, node: HistorySyntax, fn: HistoryFn, argument: Expr | None, scope: Scope) -> Type | None:
+def _result(
+    checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, argument: Expr | None, scope: Scope
+) -> Type | None:
     """Return the type of a history's value, None after a report of an argument that the function does not accept."""
     if fn in _COUNTS:
         return INT

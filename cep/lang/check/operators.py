@@ -7,56 +7,31 @@ from __future__ import annotations
 
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type
+from cep.lang import syntax
+from cep.lang.check import types
 from cep.lang.check.scope import Checker, Scope
 from cep.lang.check.text import in_list, text_test
-from cep.lang.check.types import (
-    BOOL,
-    DURATION,
-    FLOAT,
-    TIME,
-    as_symbol,
-    balanced,
-    cast,
-    common_number,
-    is_ordered,
-    is_raw,
-    same,
-    shortened,
-)
 from cep.lang.diagnostics import Fix, Label, Span
 from cep.lang.ir import Binary, BinaryOp, Const, Expr, If, In, Param, Unary
-from cep.lang.syntax import (
-    BetweenSyntax,
-    BinarySyntax,
-    ChainSyntax,
-    ExprSyntax,
-    IfSyntax,
-    InSyntax,
-    IsNullSyntax,
-    ListSyntax,
-    Literal,
-    NameRef,
-    UnarySyntax,
-)
 
 _COMPARISONS: dict[str, BinaryOp] = {"==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _ARITHMETIC: dict[str, BinaryOp] = {"+": "+", "-": "-", "*": "*", "/": "/", "%": "%"}
 _TIMES = (Kind.TIME, Kind.DURATION)
 
 
-def is_symbol(node: ExprSyntax, scope: Scope) -> bool:
+def is_symbol(node: syntax.ExprSyntax, scope: Scope) -> bool:
     """Return True for a bare name that only an enum can explain."""
-    while isinstance(node, NameRef) and node.name in scope.arguments:
+    while isinstance(node, syntax.NameRef) and node.name in scope.arguments:
         node, scope = scope.argument(node.name)
-    if not isinstance(node, NameRef):
+    if not isinstance(node, syntax.NameRef):
         return False
     is_named = node.name in scope.params or (scope.fields is not None and node.name in scope.fields)
     return not is_named and node.name not in scope.definitions.defines
 
 
-def condition(checker: Checker, node: ExprSyntax, scope: Scope, where: str) -> Expr | None:
+def condition(checker: Checker, node: syntax.ExprSyntax, scope: Scope, where: str) -> Expr | None:
     """Check an expression that must be true or false."""
-    value = checker.check(node, scope, BOOL)
+    value = checker.check(node, scope, types.BOOL)
     if value is None or value.type.kind is Kind.BOOL:
         return value
     message = f"{where} must be true or false, this is {value.type}"
@@ -64,14 +39,14 @@ def condition(checker: Checker, node: ExprSyntax, scope: Scope, where: str) -> E
     return None
 
 
-def chain(checker: Checker, node: ChainSyntax, scope: Scope) -> Expr | None:
+def chain(checker: Checker, node: syntax.ChainSyntax, scope: Scope) -> Expr | None:
     """Check `and` and `or` of any length."""
     operands = [condition(checker, operand, scope, f"each side of `{node.op}`") for operand in node.operands]
     checked = [operand for operand in operands if operand is not None]
-    return balanced(node.op, checked) if len(checked) == len(operands) else None
+    return types.balanced(node.op, checked) if len(checked) == len(operands) else None
 
 
-def unary(checker: Checker, node: UnarySyntax, scope: Scope) -> Expr | None:
+def unary(checker: Checker, node: syntax.UnarySyntax, scope: Scope) -> Expr | None:
     """Check `not x` and `-x`. Return None after a report."""
     if node.op == "not":
         argument = condition(checker, node.argument, scope, "what follows `not`")
@@ -88,19 +63,21 @@ def unary(checker: Checker, node: UnarySyntax, scope: Scope) -> Expr | None:
     return Unary("neg", value, value.type)
 
 
-def is_null(checker: Checker, node: IsNullSyntax, scope: Scope) -> Expr | None:
+def is_null(checker: Checker, node: syntax.IsNullSyntax, scope: Scope) -> Expr | None:
     """Check `is null`, which is itself never unknown."""
     value = checker.check(node.argument, scope)
     if value is None:
         return None
-    test = Unary("is_null", value, BOOL)
-    return Unary("not", test, BOOL) if node.negated else test
+    test = Unary("is_null", value, types.BOOL)
+    return Unary("not", test, types.BOOL) if node.negated else test
 
 
 # --------------------------------------------------------------------------------------------- both sides one
 
 
-def sides(checker: Checker, left: ExprSyntax, right: ExprSyntax, scope: Scope) -> tuple[Expr, Expr] | None:
+def sides(
+    checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, scope: Scope
+) -> tuple[Expr, Expr] | None:
     """Check both sides. A bare symbol comes after the side that says which enum is meant."""
     if is_symbol(left, scope) and not is_symbol(right, scope):
         second = checker.check(right, scope)
@@ -121,13 +98,16 @@ def unify(
     With `exact`, a literal must not have more digits than the value that it is compared with.
     """
     for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
-        if isinstance(const, Const) and is_raw(const, other.type):
+        if isinstance(const, Const) and types.is_raw(const, other.type):
             raw(checker, other.type, span, scope)
             return None
-    first_value, second_value = as_symbol(first_value, second_value.type), as_symbol(second_value, first_value.type)
-    if same(first_value.type, second_value.type):
+    first_value, second_value = (
+        types.as_symbol(first_value, second_value.type),
+        types.as_symbol(second_value, first_value.type),
+    )
+    if types.same(first_value.type, second_value.type):
         pair = (
-            (cast(first_value, second_value.type), cast(second_value, first_value.type))
+            (types.cast(first_value, second_value.type), types.cast(second_value, first_value.type))
             if first_value.type.is_text
             else (first_value, second_value)
         )
@@ -137,14 +117,14 @@ def unify(
     if not (first_value.type.is_number and second_value.type.is_number):
         mismatch(checker, first_value, second_value, spans, scope)
         return None
-    target = common_number(first_value.type, second_value.type)
+    target = types.common_number(first_value.type, second_value.type)
     for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
-        if isinstance(const, Const) and not isinstance(other, Const) and cast(const, other.type) is not None:
+        if isinstance(const, Const) and not isinstance(other, Const) and types.cast(const, other.type) is not None:
             target = other.type
         elif exact and isinstance(const, Const) and _is_finer(const, other):
             finer(checker, const, other.type, span, scope)
             return None
-    first, second = cast(first_value, target), cast(second_value, target)
+    first, second = types.cast(first_value, target), types.cast(second_value, target)
     if first is None or second is None:
         checker.collector.add("CEP309", f"this number does not fit into {target}", spans[0].to(spans[1]))
         return None
@@ -160,12 +140,12 @@ def raw(checker: Checker, protected: Type, span: Span, scope: Scope) -> None:
 
 def _is_finer(const: Const, other: Expr) -> bool:
     decimals = const.type.kind is Kind.DECIMAL and other.type.kind is Kind.DECIMAL
-    return decimals and not isinstance(other, Const) and shortened(const).type.scale > other.type.scale
+    return decimals and not isinstance(other, Const) and types.shortened(const).type.scale > other.type.scale
 
 
 def finer(checker: Checker, const: Const, other: Type, span: Span, scope: Scope) -> None:
     """Report a literal with more digits than the value it is compared with can have."""
-    message = f"this number has {shortened(const).type.scale} decimals, but it is compared with {other}"
+    message = f"this number has {types.shortened(const).type.scale} decimals, but it is compared with {other}"
     digits = f"write at most {other.scale} decimals" if other.scale else "write a whole number"
     checker.collector.add("CEP304", message, span, digits, scope.labels())
 
@@ -188,10 +168,10 @@ def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
 # -------------------------------------------------------------------------------------------------- comparison
 
 
-def binary(checker: Checker, node: BinarySyntax, scope: Scope) -> Expr | None:
+def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr | None:
     """Check a comparison, `like`, `matches`, or arithmetic."""
     for side in (node.left, node.right):
-        if node.op in _COMPARISONS and isinstance(side, Literal) and side.value is None:
+        if node.op in _COMPARISONS and isinstance(side, syntax.Literal) and side.value is None:
             instead = "is null" if node.op == "==" else "is not null"
             message = "a comparison with null is never true"
             place = Span(node.span.file, node.op_span.start, node.right.span.end)
@@ -214,34 +194,34 @@ def compare(
 ) -> Expr | None:
     """Compare two checked values."""
     alike = pair[0].type.is_text == pair[1].type.is_text
-    if op not in ("==", "!=") and alike and not (is_ordered(pair[0].type) and is_ordered(pair[1].type)):
-        culprit = pair[1] if is_ordered(pair[0].type) else pair[0]
+    if op not in ("==", "!=") and alike and not (types.is_ordered(pair[0].type) and types.is_ordered(pair[1].type)):
+        culprit = pair[1] if types.is_ordered(pair[0].type) else pair[0]
         message = f"values of type {culprit.type} have no order"
         checker.collector.add("CEP306", message, spans[0].to(spans[1]), "use `==`, `!=` or `in`", scope.labels())
         return None
     both = unify(checker, pair[0], pair[1], spans, scope, exact=True)
     if both is None:
         return None
-    return Binary(op, both[0], both[1], BOOL.as_nullable(both[0].type.nullable or both[1].type.nullable))
+    return Binary(op, both[0], both[1], types.BOOL.as_nullable(both[0].type.nullable or both[1].type.nullable))
 
 
-def between(checker: Checker, node: BetweenSyntax, scope: Scope) -> Expr | None:
+def between(checker: Checker, node: syntax.BetweenSyntax, scope: Scope) -> Expr | None:
     """Check `a between b and c` as `a >= b and a <= c`."""
     tests: list[Expr] = []
     for op, bound in ((">=", node.low), ("<=", node.high)):
-        test = binary(checker, BinarySyntax(op, bound.span, node.argument, bound, node.span), scope)
+        test = binary(checker, syntax.BinarySyntax(op, bound.span, node.argument, bound, node.span), scope)
         if test is None:
             return None
         tests.append(test)
-    both = balanced("and", tests)
+    both = types.balanced("and", tests)
     return Unary("not", both, both.type) if node.negated else both
 
 
-def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
+def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr | None:
     """Check `e in [a, b]` or `e in name`."""
     argument = checker.check(node.argument, scope)
-    named_list = checker.find_list(node.items, scope) if isinstance(node.items, NameRef) else None
-    if argument is None or (named_list is None and isinstance(node.items, NameRef)):
+    named_list = checker.find_list(node.items, scope) if isinstance(node.items, syntax.NameRef) else None
+    if argument is None or (named_list is None and isinstance(node.items, syntax.NameRef)):
         return None
     if isinstance(named_list, Const | Param):
         listed = in_list(checker, argument, named_list, node.argument, scope)
@@ -260,27 +240,27 @@ def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
             return None
         argument, value = both
         values.append(value)
-    aligned = [cast(value, argument.type) for value in values]
+    aligned = [types.cast(value, argument.type) for value in values]
     assert all(value is not None for value in aligned)
-    result = BOOL.as_nullable(argument.type.nullable or any(value.type.nullable for value in values))
+    result = types.BOOL.as_nullable(argument.type.nullable or any(value.type.nullable for value in values))
     test: Expr = In(argument, tuple(value for value in aligned if value is not None), result)
     if any(value.type.nullable for value in values):  # the test of a set knows no null among its members
-        test = balanced("or", [Binary("==", argument, value, result) for value in aligned if value is not None])
+        test = types.balanced("or", [Binary("==", argument, value, result) for value in aligned if value is not None])
     return Unary("not", test, result) if node.negated else test
 
 
 def list_items(
-    items: tuple[ExprSyntax, ...] | NameRef, declared: ListSyntax | None, scope: Scope
-) -> list[tuple[ExprSyntax, Scope]]:
+    items: tuple[syntax.ExprSyntax, ...] | syntax.NameRef, declared: syntax.ListSyntax | None, scope: Scope
+) -> list[tuple[syntax.ExprSyntax, Scope]]:
     """Return the items of a list, each with the scope that its names belong to."""
-    if not isinstance(items, NameRef):
+    if not isinstance(items, syntax.NameRef):
         return [(item, scope) for item in items]
     assert declared is not None, "named"
     inside = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
     return [(item, inside) for item in declared.items]
 
 
-def choose(checker: Checker, node: IfSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+def choose(checker: Checker, node: syntax.IfSyntax, scope: Scope, expected: Type | None) -> Expr | None:
     """Check `if c then a else b`. A branch that is null takes the type of the other branch."""
     test = condition(checker, node.condition, scope, "the condition of `if`")
     then = checker.check(node.then, scope, expected)
@@ -327,13 +307,13 @@ def arithmetic(
 
 def _time_result(op: BinaryOp, left: Kind, right: Kind) -> Type | None:
     table = {
-        ("-", Kind.TIME, Kind.TIME): DURATION,
-        ("+", Kind.TIME, Kind.DURATION): TIME,
-        ("-", Kind.TIME, Kind.DURATION): TIME,
-        ("+", Kind.DURATION, Kind.TIME): TIME,
-        ("+", Kind.DURATION, Kind.DURATION): DURATION,
-        ("-", Kind.DURATION, Kind.DURATION): DURATION,
-        ("/", Kind.DURATION, Kind.DURATION): FLOAT,
+        ("-", Kind.TIME, Kind.TIME): types.DURATION,
+        ("+", Kind.TIME, Kind.DURATION): types.TIME,
+        ("-", Kind.TIME, Kind.DURATION): types.TIME,
+        ("+", Kind.DURATION, Kind.TIME): types.TIME,
+        ("+", Kind.DURATION, Kind.DURATION): types.DURATION,
+        ("-", Kind.DURATION, Kind.DURATION): types.DURATION,
+        ("/", Kind.DURATION, Kind.DURATION): types.FLOAT,
     }
     return table.get((op, left, right))
 
@@ -345,17 +325,17 @@ def _number_arithmetic(
     left, right = pair
     nullable = left.type.nullable or right.type.nullable
     if op == "/":
-        first, second = cast(left, FLOAT), cast(right, FLOAT)
+        first, second = types.cast(left, types.FLOAT), types.cast(right, types.FLOAT)
         assert first is not None
         assert second is not None
-        return Binary("/", first, second, FLOAT.as_nullable(nullable or not _is_not_zero(right)))
+        return Binary("/", first, second, types.FLOAT.as_nullable(nullable or not _is_not_zero(right)))
     if op == "%":
         if Kind.FLOAT in (left.type.kind, right.type.kind):
             message = "`%` works on integers and decimals"
             checker.collector.add("CEP301", message, spans[0].to(spans[1]), labels=scope.labels())
             return None
         nullable = nullable or not _is_not_zero(right)
-    if op == "*" and common_number(left.type, right.type).kind is Kind.DECIMAL:
+    if op == "*" and types.common_number(left.type, right.type).kind is Kind.DECIMAL:
         return _product(checker, left, right, spans, scope)
     both = unify(checker, left, right, spans, scope, exact=False)
     return None if both is None else Binary(op, both[0], both[1], both[0].type.as_nullable(nullable))
@@ -366,8 +346,8 @@ def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
     factors: list[Expr] = []
     for value in (left, right):
         whole = Type(Kind.DECIMAL, value.type.nullable)
-        factor = shortened(value) if isinstance(value, Const) else value
-        converted = cast(factor, whole) if factor.type.kind is Kind.INT else factor
+        factor = types.shortened(value) if isinstance(value, Const) else value
+        converted = types.cast(factor, whole) if factor.type.kind is Kind.INT else factor
         assert converted is not None
         factors.append(converted)
     scale = factors[0].type.scale + factors[1].type.scale

@@ -16,16 +16,8 @@ from typing import TypeVar
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import valueclass
+from cep.lang import syntax
 from cep.lang.diagnostics import Span
-from cep.lang.syntax import (
-    ChoiceSyntax,
-    ElementSyntax,
-    GroupSyntax,
-    Literal,
-    RepeatSyntax,
-    SequenceSyntax,
-    VariableSyntax,
-)
 
 Names = frozenset[str]
 
@@ -52,7 +44,7 @@ class Order:
 
     at: dict[str, Before] = field(default_factory=dict)
     at_until: dict[Span, Before] = field(default_factory=dict)
-    places: list[tuple[VariableSyntax, bool]] = field(default_factory=list)  # with: is it negated?
+    places: list[tuple[syntax.VariableSyntax, bool]] = field(default_factory=list)  # with: is it negated?
     end: Before = field(default_factory=Before)
 
     @property
@@ -60,33 +52,33 @@ class Order:
         return frozenset(v.name for v, negated in self.places if negated)
 
 
-def order_of(structure: SequenceSyntax) -> Order:
+def order_of(structure: syntax.SequenceSyntax) -> Order:
     """Walk a structure once from left to right."""
     order = Order()
     order.end = _body(structure, Before(), order)
     return order
 
 
-def spans_of(structure: SequenceSyntax | None) -> dict[str, Span]:
+def spans_of(structure: syntax.SequenceSyntax | None) -> dict[str, Span]:
     """Return the span of each variable of a structure; nothing without a structure."""
     return {} if structure is None else {variable.name: variable.span for variable, _ in order_of(structure).places}
 
 
-def may_be_empty(repeat: RepeatSyntax | None) -> bool:
+def may_be_empty(repeat: syntax.RepeatSyntax | None) -> bool:
     """Return True if this repetition allows none. A minimum that is a parameter is at least 1."""
-    return repeat is not None and isinstance(repeat.minimum, Literal) and repeat.minimum.value == 0
+    return repeat is not None and isinstance(repeat.minimum, syntax.Literal) and repeat.minimum.value == 0
 
 
-def is_loop(repeat: RepeatSyntax | None) -> bool:
+def is_loop(repeat: syntax.RepeatSyntax | None) -> bool:
     """Return True if this repetition allows more than one."""
     if repeat is None:
         return False
-    return not (isinstance(repeat.maximum, Literal) and repeat.maximum.value in (0, 1))
+    return not (isinstance(repeat.maximum, syntax.Literal) and repeat.maximum.value in (0, 1))
 
 
-def _body(body: SequenceSyntax | ChoiceSyntax, before: Before, order: Order) -> Before:
+def _body(body: syntax.SequenceSyntax | syntax.ChoiceSyntax, before: Before, order: Order) -> Before:
     """Walk through the elements of a group and note the variables before each. Return the variables after the group."""
-    if isinstance(body, SequenceSyntax):
+    if isinstance(body, syntax.SequenceSyntax):
         for step in body.steps:
             after = _element(step.element, before, order, negated=step.negated)
             before = before if step.negated else after
@@ -102,10 +94,10 @@ def _body(body: SequenceSyntax | ChoiceSyntax, before: Before, order: Order) -> 
     return result
 
 
-def _element(element: ElementSyntax, before: Before, order: Order, *, negated: bool = False) -> Before:
+def _element(element: syntax.ElementSyntax, before: Before, order: Order, *, negated: bool = False) -> Before:
     """Note the variables before one element. Return the variables after it."""
     suffix = element.suffix
-    if isinstance(element, VariableSyntax):
+    if isinstance(element, syntax.VariableSyntax):
         order.places.append((element, negated))
         order.at.setdefault(element.name, before)
         inside = before.joined(Before(frozenset((element.name,)), frozenset((element.name,))))
@@ -119,32 +111,32 @@ def _element(element: ElementSyntax, before: Before, order: Order, *, negated: b
     return Before(inside.may, before.must) if may_be_empty(suffix.repeat) else inside
 
 
-def names_of(element: ElementSyntax) -> list[str]:
+def names_of(element: syntax.ElementSyntax) -> list[str]:
     """Return the variables of an element that can be bound."""
-    if isinstance(element, VariableSyntax):
+    if isinstance(element, syntax.VariableSyntax):
         return [element.name]
-    if isinstance(element.body, ChoiceSyntax):
+    if isinstance(element.body, syntax.ChoiceSyntax):
         return [n for item in element.body.items for n in names_of(item)]
     return [n for step in element.body.steps if not step.negated for n in names_of(step.element)]
 
 
-def can_be_empty(element: ElementSyntax) -> bool:
+def can_be_empty(element: syntax.ElementSyntax) -> bool:
     """Return True if this element can match no event at all."""
     if may_be_empty(element.suffix.repeat):
         return True
-    return isinstance(element, GroupSyntax) and body_can_be_empty(element.body)
+    return isinstance(element, syntax.GroupSyntax) and body_can_be_empty(element.body)
 
 
-def body_can_be_empty(body: SequenceSyntax | ChoiceSyntax) -> bool:
+def body_can_be_empty(body: syntax.SequenceSyntax | syntax.ChoiceSyntax) -> bool:
     """Return True if this sequence or choice can match no event at all."""
-    if isinstance(body, SequenceSyntax):
+    if isinstance(body, syntax.SequenceSyntax):
         return all(step.negated or can_be_empty(step.element) for step in body.steps)
     return (any if body.op == "|" else all)(can_be_empty(item) for item in body.items)
 
 
-def may_be_last(body: SequenceSyntax | ChoiceSyntax) -> Names:
+def may_be_last(body: syntax.SequenceSyntax | syntax.ChoiceSyntax) -> Names:
     """Return the variables of which an event may be the last one that a match binds."""
-    if not isinstance(body, SequenceSyntax):
+    if not isinstance(body, syntax.SequenceSyntax):
         return frozenset(name for item in body.items for name in _last_of(item))
     last: Names = frozenset()
     for step in reversed(body.steps):
@@ -155,8 +147,8 @@ def may_be_last(body: SequenceSyntax | ChoiceSyntax) -> Names:
     return last
 
 
-def _last_of(element: ElementSyntax) -> Names:
-    return frozenset((element.name,)) if isinstance(element, VariableSyntax) else may_be_last(element.body)
+def _last_of(element: syntax.ElementSyntax) -> Names:
+    return frozenset((element.name,)) if isinstance(element, syntax.VariableSyntax) else may_be_last(element.body)
 
 
 N = TypeVar("N", bound=Hashable)

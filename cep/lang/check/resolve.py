@@ -11,24 +11,11 @@ from decimal import Decimal
 from typing import Protocol, TypeVar
 
 from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
+from cep.lang import syntax
 from cep.lang.check.scope import Definitions
 from cep.lang.check.types import resolve_field_type, resolve_list_type, same
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 from cep.lang.functions import FUNCTIONS
-from cep.lang.syntax import (
-    DefineSyntax,
-    DurationLiteral,
-    EventSyntax,
-    ExprSyntax,
-    FieldSyntax,
-    FileSyntax,
-    ListSyntax,
-    Literal,
-    NameRef,
-    PatternSyntax,
-    PatternTestSyntax,
-    UnarySyntax,
-)
 
 ListValue = int | float | str | bool | Decimal
 _ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
@@ -46,10 +33,10 @@ class Resolved:
     event_spans: dict[str, Span] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)
     partial: set[str] = field(default_factory=set)
-    lists: dict[str, ListSyntax] = field(default_factory=dict)
-    defines: dict[str, DefineSyntax] = field(default_factory=dict)
-    patterns: dict[str, PatternSyntax] = field(default_factory=dict)
-    tests: list[PatternTestSyntax] = field(default_factory=list)
+    lists: dict[str, syntax.ListSyntax] = field(default_factory=dict)
+    defines: dict[str, syntax.DefineSyntax] = field(default_factory=dict)
+    patterns: dict[str, syntax.PatternSyntax] = field(default_factory=dict)
+    tests: list[syntax.PatternTestSyntax] = field(default_factory=list)
 
     @property
     def schema(self) -> Schema:
@@ -84,21 +71,21 @@ class _Named(Protocol):
 _T = TypeVar("_T", bound=_Named)
 
 
-def resolve(files: Iterable[FileSyntax], collector: Collector) -> Resolved:
+def resolve(files: Iterable[syntax.FileSyntax], collector: Collector) -> Resolved:
     """Collect the declarations of all files."""
     resolved = Resolved()
-    events: dict[str, EventSyntax] = {}
+    events: dict[str, syntax.EventSyntax] = {}
     for file in files:
         for declaration in file.declarations:
-            if isinstance(declaration, EventSyntax):
+            if isinstance(declaration, syntax.EventSyntax):
                 _once(events, declaration, "event type", collector)
-            elif isinstance(declaration, ListSyntax) and _once(resolved.lists, declaration, "list", collector):
+            elif isinstance(declaration, syntax.ListSyntax) and _once(resolved.lists, declaration, "list", collector):
                 _check_list(declaration, collector)
-            elif isinstance(declaration, DefineSyntax):
+            elif isinstance(declaration, syntax.DefineSyntax):
                 _define(resolved, declaration, collector)
-            elif isinstance(declaration, PatternSyntax):
+            elif isinstance(declaration, syntax.PatternSyntax):
                 _once(resolved.patterns, declaration, "pattern", collector)
-            elif isinstance(declaration, PatternTestSyntax):
+            elif isinstance(declaration, syntax.PatternTestSyntax):
                 resolved.tests.append(declaration)
     first: dict[str, tuple[Type, Span]] = {}
     for event in events.values():
@@ -121,12 +108,12 @@ def _once(names: dict[str, _T], declaration: _T, noun: str, collector: Collector
     return True
 
 
-def _define(resolved: Resolved, define: DefineSyntax, collector: Collector) -> None:
+def _define(resolved: Resolved, define: syntax.DefineSyntax, collector: Collector) -> None:
     if define.name in FUNCTIONS:
         message = f"`{define.name}` is a function of the language"
         collector.add("CEP207", message, define.span, "choose another name")
     elif _once(resolved.defines, define, "definition", collector):
-        param_names: dict[str, NameRef] = {}
+        param_names: dict[str, syntax.NameRef] = {}
         for param in define.params:
             _once(param_names, param, "parameter", collector)
 
@@ -134,10 +121,12 @@ def _define(resolved: Resolved, define: DefineSyntax, collector: Collector) -> N
 # ------------------------------------------------------------------------------------------------- event types
 
 
-def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
+def _event(
+    resolved: Resolved, event: syntax.EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector
+) -> None:
     """Check the declaration of an event type and add it to `resolved`, even if it is faulty."""
     errors = collector.error_count
-    field_names: dict[str, FieldSyntax] = {}
+    field_names: dict[str, syntax.FieldSyntax] = {}
     fields: list[Field] = []
     complete = not event.broken
     for declared in event.fields:
@@ -166,7 +155,9 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
         resolved.faulty.add(event.name)
 
 
-def _clash(declared: FieldSyntax, value_type: Type, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
+def _clash(
+    declared: syntax.FieldSyntax, value_type: Type, first: dict[str, tuple[Type, Span]], collector: Collector
+) -> None:
     earlier, span = first.setdefault(declared.name, (value_type, declared.span))
     if (earlier.kind, earlier.protected) == (value_type.kind, value_type.protected) and same(earlier, value_type):
         return
@@ -177,7 +168,7 @@ def _clash(declared: FieldSyntax, value_type: Type, first: dict[str, tuple[Type,
     collector.add("CEP215", message, declared.span, help_line, (Label(span, "the other type"),))
 
 
-def _identity(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
+def _identity(event: syntax.EventSyntax, fields: list[Field], collector: Collector) -> None:
     """Check that an event type has one id field and a time field `event_time`, neither of them nullable."""
     spans = {declared.name: declared.span for declared in reversed(event.fields)}
     ids = [f for f in fields if f.type.kind is Kind.ID]
@@ -206,7 +197,7 @@ def _identity(event: EventSyntax, fields: list[Field], collector: Collector) -> 
             collector.add("CEP213", message, spans[identity.name], "leave out the `?`")
 
 
-def _order(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
+def _order(event: syntax.EventSyntax, fields: list[Field], collector: Collector) -> None:
     """Check that the field which orders events of one time is there and has whole numbers or units."""
     if event.order is None:
         return
@@ -222,20 +213,20 @@ def _order(event: EventSyntax, fields: list[Field], collector: Collector) -> Non
 # ------------------------------------------------------------------------------------------------------- lists
 
 
-def _list_kind(item: ExprSyntax) -> str | None:
+def _list_kind(item: syntax.ExprSyntax) -> str | None:
     """Return the kind of an item of a list, None if it is not a constant."""
-    if isinstance(item, UnarySyntax) and item.op == "-" and isinstance(item.argument, Literal):
+    if isinstance(item, syntax.UnarySyntax) and item.op == "-" and isinstance(item.argument, syntax.Literal):
         return "number" if _list_kind(item.argument) == "number" else None
-    if isinstance(item, DurationLiteral):
+    if isinstance(item, syntax.DurationLiteral):
         return "duration"
-    if isinstance(item, NameRef):
+    if isinstance(item, syntax.NameRef):
         return "symbol"
-    if not isinstance(item, Literal) or item.value is None or isinstance(item.value, bool):
+    if not isinstance(item, syntax.Literal) or item.value is None or isinstance(item.value, bool):
         return None
     return "text" if isinstance(item.value, str) else "number"
 
 
-def _check_list(declared: ListSyntax, collector: Collector) -> None:
+def _check_list(declared: syntax.ListSyntax, collector: Collector) -> None:
     if declared.of is not None:
         resolve_list_type(declared.of, collector)
     kinds = [_list_kind(item) for item in declared.items]
@@ -247,13 +238,13 @@ def _check_list(declared: ListSyntax, collector: Collector) -> None:
             collector.add("CEP313", f"this item is a {kind}, the others are not", item.span, labels=labels)
 
 
-def list_value(item: ExprSyntax) -> ListValue:
+def list_value(item: syntax.ExprSyntax) -> ListValue:
     """Return the constant that is written as an item of a list."""
-    if isinstance(item, UnarySyntax):
+    if isinstance(item, syntax.UnarySyntax):
         inner = list_value(item.argument)
         return inner if isinstance(inner, str) else -inner
-    if isinstance(item, DurationLiteral):
+    if isinstance(item, syntax.DurationLiteral):
         return item.ms
-    if isinstance(item, NameRef):
+    if isinstance(item, syntax.NameRef):
         return item.name
-    return item.value if isinstance(item, Literal) and item.value is not None else ""
+    return item.value if isinstance(item, syntax.Literal) and item.value is not None else ""

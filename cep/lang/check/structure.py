@@ -10,42 +10,17 @@ from dataclasses import replace
 
 from cep.base.limits import REPETITIONS_MAX
 from cep.base.schema import Kind, Type, valueclass
+from cep.lang import ir, syntax
 from cep.lang.check.clauses import Draft
 from cep.lang.check.order import body_can_be_empty, can_be_empty, is_loop
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_fix
-from cep.lang.ir import (
-    AlternativeNode,
-    AnyOrderNode,
-    Expr,
-    Inner,
-    Link,
-    Node,
-    Param,
-    Quantifier,
-    SequenceNode,
-    Step,
-    VarNode,
-)
 from cep.lang.show import show_duration
-from cep.lang.syntax import (
-    Bound,
-    ChoiceSyntax,
-    DurationLiteral,
-    ElementSyntax,
-    GroupSyntax,
-    Literal,
-    SequenceSyntax,
-    StepSyntax,
-    SuffixSyntax,
-    VariableSyntax,
-    WindowSyntax,
-)
 
 # How the iterations of a group follow each other, from how the repetitions of a loop do.
 _FIRST_LINKS = {
-    Inner.RELAXED: Link.FOLLOWED_BY,
-    Inner.STRICT: Link.NEXT,
-    Inner.ANY: Link.FOLLOWED_BY_ANY,
+    ir.Inner.RELAXED: ir.Link.FOLLOWED_BY,
+    ir.Inner.STRICT: ir.Link.NEXT,
+    ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
 }
 
 
@@ -73,21 +48,21 @@ def check_structure(draft: Draft) -> None:
 class _StructureChecker:
     """Turns one structure into nodes. `untils` holds the checked conditions by the span of their `until`."""
 
-    def __init__(self, collector: Collector, params: Mapping[str, Type], untils: Mapping[Span, Expr | None]) -> None:
+    def __init__(self, collector: Collector, params: Mapping[str, Type], untils: Mapping[Span, ir.Expr | None]) -> None:
         self.collector = collector
         self.params = params
         self.untils = untils
-        self.within_ms: int | Param | None = None
-        self.within_events: int | Param | None = None
+        self.within_ms: int | ir.Param | None = None
+        self.within_events: int | ir.Param | None = None
         self.within_span: Span | None = None
         self.unbounded: Span | None = None
         self.has_window = False
 
-    def check(self, structure: SequenceSyntax) -> SequenceNode:
+    def check(self, structure: syntax.SequenceSyntax) -> ir.SequenceNode:
         """Check the whole structure and return its nodes. Sets `within_ms` and `within_events`."""
         self._whole_windows(structure.windows)
         around = Around(window=self.within_ms is not None, last=True, completes=True)
-        steps = self._steps(structure, around, Link.FOLLOWED_BY)
+        steps = self._steps(structure, around, ir.Link.FOLLOWED_BY)
         if body_can_be_empty(structure):
             help_line = (
                 "a match of nothing is never given, so any one event that fits is a match: require the one that matters"
@@ -96,11 +71,11 @@ class _StructureChecker:
         if self.unbounded is not None and self.within_span is None:
             message = "this repetition has no end and no window bounds it"
             self.collector.warn("CEP420", message, self.unbounded, "add `within` or a maximum")
-        return SequenceNode(steps)
+        return ir.SequenceNode(steps)
 
     # ----------------------------------------------------------------------------------------------- amounts
 
-    def _whole_windows(self, windows: tuple[WindowSyntax, ...]) -> None:
+    def _whole_windows(self, windows: tuple[syntax.WindowSyntax, ...]) -> None:
         for window in windows:
             if window.in_events:
                 self._once(self.within_events, window)
@@ -110,12 +85,12 @@ class _StructureChecker:
                 self.within_ms = self.duration(window.bound, "a window")
             self.within_span = window.span
 
-    def _once(self, earlier: object, window: WindowSyntax) -> None:
+    def _once(self, earlier: object, window: syntax.WindowSyntax) -> None:
         if earlier is not None:
             self.collector.add("CEP416", "this window is given twice", window.span, "leave out one")
 
-    def _inner_window(self, windows: tuple[WindowSyntax, ...]) -> int | Param | None:
-        amount: int | Param | None = None
+    def _inner_window(self, windows: tuple[syntax.WindowSyntax, ...]) -> int | ir.Param | None:
+        amount: int | ir.Param | None = None
         for window in windows:
             if window.in_events:
                 message = "a window in events belongs to the whole pattern"
@@ -125,15 +100,15 @@ class _StructureChecker:
             amount = self.duration(window.bound, "a window")
         return amount
 
-    def duration(self, bound: Bound, noun: str, least: int = 1) -> int | Param | None:
+    def duration(self, bound: syntax.Bound, noun: str, least: int = 1) -> int | ir.Param | None:
         """Return a duration or a parameter of that type, None after a report."""
         self.has_window = True
-        if isinstance(bound, DurationLiteral):
+        if isinstance(bound, syntax.DurationLiteral):
             if bound.ms >= least:
                 return bound.ms
             self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
             return None
-        if isinstance(bound, Literal):
+        if isinstance(bound, syntax.Literal):
             if bound.value == 0:
                 self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
             else:
@@ -142,21 +117,21 @@ class _StructureChecker:
             return None
         return self._param(bound.name, bound.span, Kind.DURATION)
 
-    def count(self, bound: Bound, noun: str, least: int) -> int | Param | None:
+    def count(self, bound: syntax.Bound, noun: str, least: int) -> int | ir.Param | None:
         """Return a number of events or a parameter of type int, None after a report."""
-        if isinstance(bound, Literal) and isinstance(bound.value, int):
+        if isinstance(bound, syntax.Literal) and isinstance(bound.value, int):
             if least <= bound.value <= REPETITIONS_MAX:
                 return bound.value
             code = "CEP402" if noun == "a window" else "CEP409"
             message = f"{noun} must be between {least} and {REPETITIONS_MAX}"
             self.collector.add(code, message, bound.span)
             return None
-        if isinstance(bound, Literal | DurationLiteral):
+        if isinstance(bound, syntax.Literal | syntax.DurationLiteral):
             self.collector.add("CEP409", f"{noun} is a whole number here", bound.span)
             return None
         return self._param(bound.name, bound.span, Kind.INT)
 
-    def _param(self, name: str, span: Span, kind: Kind) -> Param | None:
+    def _param(self, name: str, span: Span, kind: Kind) -> ir.Param | None:
         """Return the parameter of this name, None after a report if it does not exist or has another type."""
         param_type = self.params.get(name)
         if param_type is None:
@@ -168,13 +143,13 @@ class _StructureChecker:
             message = f"a parameter of type {kind.value} is needed here, `{name}` is {param_type}"
             self.collector.add("CEP301", message, span)
             return None
-        return Param(name, param_type)
+        return ir.Param(name, param_type)
 
     # ----------------------------------------------------------------------------------------------- elements
 
-    def _steps(self, body: SequenceSyntax, around: Around, first_link: Link) -> tuple[Step, ...]:
+    def _steps(self, body: syntax.SequenceSyntax, around: Around, first_link: ir.Link) -> tuple[ir.Step, ...]:
         """Check the steps of a sequence from the last to the first, because a step needs to know what may follow it."""
-        steps: list[Step] = []
+        steps: list[ir.Step] = []
         last, completes = around.last, around.completes
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
@@ -186,7 +161,7 @@ class _StructureChecker:
             last, completes = last and (step.negated or is_optional), completes and is_optional
         return tuple(reversed(steps))
 
-    def _step(self, step: StepSyntax, link: Link, around: Around, *, is_first: bool) -> Step:
+    def _step(self, step: syntax.StepSyntax, link: ir.Link, around: Around, *, is_first: bool) -> ir.Step:
         if step.negated:
             self._absence(step, link, around, is_first=is_first)
         gap_min = self.duration(step.gap_min, "the least time of a step", 0) if step.gap_min is not None else None
@@ -194,33 +169,33 @@ class _StructureChecker:
         if isinstance(gap_min, int) and isinstance(gap_max, int) and gap_min >= gap_max:
             self.collector.add("CEP422", "the first time of this step is not below the second", step.span)
         node = self._element(step.element, around)
-        return Step(link, node, step.negated, gap_min, gap_max)
+        return ir.Step(link, node, step.negated, gap_min, gap_max)
 
-    def _absence(self, step: StepSyntax, link: Link, around: Around, *, is_first: bool) -> None:
+    def _absence(self, step: syntax.StepSyntax, link: ir.Link, around: Around, *, is_first: bool) -> None:
         """Report an absence (`!b`) where it cannot stand, or where no later event or window could confirm it."""
         element = step.element
         if is_first:
             help_line = "put an event before it: `a -> !b`"
             self.collector.add("CEP410", "a sequence cannot begin with an absence", step.span, help_line)
-        if isinstance(element, GroupSyntax):
+        if isinstance(element, syntax.GroupSyntax):
             help_line = "give each variable its own `!`"
             self.collector.add("CEP411", "only a single variable can be absent", step.span, help_line)
         elif element.suffix.first_span is not None:
             message = "an absence has no repetition"
             self.collector.add("CEP411", message, element.suffix.first_span, f"write `!{element.name}`")
-        if link is not Link.NEXT and around.last and not around.window and not is_first:
+        if link is not ir.Link.NEXT and around.last and not around.window and not is_first:
             message = "this absence would never be certain: nothing has to follow it, and no window ends the wait"
             self.collector.add("CEP401", message, step.span, "add `within 5 min` at the end")
 
-    def _element(self, element: ElementSyntax, around: Around) -> Node:
-        if isinstance(element, VariableSyntax):
+    def _element(self, element: syntax.ElementSyntax, around: Around) -> ir.Node:
+        if isinstance(element, syntax.VariableSyntax):
             self._loop_rules(element)
             if around.completes:
                 self._greed_at_end(element)
-            return VarNode(element.name, self._quantifier(element.suffix))
+            return ir.VarNode(element.name, self._quantifier(element.suffix))
         return self._group(element, around)
 
-    def _group(self, group: GroupSyntax, around: Around) -> Node:
+    def _group(self, group: syntax.GroupSyntax, around: Around) -> ir.Node:
         """Check a group in parentheses, its repetition and its windows. Return its node."""
         self._loop_rules(group)
         body = group.body
@@ -234,32 +209,32 @@ class _StructureChecker:
         outer = self._inner_window((group.within,)) if group.within is not None else None
         around = replace(around, window=around.window or within is not None or outer is not None)
         quantifier = self._quantifier(group.suffix)
-        if isinstance(body, SequenceSyntax):
-            node = SequenceNode(self._steps(body, around, _FIRST_LINKS[quantifier.inner]), quantifier, within)
+        if isinstance(body, syntax.SequenceSyntax):
+            node = ir.SequenceNode(self._steps(body, around, _FIRST_LINKS[quantifier.inner]), quantifier, within)
         else:
             choice = self._choice(body, around)
             if group.suffix.first_span is None and within is None and outer is None:
                 return choice
-            node = SequenceNode((Step(_FIRST_LINKS[quantifier.inner], choice),), quantifier, within)
+            node = ir.SequenceNode((ir.Step(_FIRST_LINKS[quantifier.inner], choice),), quantifier, within)
         if outer is None:
             return node
         if repeat is None and within is None:
             return replace(node, within_ms=outer)
         # A window after the repetition is around all iterations; one inside the parentheses is around each.
-        return SequenceNode((Step(Link.FOLLOWED_BY, node),), within_ms=outer)
+        return ir.SequenceNode((ir.Step(ir.Link.FOLLOWED_BY, node),), within_ms=outer)
 
-    def _choice(self, body: ChoiceSyntax, around: Around) -> Node:
+    def _choice(self, body: syntax.ChoiceSyntax, around: Around) -> ir.Node:
         for item in body.items:
             if can_be_empty(item):
                 message = f"each element of `{body.op}` has to match an event"
                 self.collector.add("CEP421", message, item.span, f"write `(a {body.op} b)?`")
         nodes = tuple(self._element(item, around) for item in body.items)
-        return AlternativeNode(nodes) if body.op == "|" else AnyOrderNode(nodes)
+        return ir.AlternativeNode(nodes) if body.op == "|" else ir.AnyOrderNode(nodes)
 
-    def _quantifier(self, suffix: SuffixSyntax) -> Quantifier:
+    def _quantifier(self, suffix: syntax.SuffixSyntax) -> ir.Quantifier:
         """Check a repetition and the words after it. Return its counts and conditions."""
-        minimum: int | Param | None = 1
-        maximum: int | Param | None = 1
+        minimum: int | ir.Param | None = 1
+        maximum: int | ir.Param | None = 1
         repeat = suffix.repeat
         if repeat is not None:
             exactly = repeat.maximum is repeat.minimum
@@ -273,7 +248,7 @@ class _StructureChecker:
                 self.unbounded = self.unbounded or repeat.span
         gap = self.duration(suffix.gap, "a gap") if suffix.gap is not None else None
         until = self.untils.get(suffix.until_span) if suffix.until_span is not None else None
-        return Quantifier(
+        return ir.Quantifier(
             min_count=1 if minimum is None else minimum,
             max_count=maximum,
             inner=suffix.inner,
@@ -282,14 +257,14 @@ class _StructureChecker:
             gap_ms=gap,
         )
 
-    def _loop_rules(self, element: ElementSyntax) -> None:
+    def _loop_rules(self, element: syntax.ElementSyntax) -> None:
         """Report `greedy`, `strict`, `until` or a gap that is used without a repetition that it can belong to."""
         suffix, add = element.suffix, self.collector.add
         loops = is_loop(suffix.repeat)
         if suffix.greedy_span is not None:
-            if isinstance(element, GroupSyntax) and loops:
+            if isinstance(element, syntax.GroupSyntax) and loops:
                 add("CEP404", "`greedy` cannot stand on a repeated group", suffix.greedy_span, "put it on a variable")
-            elif suffix.inner is Inner.ANY:
+            elif suffix.inner is ir.Inner.ANY:
                 add("CEP404", "`greedy` and `any` exclude each other", suffix.greedy_span, "leave out one")
             elif suffix.repeat is None:
                 add("CEP404", "`greedy` needs a repetition", suffix.greedy_span, "write `a+ greedy`")
@@ -302,13 +277,13 @@ class _StructureChecker:
             help_line = "for the time between two steps write `a ->[5 min] b`"
             add("CEP413", "a gap needs a repetition", suffix.gap.span, help_line)
 
-    def _greed_at_end(self, element: VariableSyntax) -> None:
+    def _greed_at_end(self, element: syntax.VariableSyntax) -> None:
         """Refuse `greedy` where the loop may complete the match: no event after the loop would end it."""
         suffix = element.suffix
         if suffix.greedy_span is None or suffix.repeat is None or suffix.repeat.maximum is suffix.repeat.minimum:
             return
-        step = "," if suffix.inner is Inner.STRICT else f" ->[{_amount(suffix.gap)}]" if suffix.gap else " ->"
-        window = "" if suffix.inner is Inner.STRICT or suffix.gap else " within 1 h"
+        step = "," if suffix.inner is ir.Inner.STRICT else f" ->[{_amount(suffix.gap)}]" if suffix.gap else " ->"
+        window = "" if suffix.inner is ir.Inner.STRICT or suffix.gap else " within 1 h"
         message = f"`greedy` has no effect here: each event of `{element.name}` may complete the match"
         help_line = (
             f"leave out `greedy`, or wait until no more can come: give another variable the condition of "
@@ -317,16 +292,18 @@ class _StructureChecker:
         self.collector.add("CEP428", message, suffix.greedy_span, help_line)
 
 
-def _amount(bound: Bound) -> str:
+def _amount(bound: syntax.Bound) -> str:
     """Write a duration or the name of a parameter."""
-    return show_duration(bound.ms) if isinstance(bound, DurationLiteral) else str(getattr(bound, "name", "5 min"))
+    return (
+        show_duration(bound.ms) if isinstance(bound, syntax.DurationLiteral) else str(getattr(bound, "name", "5 min"))
+    )
 
 
-def _stands_beside_not_next(steps: Sequence[StepSyntax], index: int) -> bool:
+def _stands_beside_not_next(steps: Sequence[syntax.StepSyntax], index: int) -> bool:
     """Return True for an absence in a row with a `, !x` without step time: no time of its own makes it certain."""
     first, last = index, index
     while first > 0 and steps[first - 1].negated:
         first -= 1
     while last + 1 < len(steps) and steps[last + 1].negated:
         last += 1
-    return any(step.link is Link.NEXT and step.gap_max is None for step in steps[first : last + 1])
+    return any(step.link is ir.Link.NEXT and step.gap_max is None for step in steps[first : last + 1])

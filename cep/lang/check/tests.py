@@ -23,45 +23,24 @@ from decimal import Decimal
 
 from cep.base.limits import PAN_DIGITS_MIN, TEST_EVENTS_MAX
 from cep.base.schema import TIME_FIELD, EventType, Kind, Type
+from cep.lang import ir, syntax
 from cep.lang.check.bind import bind
 from cep.lang.check.resolve import Resolved, duplicate
 from cep.lang.check.types import convert_const, symbol_const, written_constant
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
-from cep.lang.ir import (
-    Const,
-    Expected,
-    ExpectedCount,
-    ExpectedValue,
-    PatternIR,
-    PatternTest,
-    RefusedTest,
-    ScriptedEvent,
-    Slot,
-)
-from cep.lang.syntax import (
-    AssignSyntax,
-    ExpectSyntax,
-    ExprSyntax,
-    Literal,
-    NameRef,
-    PatternTestSyntax,
-    ScriptedEventSyntax,
-    ScriptedKeySyntax,
-    UnarySyntax,
-)
 
 
-def slot_of(node: ExprSyntax, value_type: Type, noun: str, collector: Collector) -> Const | None:
+def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Collector) -> ir.Const | None:
     """Return the constant that a test writes for a value of this type, None after a report.
 
     `noun` names the place in the report. A TIME is written as the time since the start of the test, like the times of
     events.
     """
-    if isinstance(node, NameRef):
+    if isinstance(node, syntax.NameRef):
         if value_type.kind is Kind.LIST:
-            return Const(node.name, value_type)
+            return ir.Const(node.name, value_type)
         if node.name in value_type.symbols:
-            return Const(value_type.symbols.index(node.name), value_type)
+            return ir.Const(value_type.symbols.index(node.name), value_type)
         if value_type.kind is Kind.ENUM:
             help_line = did_you_mean(node.name, value_type.symbols, "its symbols")
         else:
@@ -76,9 +55,9 @@ def slot_of(node: ExprSyntax, value_type: Type, noun: str, collector: Collector)
         collector.add("CEP604", f"{noun} is never null", node.span)
         return None
     if const is not None and const.value is None:
-        return Const(None, value_type)
+        return ir.Const(None, value_type)
     if const is not None and const.type.kind is Kind.DURATION and value_type.kind is Kind.TIME:
-        return Const(const.value, value_type)
+        return ir.Const(const.value, value_type)
     if value_type.protected and const is not None and may_be_card_number(str(const.value)):
         help_line = 'write a name, like "card-1"'
         collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
@@ -99,8 +78,8 @@ def _a(value_type: Type) -> str:
     return f"which is {value_type.as_nullable(False)}"
 
 
-def _help(node: ExprSyntax, value_type: Type) -> str:
-    if isinstance(node, Literal) and isinstance(node.value, str) and node.value in value_type.symbols:
+def _help(node: syntax.ExprSyntax, value_type: Type) -> str:
+    if isinstance(node, syntax.Literal) and isinstance(node.value, str) and node.value in value_type.symbols:
         return f"write the symbol without quotes: `{node.value}`"
     if value_type.kind is Kind.DECIMAL:
         return f"write a number with at most {value_type.scale} digits after the point"
@@ -110,20 +89,20 @@ def _help(node: ExprSyntax, value_type: Type) -> str:
     return 'write it in quotes, like `"abc"`' if value_type.is_text else ""
 
 
-def tolerance_of(node: ExprSyntax, value_type: Type) -> float:
+def tolerance_of(node: syntax.ExprSyntax, value_type: Type) -> float:
     """Return how far a float may be from the number written for it: it has to round to the written digits."""
     if value_type.kind is not Kind.FLOAT:
         return 0.0
-    if isinstance(node, UnarySyntax):
+    if isinstance(node, syntax.UnarySyntax):
         return tolerance_of(node.argument, value_type)
-    if isinstance(node, Literal) and isinstance(node.value, int | Decimal) and not isinstance(node.value, bool):
+    if isinstance(node, syntax.Literal) and isinstance(node.value, int | Decimal) and not isinstance(node.value, bool):
         exponent = node.value.as_tuple().exponent if isinstance(node.value, Decimal) else 0
         assert isinstance(exponent, int)
         return 0.5 * 10.0**exponent
     return 0.0
 
 
-def argument_of(const: Const) -> object:
+def argument_of(const: ir.Const) -> object:
     """Return the constant as `bind` takes it."""
     value, value_type = const.value, const.type
     if value_type.kind is Kind.DECIMAL and isinstance(value, int):
@@ -133,7 +112,7 @@ def argument_of(const: Const) -> object:
     return f"{value} ms" if value_type.kind is Kind.DURATION else value
 
 
-def neutral(value_type: Type) -> Slot:
+def neutral(value_type: Type) -> ir.Slot:
     """Return the value of a field that a test does not name: null if allowed, otherwise "", 0, false or the first
     symbol.
     """
@@ -150,8 +129,8 @@ def neutral(value_type: Type) -> Slot:
 class Expectations:
     """The matches, counts and absences that a test expects (see PatternTest)."""
 
-    expected: tuple[Expected, ...]
-    counts: tuple[ExpectedCount, ...]
+    expected: tuple[ir.Expected, ...]
+    counts: tuple[ir.ExpectedCount, ...]
     nothing: tuple[str | None, ...]
 
 
@@ -159,7 +138,7 @@ class ExpectationChecker:
     """Checks the `expect` lines of one test against its pattern and the labels of its keys."""
 
     def __init__(
-        self, test: PatternTestSyntax, pattern: PatternIR, labels: tuple[str, ...], collector: Collector
+        self, test: syntax.PatternTestSyntax, pattern: ir.PatternIR, labels: tuple[str, ...], collector: Collector
     ) -> None:
         self.test, self.pattern, self.labels, self.collector = test, pattern, labels, collector
 
@@ -175,19 +154,19 @@ class ExpectationChecker:
         counted = [expect for expect in expects if expect.kind == "matches"]
         return Expectations(
             tuple(self._expected(expect) for expect in events),
-            tuple(ExpectedCount(self._key(expect), expect.count, expect.span) for expect in counted),
+            tuple(ir.ExpectedCount(self._key(expect), expect.count, expect.span) for expect in counted),
             tuple(self._key(expect) for expect in expects if expect.kind == "none"),
         )
 
-    def _expected(self, expect: ExpectSyntax) -> Expected:
+    def _expected(self, expect: syntax.ExpectSyntax) -> ir.Expected:
         if expect.kind == "timeout" and self.pattern.timeout_measures is None:
             message = f"`{self.pattern.name}` emits nothing when its time runs out"
             help_line = "add `on timeout emit …` to the pattern"
             self.collector.add("CEP607", message, expect.span, help_line)
         at_ms = None if expect.at is None else expect.at.ms
-        return Expected(expect.kind == "timeout", self._key(expect), at_ms, self._values(expect), expect.span)
+        return ir.Expected(expect.kind == "timeout", self._key(expect), at_ms, self._values(expect), expect.span)
 
-    def _key(self, expect: ExpectSyntax) -> str | None:
+    def _key(self, expect: syntax.ExpectSyntax) -> str | None:
         if expect.key is None:
             return None
         label = _text(expect.key)
@@ -196,14 +175,14 @@ class ExpectationChecker:
             self.collector.add("CEP606", message, expect.key.span, did_you_mean(label, self.labels, "its keys"))
         return label
 
-    def _values(self, expect: ExpectSyntax) -> tuple[ExpectedValue, ...]:
+    def _values(self, expect: syntax.ExpectSyntax) -> tuple[ir.ExpectedValue, ...]:
         """Check the values that a test expects of a match or a time-out."""
         is_timeout = expect.kind == "timeout"
         measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
         if is_timeout and self.pattern.timeout_measures is None:
             return ()  # already reported: the pattern has no time-outs
         types = {m.name: m.value.type for m in measures}
-        values: list[ExpectedValue] = []
+        values: list[ir.ExpectedValue] = []
         span_by_name: dict[str, Span] = {}
         for measure in expect.measures:
             if measure.name not in types:
@@ -218,7 +197,7 @@ class ExpectationChecker:
             const = slot_of(measure.value, types[measure.name].as_nullable(), f"`{measure.name}`", self.collector)
             if const is not None:
                 tolerance = tolerance_of(measure.value, types[measure.name])
-                values.append(ExpectedValue(measure.name, const.value, types[measure.name], tolerance))
+                values.append(ir.ExpectedValue(measure.name, const.value, types[measure.name], tolerance))
         return tuple(values)
 
     def _contradictions(self) -> None:
@@ -236,16 +215,16 @@ class ExpectationChecker:
                     return
 
 
-def _text(label: Literal | NameRef) -> str:
-    return label.name if isinstance(label, NameRef) else str(label.value)
+def _text(label: syntax.Literal | syntax.NameRef) -> str:
+    return label.name if isinstance(label, syntax.NameRef) else str(label.value)
 
 
 def check_tests(
-    resolved: Resolved, patterns: Mapping[str, PatternIR], collector: Collector
-) -> tuple[tuple[PatternTest, ...], tuple[RefusedTest, ...]]:
+    resolved: Resolved, patterns: Mapping[str, ir.PatternIR], collector: Collector
+) -> tuple[tuple[ir.PatternTest, ...], tuple[ir.RefusedTest, ...]]:
     """Check every test of the file set. Return the tests without mistakes, and the other tests."""
-    sound: list[PatternTest] = []
-    refused: list[RefusedTest] = []
+    sound: list[ir.PatternTest] = []
+    refused: list[ir.RefusedTest] = []
     first: dict[tuple[str, str], Span] = {}
     for test in resolved.tests:
         key = (test.pattern.name, test.name)
@@ -255,7 +234,7 @@ def check_tests(
         first[key] = test.span
         checked = _TestChecker(test, resolved, patterns, collector).check()
         if checked is None:
-            refused.append(RefusedTest(test.name, test.pattern.name, test.span))
+            refused.append(ir.RefusedTest(test.name, test.pattern.name, test.span))
         else:
             sound.append(checked)
     return tuple(sound), tuple(refused)
@@ -265,13 +244,17 @@ def check_tests(
 class _Keys:
     """The keys of a test by their label: the values of their fields, and where they were first named."""
 
-    values: dict[str, dict[str, Slot]] = field(default_factory=dict)
+    values: dict[str, dict[str, ir.Slot]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
 
 
 class _TestChecker:
     def __init__(
-        self, test: PatternTestSyntax, resolved: Resolved, patterns: Mapping[str, PatternIR], collector: Collector
+        self,
+        test: syntax.PatternTestSyntax,
+        resolved: Resolved,
+        patterns: Mapping[str, ir.PatternIR],
+        collector: Collector,
     ) -> None:
         self.test = test
         self.resolved = resolved
@@ -280,7 +263,7 @@ class _TestChecker:
         self.keys = _Keys()
         self.ids: dict[str, Span] = {}
 
-    def check(self) -> PatternTest | None:
+    def check(self) -> ir.PatternTest | None:
         """Return the checked test, None after a report of its own mistakes or of its pattern's mistakes."""
         errors = self.collector.error_count
         name = self.test.pattern
@@ -302,7 +285,7 @@ class _TestChecker:
         bound = self._bound(pattern, arguments)
         if bound is None:
             return None
-        return PatternTest(
+        return ir.PatternTest(
             name=self.test.name,
             pattern=bound,
             arguments=tuple(arguments.items()),
@@ -316,7 +299,7 @@ class _TestChecker:
 
     # ------------------------------------------------------------------------------------------- parameters
 
-    def _arguments(self, pattern: PatternIR) -> dict[str, object]:
+    def _arguments(self, pattern: ir.PatternIR) -> dict[str, object]:
         """Check the arguments that a test gives to its pattern. Return the valid ones by name."""
         declared = {p.name: p for p in pattern.params}
         values: dict[str, object] = {}
@@ -336,7 +319,7 @@ class _TestChecker:
                     values[argument.name] = argument_of(const)
         return values
 
-    def _bound(self, pattern: PatternIR, arguments: Mapping[str, object]) -> PatternIR | None:
+    def _bound(self, pattern: ir.PatternIR, arguments: Mapping[str, object]) -> ir.PatternIR | None:
         bound, diagnostics = bind(pattern, arguments)
         for diagnostic in diagnostics:
             written = (a.value.span for a in self.test.arguments if f"`{a.name}`" in diagnostic.message)
@@ -346,7 +329,7 @@ class _TestChecker:
 
     # ------------------------------------------------------------------------------------------------- keys
 
-    def _key(self, key: ScriptedKeySyntax, pattern: PatternIR) -> None:
+    def _key(self, key: syntax.ScriptedKeySyntax, pattern: ir.PatternIR) -> None:
         """Note the field values of a key at the place where a test first names it."""
         label = label_text(key.label)
         if label in self.keys.values:
@@ -357,7 +340,7 @@ class _TestChecker:
             return
         types = self._key_types(pattern)
         key_values = self._key_fields(key, types)
-        values: dict[str, Slot] = {}
+        values: dict[str, ir.Slot] = {}
         for name, value_type in types.items():
             const = key_values[name] if name in key_values else self._from_label(key, name, value_type, len(types))
             if const is not None:
@@ -365,12 +348,12 @@ class _TestChecker:
         self.keys.values[label] = values
         self.keys.spans[label] = key.label.span
 
-    def _key_types(self, pattern: PatternIR) -> dict[str, Type]:
+    def _key_types(self, pattern: ir.PatternIR) -> dict[str, Type]:
         columns = {f.name: f.type for e in pattern.event_types for f in self.resolved.events[e].fields}
         return {name: columns[name].as_nullable(False) for name in pattern.key}
 
-    def _key_fields(self, key: ScriptedKeySyntax, types: Mapping[str, Type]) -> dict[str, Const | None]:
-        key_values: dict[str, Const | None] = {}
+    def _key_fields(self, key: syntax.ScriptedKeySyntax, types: Mapping[str, Type]) -> dict[str, ir.Const | None]:
+        key_values: dict[str, ir.Const | None] = {}
         for part in key.fields:
             if part.name not in types:
                 message = f"`{part.name}` is not a field of the key ({', '.join(types)})"
@@ -380,11 +363,11 @@ class _TestChecker:
                 key_values[part.name] = slot_of(part.value, types[part.name], subject, self.collector)
         return key_values
 
-    def _from_label(self, key: ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> Const | None:
+    def _from_label(self, key: syntax.ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> ir.Const | None:
         """Derive the value of a key field from the label of the key, None after a report if that is not possible."""
         label = label_text(key.label)
         if value_type.is_text:
-            return Const(label if parts == 1 else f"{label}.{name}", value_type)
+            return ir.Const(label if parts == 1 else f"{label}.{name}", value_type)
         if parts == 1:
             quiet = Collector()
             const = slot_of(_as_value(key.label), value_type, "", quiet)
@@ -398,7 +381,7 @@ class _TestChecker:
 
     # ----------------------------------------------------------------------------------------------- events
 
-    def _events(self, pattern: PatternIR) -> tuple[ScriptedEvent, ...]:
+    def _events(self, pattern: ir.PatternIR) -> tuple[ir.ScriptedEvent, ...]:
         """Return all events of a test, repetitions written out, by time and then in the order of the text.
 
         Events without a written id get one.
@@ -411,15 +394,15 @@ class _TestChecker:
             self.collector.add("CEP609", message, span)
             return ()
         self._check_order(written)
-        events: list[ScriptedEvent] = []
+        events: list[ir.ScriptedEvent] = []
         for event, label in written:
             events += self._event(event, label, pattern)
         events.sort(key=lambda e: e.time_ms)
         return tuple(self._identified(event, number) for number, event in enumerate(events, start=1))
 
-    def _check_order(self, written: list[tuple[ScriptedEventSyntax, str]]) -> None:
+    def _check_order(self, written: list[tuple[syntax.ScriptedEventSyntax, str]]) -> None:
         """Report an event that is written below a later one of its key: a slip, for both would be sorted."""
-        latest: dict[str, ScriptedEventSyntax] = {}
+        latest: dict[str, syntax.ScriptedEventSyntax] = {}
         for event, label in written:
             before = latest.setdefault(label, event)
             if event.time.ms < before.time.ms:
@@ -429,7 +412,7 @@ class _TestChecker:
                 self.collector.add("CEP610", message, event.time.span, help_line, labels)
             latest[label] = event
 
-    def _event(self, event: ScriptedEventSyntax, label: str, pattern: PatternIR) -> list[ScriptedEvent]:
+    def _event(self, event: syntax.ScriptedEventSyntax, label: str, pattern: ir.PatternIR) -> list[ir.ScriptedEvent]:
         """Check one written event. Return its repetitions."""
         name = event.event_type
         event_type = self.resolved.events.get(name.name)
@@ -454,11 +437,11 @@ class _TestChecker:
             self._unique_id(event_id, event)
         repetitions = range(max(event.count, 1))
         return [
-            ScriptedEvent(label, name.name, event.time.ms + i * repeat_ms, event_id, fields, event.span)
+            ir.ScriptedEvent(label, name.name, event.time.ms + i * repeat_ms, event_id, fields, event.span)
             for i in repetitions
         ]
 
-    def _unique_id(self, event_id: str, event: ScriptedEventSyntax) -> None:
+    def _unique_id(self, event_id: str, event: syntax.ScriptedEventSyntax) -> None:
         if event.count > 1:
             message = f"{event.count} events cannot have one id"
             self.collector.add("CEP608", message, event.span, "leave the id out: each gets one of its own")
@@ -469,8 +452,8 @@ class _TestChecker:
         self.ids.setdefault(event_id, event.span)
 
     def _fields(
-        self, event: ScriptedEventSyntax, event_type: EventType, pattern: PatternIR, label: str
-    ) -> dict[str, Slot]:
+        self, event: syntax.ScriptedEventSyntax, event_type: EventType, pattern: ir.PatternIR, label: str
+    ) -> dict[str, ir.Slot]:
         """Return the value of each field of an event: written, from the key, or neutral."""
         values = {f.name: None if f.type.kind is Kind.ID else neutral(f.type) for f in event_type.fields}
         values |= self.keys.values.get(label, {})
@@ -483,7 +466,7 @@ class _TestChecker:
         return values
 
     def _field(
-        self, assigned: AssignSyntax, event_type: EventType, pattern: PatternIR, values: dict[str, Slot]
+        self, assigned: syntax.AssignSyntax, event_type: EventType, pattern: ir.PatternIR, values: dict[str, ir.Slot]
     ) -> None:
         """Check one written field of an event, and put its value into `values`."""
         declared = event_type.field(assigned.name)
@@ -507,7 +490,7 @@ class _TestChecker:
             if const is not None:
                 values[assigned.name] = const.value
 
-    def _identified(self, event: ScriptedEvent, number: int) -> ScriptedEvent:
+    def _identified(self, event: ir.ScriptedEvent, number: int) -> ir.ScriptedEvent:
         if event.event_id:
             return event
         event_id = f"e{number:05d}"
@@ -515,16 +498,16 @@ class _TestChecker:
             event_id += "'"
         id_field = self.resolved.events[event.event_type].id_field
         fields = tuple((n, event_id if n == id_field and v is None else v) for n, v in event.fields)
-        return ScriptedEvent(event.key, event.event_type, event.time_ms, event_id, fields, event.span)
+        return ir.ScriptedEvent(event.key, event.event_type, event.time_ms, event_id, fields, event.span)
 
 
-def label_text(label: Literal | NameRef) -> str:
+def label_text(label: syntax.Literal | syntax.NameRef) -> str:
     """Return the label of a key as text."""
-    return label.name if isinstance(label, NameRef) else str(label.value)
+    return label.name if isinstance(label, syntax.NameRef) else str(label.value)
 
 
-def _as_value(label: Literal | NameRef) -> ExprSyntax:
+def _as_value(label: syntax.Literal | syntax.NameRef) -> syntax.ExprSyntax:
     """Return a label as a value: `true:` and `false:` cannot be written, but `"true":` can."""
-    if isinstance(label, Literal) and label.value in ("true", "false"):
-        return Literal(label.value == "true", label.span)
+    if isinstance(label, syntax.Literal) and label.value in ("true", "false"):
+        return syntax.Literal(label.value == "true", label.span)
     return label

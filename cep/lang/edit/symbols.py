@@ -9,25 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cep.lang import syntax
 from cep.lang.check.resolve import Resolved
 from cep.lang.diagnostics import Span
 from cep.lang.functions import FUNCTIONS
-from cep.lang.syntax import (
-    AssignSyntax,
-    CallSyntax,
-    DefineSyntax,
-    EventSyntax,
-    FileSyntax,
-    HistorySyntax,
-    HistoryWindowSyntax,
-    InSyntax,
-    ListSyntax,
-    Member,
-    NameRef,
-    PatternSyntax,
-    PatternTestSyntax,
-    VariableSyntax,
-)
 from cep.lang.walk import nodes
 
 
@@ -52,7 +37,7 @@ class Place:
     declares: bool = False
 
 
-def places(files: Iterable[FileSyntax], resolved: Resolved) -> list[Place]:
+def places(files: Iterable[syntax.FileSyntax], resolved: Resolved) -> list[Place]:
     """Return all places of all files, in the order of declarations."""
     finder = _Finder(resolved)
     return [place for file in files for declaration in file.declarations for place in finder.declaration(declaration)]
@@ -75,27 +60,27 @@ class _Finder:
 
     def declaration(self, node: object) -> Iterator[Place]:
         """Yield the place of each name in a declaration."""
-        if isinstance(node, EventSyntax):
+        if isinstance(node, syntax.EventSyntax):
             yield Place(node.span, Named("event", node.name), declares=True)
             for field in node.fields:
                 yield Place(field.span, Named("field", field.name), declares=True)
                 for symbol in field.type.symbols:
                     yield Place(symbol.span, Named("symbol", symbol.name), declares=True)
-        elif isinstance(node, ListSyntax):
+        elif isinstance(node, syntax.ListSyntax):
             yield Place(node.span, Named("list", node.name), declares=True)
             yield from self._names(node.items, {})
-        elif isinstance(node, DefineSyntax):
+        elif isinstance(node, syntax.DefineSyntax):
             yield Place(node.span, Named("definition", node.name), declares=True)
             local = {p.name: Named("argument", p.name, node.name) for p in node.params}
             for param in node.params:
                 yield Place(param.span, local[param.name], declares=True)
             yield from self._names(node.body, local)
-        elif isinstance(node, PatternSyntax):
+        elif isinstance(node, syntax.PatternSyntax):
             yield from self._pattern(node)
-        elif isinstance(node, PatternTestSyntax):
+        elif isinstance(node, syntax.PatternTestSyntax):
             yield from self._test(node)
 
-    def _pattern(self, node: PatternSyntax) -> Iterator[Place]:
+    def _pattern(self, node: syntax.PatternSyntax) -> Iterator[Place]:
         """Yield the place of each name in a pattern."""
         yield Place(node.span, Named("pattern", node.name), declares=True)
         local = {p.name: Named("parameter", p.name, node.name) for p in node.params}
@@ -103,7 +88,7 @@ class _Finder:
             yield Place(param.span, local[param.name], declares=True)
         for key in node.key:
             yield Place(key.span, Named("field", key.name))
-        variables = [v for v in nodes(node.structure) if isinstance(v, VariableSyntax)]
+        variables = [v for v in nodes(node.structure) if isinstance(v, syntax.VariableSyntax)]
         local |= {v.name: Named("variable", v.name, node.name) for v in variables}
         for variable in variables:
             yield Place(variable.span, local[variable.name], declares=True)
@@ -120,7 +105,7 @@ class _Finder:
             yield Place(measure.span, Named("value", measure.name, node.name), declares=True)
             yield from self._names(measure.value, local)
 
-    def _test(self, node: PatternTestSyntax) -> Iterator[Place]:
+    def _test(self, node: syntax.PatternTestSyntax) -> Iterator[Place]:
         pattern = node.pattern.name
         yield Place(node.pattern.span, Named("pattern", pattern))
         yield from self._assigned(node.arguments, "parameter", pattern)
@@ -132,24 +117,24 @@ class _Finder:
         for expect in node.expects:
             yield from self._assigned(expect.measures, "value", pattern)
 
-    def _assigned(self, assignments: Iterable[AssignSyntax], kind: str, owner: str) -> Iterator[Place]:
+    def _assigned(self, assignments: Iterable[syntax.AssignSyntax], kind: str, owner: str) -> Iterator[Place]:
         for assign in assignments:
             yield Place(assign.span, Named(kind, assign.name, owner))
             yield from self._names(assign.value, {})
 
     def _names(self, tree: object, local: Mapping[str, Named]) -> Iterator[Place]:
         """Yield the names in expressions. A calendar unit, as in `over day`, is not a name."""
-        units = {id(n.bound) for n in nodes(tree) if isinstance(n, HistoryWindowSyntax)}
-        lists = {id(n.items) for n in nodes(tree) if isinstance(n, InSyntax)}
+        units = {id(n.bound) for n in nodes(tree) if isinstance(n, syntax.HistoryWindowSyntax)}
+        lists = {id(n.items) for n in nodes(tree) if isinstance(n, syntax.InSyntax)}
         for node in nodes(tree):
-            if isinstance(node, Member):
+            if isinstance(node, syntax.Member):
                 yield Place(node.field_span, Named("field", node.field))
-            elif isinstance(node, CallSyntax | HistorySyntax):
+            elif isinstance(node, syntax.CallSyntax | syntax.HistorySyntax):
                 if node.name in self.resolved.defines:
                     yield Place(node.name_span, Named("definition", node.name))
                 elif node.name in FUNCTIONS:
                     yield Place(node.name_span, Named("function", node.name))
-            elif isinstance(node, NameRef):
+            elif isinstance(node, syntax.NameRef):
                 if id(node) in units and node.name not in local:
                     continue
                 named = Named("list", node.name) if id(node) in lists else self._bare(node.name, local)

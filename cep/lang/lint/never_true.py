@@ -1,7 +1,7 @@
-"""CEP701: a condition that no event can satisfy, or a side of an `or` that therefore adds nothing.
+"""A condition → whether no event can satisfy it.
 
 Reads comparisons with constants that are joined by `and`, and computes the remaining range of a value. Other conditions
-count as possible, so the lint never complains about a condition that can be true.
+count as possible, so no lint complains about a condition that can be true.
 Tested by: tests/lang/golden/lints/
 """
 
@@ -10,29 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cep.lang.diagnostics import Diagnostic, Severity, Span
-from cep.lang.ir import Binary, Const, Expr, In, PatternIR, Unary
-from cep.lang.load import Checked
-from cep.lang.walk import conditions
+from cep.lang.ir import Binary, Const, Expr, In, Unary
 
-CODE = "CEP701"
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 Value = int | float | bool | str
-
-
-def find(checked: Checked) -> Iterator[Diagnostic]:
-    """Find conditions that cannot be true, and sides of an `or` that cannot."""
-    for pattern in checked.patterns.values():
-        for name, where in conditions(pattern):
-            if never(where):
-                message = f"no event fulfils the condition of `{name}`"
-                help_line = "its parts contradict each other"
-            elif any(never(part) for part in _sides(where)):
-                message = f"one side of the `or` in the condition of `{name}` is never true"
-                help_line = "remove it, or correct it"
-            else:
-                continue
-            yield Diagnostic(CODE, message, place_of(checked, pattern, name), (), help_line, Severity.WARNING)
 
 
 def never(expr: Expr) -> bool:
@@ -92,12 +73,10 @@ class _Range:
         elif op == "!=":
             self.excluded.add(value)
         elif not isinstance(value, str):
-            inclusive = op in ("<=", ">=")
+            bound = (value, op in ("<=", ">="))
             if op in (">", ">="):
-                bound = (value, inclusive)
                 self.low = bound if self.low is None else max(self.low, bound, key=lambda b: (b[0], not b[1]))
             else:
-                bound = (value, inclusive)
                 self.high = bound if self.high is None else min(self.high, bound, key=lambda b: (b[0], b[1]))
 
 
@@ -125,12 +104,10 @@ def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
 
     Return False if the comparison can never be true.
     """
-    op, left, right = part.op, part.left, part.right
+    op: str = part.op
+    left, right = part.left, part.right
     if isinstance(left, Const):
-        left, right = right, left
-        turned = _MIRRORED[op]
-    else:
-        turned = op
+        op, left, right = _MIRRORED[op], right, left
     if not isinstance(right, Const):
         # x < x; null aside it is false, and null is not true either.
         return not (left == right and op in ("<", ">", "!="))
@@ -139,9 +116,9 @@ def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
     if isinstance(left, Const) and left.value is not None:
         alone = _Range()
         alone.only({left.value})
-        alone.compared(turned, right.value)
+        alone.compared(op, right.value)
         return not alone.is_empty
-    ranges.setdefault(left, _Range()).compared(turned, right.value)
+    ranges.setdefault(left, _Range()).compared(op, right.value)
     return True
 
 
@@ -155,7 +132,7 @@ def _conjuncts(expr: Expr) -> Iterator[Expr]:
             yield part
 
 
-def _sides(expr: Expr) -> Iterator[Expr]:
+def sides(expr: Expr) -> Iterator[Expr]:
     """Yield the sides of every `or` outside of a `not`."""
     waiting = [expr]
     while waiting:
@@ -164,10 +141,3 @@ def _sides(expr: Expr) -> Iterator[Expr]:
             waiting += [part.right, part.left]
             if part.op == "or":
                 yield from (part.left, part.right)
-
-
-def place_of(checked: Checked, pattern: PatternIR, name: str) -> Span:
-    """Return where the condition of a variable stands."""
-    syntax = checked.resolved.patterns[pattern.name]
-    where = next(w for w in syntax.wheres if w.variable == name)
-    return where.condition.span if where.condition is not None else where.span

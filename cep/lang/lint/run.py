@@ -9,41 +9,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest_fix
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.render import lines_of
-from cep.lang.lint import (
-    dead_negation,
-    endless,
-    evasion,
-    first_skip,
-    greedy_step,
-    label_field,
-    never_true,
-    retention,
-    shorter_option,
-    untested,
-    unused,
-)
+from cep.lang.lint.lints import LINTS
 from cep.lang.load import Checked
 from cep.lang.parse.lexer import lex
 
-LINTS: tuple[Callable[[Checked], Iterator[Diagnostic]], ...] = (
-    never_true.find,
-    unused.find,
-    dead_negation.find,
-    untested.find,
-    retention.find,
-    endless.find,
-    evasion.find,
-    first_skip.find,
-    greedy_step.find,
-    label_field.find,
-    shorter_option.find,
-)
 ALLOW_CODE = "CEP710"
 _ALLOW = re.compile(r"#\s*allow\(\s*(\w*)\s*\)\s*(?::\s*(.*))?$")
 

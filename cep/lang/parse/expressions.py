@@ -12,29 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 
+from cep.lang import syntax
 from cep.lang.diagnostics import Fix, Span
 from cep.lang.parse.lexer import NTH_EVENT, UNITS_MS, Cursor, Panic, Token, TokenKind, duration_ms
-from cep.lang.syntax import (
-    BetweenSyntax,
-    BinarySyntax,
-    Bound,
-    CallSyntax,
-    ChainSyntax,
-    DurationLiteral,
-    ExprSyntax,
-    HistorySyntax,
-    HistoryWindowSyntax,
-    IfSyntax,
-    InSyntax,
-    IsNullSyntax,
-    Literal,
-    Member,
-    NameRef,
-    UnarySyntax,
-)
 
-Parse = Callable[[Cursor], ExprSyntax]
-ParseNumber = Callable[[Cursor], Literal | DurationLiteral]
+Parse = Callable[[Cursor], syntax.ExprSyntax]
+ParseNumber = Callable[[Cursor], syntax.Literal | syntax.DurationLiteral]
 
 
 def at_history(cursor: Cursor) -> bool:
@@ -43,41 +26,41 @@ def at_history(cursor: Cursor) -> bool:
 
 
 def parse_history(
-    cursor: Cursor, name: Token, argument: ExprSyntax, parse: Parse, parse_number: ParseNumber
-) -> HistorySyntax:
+    cursor: Cursor, name: Token, argument: syntax.ExprSyntax, parse: Parse, parse_number: ParseNumber
+) -> syntax.HistorySyntax:
     """Parse a history such as `count(payment over 1 h by merchant where …)`, after its first argument.
 
     `parse` and `parse_number` are the parsers of expressions and numbers.
     """
     window = _window(cursor, parse_number) if cursor.at("over") else None
-    by: tuple[NameRef, ...] = ()
+    by: tuple[syntax.NameRef, ...] = ()
     if cursor.accept("by"):
         by = _sub_key(cursor)
     where = parse(cursor) if cursor.accept("where") else None
-    extra: list[ExprSyntax] = []
+    extra: list[syntax.ExprSyntax] = []
     while cursor.accept(",") and not cursor.at(")"):
         extra.append(parse(cursor))
     end = cursor.expect(")", "at the end of the arguments").span
-    return HistorySyntax(name.text, name.span, argument, window, by, where, tuple(extra), name.span.to(end))
+    return syntax.HistorySyntax(name.text, name.span, argument, window, by, where, tuple(extra), name.span.to(end))
 
 
-def _window(cursor: Cursor, parse_number: ParseNumber) -> HistoryWindowSyntax:
+def _window(cursor: Cursor, parse_number: ParseNumber) -> syntax.HistoryWindowSyntax:
     """Parse `over 1 h`, `over previous 1 h`, or `over day in "Europe/Paris"`."""
     start = cursor.expect("over").span
     previous = cursor.accept("previous") is not None
-    bound: Bound
+    bound: syntax.Bound
     if cursor.token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
         bound = parse_number(cursor)
     else:
         token = cursor.name("a duration, or day, week, month")
-        bound = NameRef(token.text, token.span)
-    zone: Literal | None = None
+        bound = syntax.NameRef(token.text, token.span)
+    zone: syntax.Literal | None = None
     if cursor.accept("in"):
         zone = cursor.string("a time zone", 'write `in "Europe/Paris"`')
-    return HistoryWindowSyntax(bound, previous, zone, start.to(cursor.previous_span))
+    return syntax.HistoryWindowSyntax(bound, previous, zone, start.to(cursor.previous_span))
 
 
-def _sub_key(cursor: Cursor) -> tuple[NameRef, ...]:
+def _sub_key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     if not cursor.accept("("):
         return (cursor.name_ref("a field of the sub-key"),)
     names = cursor.name_refs("a field of the sub-key")
@@ -109,12 +92,12 @@ _OF_OPERATORS = (TokenKind.SYMBOL, TokenKind.NAME)
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-def parse_expression(cursor: Cursor) -> ExprSyntax:
+def parse_expression(cursor: Cursor) -> syntax.ExprSyntax:
     """Read one expression; it ends before the first token that cannot go on with it."""
     return _climb(cursor, _OR)
 
 
-def _climb(cursor: Cursor, minimum: int) -> ExprSyntax:
+def _climb(cursor: Cursor, minimum: int) -> syntax.ExprSyntax:
     """Parse an expression whose operators bind at least as strongly as `minimum` (precedence climbing)."""
     with cursor.nested():
         left = _operand(cursor)
@@ -154,43 +137,43 @@ def _operator(cursor: Cursor) -> str:
     return token.text if token.kind in _OF_OPERATORS else ""
 
 
-def _chain(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> ExprSyntax:
+def _chain(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
     operands = [left]
     while _operator(cursor) == operator:
         cursor.take()
         operands.append(_climb(cursor, precedence + 1))
-    return ChainSyntax(operator, tuple(operands), left.span.to(operands[-1].span))
+    return syntax.ChainSyntax(operator, tuple(operands), left.span.to(operands[-1].span))
 
 
-def _binary(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> ExprSyntax:
+def _binary(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
     operator_span = cursor.take().span
     right = _climb(cursor, precedence + 1)
-    return BinarySyntax(operator, operator_span, left, right, left.span.to(right.span))
+    return syntax.BinarySyntax(operator, operator_span, left, right, left.span.to(right.span))
 
 
-def _comparison(cursor: Cursor, operator: str, left: ExprSyntax) -> ExprSyntax:
+def _comparison(cursor: Cursor, operator: str, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
     """Parse the rest of a comparison: `is null`, `in`, `between`, or an operator."""
     negated = cursor.accept("not") is not None
     if operator == "is":
         cursor.take()
         negated = cursor.accept("not") is not None
         end = cursor.expect("null", "after `is`")
-        return IsNullSyntax(left, negated, left.span.to(end.span))
+        return syntax.IsNullSyntax(left, negated, left.span.to(end.span))
     if operator == "in":
         cursor.take()
         items = _items(cursor)
-        return InSyntax(left, items, negated, left.span.to(cursor.previous_span))
+        return syntax.InSyntax(left, items, negated, left.span.to(cursor.previous_span))
     if operator == "between":
         cursor.take()
         low = _climb(cursor, _SUM)
         cursor.expect("and", "of `between`")
         high = _climb(cursor, _SUM)
-        return BetweenSyntax(left, low, high, negated, left.span.to(high.span))
+        return syntax.BetweenSyntax(left, low, high, negated, left.span.to(high.span))
     compared = _binary(cursor, operator, _COMPARISON, left)
-    return UnarySyntax("not", compared, compared.span) if negated else compared
+    return syntax.UnarySyntax("not", compared, compared.span) if negated else compared
 
 
-def _items(cursor: Cursor) -> tuple[ExprSyntax, ...] | NameRef:
+def _items(cursor: Cursor) -> tuple[syntax.ExprSyntax, ...] | syntax.NameRef:
     if cursor.at("["):
         return parse_list(cursor)
     if cursor.at("("):
@@ -198,10 +181,10 @@ def _items(cursor: Cursor) -> tuple[ExprSyntax, ...] | NameRef:
     return cursor.name_ref("a list")
 
 
-def parse_list(cursor: Cursor) -> tuple[ExprSyntax, ...]:
+def parse_list(cursor: Cursor) -> tuple[syntax.ExprSyntax, ...]:
     """Parse `[a, b, c]`, with or without a comma at the end."""
     cursor.expect("[")
-    items: list[ExprSyntax] = []
+    items: list[syntax.ExprSyntax] = []
     while not cursor.at("]"):
         items.append(_climb(cursor, _SUM))
         if not cursor.accept(","):
@@ -210,31 +193,31 @@ def parse_list(cursor: Cursor) -> tuple[ExprSyntax, ...]:
     return tuple(items)
 
 
-def _operand(cursor: Cursor) -> ExprSyntax:
+def _operand(cursor: Cursor) -> syntax.ExprSyntax:
     """Parse an operand with its signs before it and its fields (`.name`) after it."""
     token = cursor.token
     if token.text == "not" and token.kind is TokenKind.NAME:
         cursor.take()
         argument = _climb(cursor, _COMPARISON)
-        return UnarySyntax("not", argument, token.span.to(argument.span))
+        return syntax.UnarySyntax("not", argument, token.span.to(argument.span))
     if token.kind is TokenKind.SYMBOL and token.text == "!":
         cursor.fail("`!` is not an operator here", "write `not`", code="CEP111")
     if token.kind is TokenKind.SYMBOL and token.text == "-":
         cursor.take()
         with cursor.nested():
             argument = _operand(cursor)
-        return UnarySyntax("-", argument, token.span.to(argument.span))
+        return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
     operand = _primary(cursor)
-    if isinstance(operand, NameRef) and cursor.at("[") and not cursor.token.first_on_line:
+    if isinstance(operand, syntax.NameRef) and cursor.at("[") and not cursor.token.first_on_line:
         cursor.fail("the events of a loop have no numbers", NTH_EVENT)
     while cursor.at("."):
         cursor.take()
         field = cursor.name("a field after the dot")
-        operand = Member(operand, field.text, field.span, operand.span.to(field.span))
+        operand = syntax.Member(operand, field.text, field.span, operand.span.to(field.span))
     return operand
 
 
-def _primary(cursor: Cursor) -> ExprSyntax:
+def _primary(cursor: Cursor) -> syntax.ExprSyntax:
     """Parse a value without operators: parentheses, a literal, `if`, a call or a name."""
     token = cursor.token
     if token.kind is TokenKind.SYMBOL and token.text == "(":
@@ -246,17 +229,17 @@ def _primary(cursor: Cursor) -> ExprSyntax:
         return parse_number(cursor)
     if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
         cursor.take()
-        return Literal(token.value, token.span)
+        return syntax.Literal(token.value, token.span)
     if token.kind is TokenKind.NAME and token.text in _WORDS:
         cursor.take()
-        return Literal(_WORDS[token.text], token.span)
+        return syntax.Literal(_WORDS[token.text], token.span)
     if token.kind is TokenKind.NAME and token.text == "if":
         return _if(cursor)
     name = cursor.name("a value")
     _no_sql(cursor, name)
     if cursor.at("(") and cursor.token.line == name.line:
         return _call(cursor, name)
-    return NameRef(name.text, name.span)
+    return syntax.NameRef(name.text, name.span)
 
 
 def _no_sql(cursor: Cursor, name: Token) -> None:
@@ -274,12 +257,12 @@ def _no_sql(cursor: Cursor, name: Token) -> None:
         raise Panic
 
 
-def parse_number(cursor: Cursor) -> Literal | DurationLiteral:
+def parse_number(cursor: Cursor) -> syntax.Literal | syntax.DurationLiteral:
     """Parse a number, with the unit of time that stands after it on the same line, if one does."""
     token = cursor.take()
     if token.kind is TokenKind.DURATION:
         assert isinstance(token.value, int)
-        return DurationLiteral(token.value, token.span)
+        return syntax.DurationLiteral(token.value, token.span)
     assert isinstance(token.value, int | Decimal)
     unit = cursor.token
     # `amount > 10  m: login` is a number and the next entry of a `where`, not ten minutes.
@@ -287,23 +270,23 @@ def parse_number(cursor: Cursor) -> Literal | DurationLiteral:
     if is_unit and cursor.ahead().text not in (":", "("):
         cursor.take()
         span = token.span.to(unit.span)
-        return DurationLiteral(duration_ms(Decimal(token.value), unit.text, span, cursor.collector), span)
-    return Literal(token.value, token.span)
+        return syntax.DurationLiteral(duration_ms(Decimal(token.value), unit.text, span, cursor.collector), span)
+    return syntax.Literal(token.value, token.span)
 
 
-def _if(cursor: Cursor) -> ExprSyntax:
+def _if(cursor: Cursor) -> syntax.ExprSyntax:
     start = cursor.expect("if").span
     condition = _climb(cursor, _OR)
     cursor.expect("then", "after the condition")
     then = _climb(cursor, _OR)
     cursor.expect("else", "because every `if` needs one")
     otherwise = _climb(cursor, _OR)
-    return IfSyntax(condition, then, otherwise, start.to(otherwise.span))
+    return syntax.IfSyntax(condition, then, otherwise, start.to(otherwise.span))
 
 
-def _call(cursor: Cursor, name: Token) -> ExprSyntax:
+def _call(cursor: Cursor, name: Token) -> syntax.ExprSyntax:
     cursor.expect("(")
-    arguments: list[ExprSyntax] = []
+    arguments: list[syntax.ExprSyntax] = []
     while not cursor.at(")"):
         arguments.append(_climb(cursor, _OR))
         if len(arguments) == 1 and at_history(cursor):
@@ -311,4 +294,4 @@ def _call(cursor: Cursor, name: Token) -> ExprSyntax:
         if not cursor.accept(","):
             break
     end: Span = cursor.expect(")", "at the end of the arguments").span
-    return CallSyntax(name.text, name.span, tuple(arguments), name.span.to(end))
+    return syntax.CallSyntax(name.text, name.span, tuple(arguments), name.span.to(end))

@@ -9,23 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from cep.lang import syntax
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.parse.expressions import parse_expression, parse_list, parse_number
 from cep.lang.parse.lexer import DECLARATIONS, Cursor, Panic, TokenKind, lex
 from cep.lang.parse.pattern import parse_pattern, parse_type
 from cep.lang.parse.tests import parse_test
-from cep.lang.syntax import (
-    Declaration,
-    DefineSyntax,
-    DurationLiteral,
-    EventSyntax,
-    FieldSyntax,
-    FileSyntax,
-    ImportSyntax,
-    ListSyntax,
-    NameRef,
-    TypeSyntax,
-)
 
 _RESERVED_HELP = "name the field otherwise, and read it from its column: `--columns name=WORD`, or `columns` of a job"
 
@@ -34,7 +23,7 @@ class _Parser:
     def __init__(self, cursor: Cursor, name: str) -> None:
         self.cursor = cursor
         self.name = name
-        self.forms: dict[str, Callable[[], Declaration]] = {
+        self.forms: dict[str, Callable[[], syntax.Declaration]] = {
             "event": self._event,
             "import": self._import,
             "list": self._list,
@@ -43,17 +32,17 @@ class _Parser:
             "test": lambda: parse_test(self.cursor),
         }
 
-    def file(self) -> FileSyntax:
-        declarations: list[Declaration] = []
+    def file(self) -> syntax.FileSyntax:
+        declarations: list[syntax.Declaration] = []
         cursor = self.cursor
         while not cursor.at_end():
             try:
                 declarations.append(self._declaration())
             except Panic:
                 self._skip_to_declaration()
-        return FileSyntax(self.name, tuple(declarations))
+        return syntax.FileSyntax(self.name, tuple(declarations))
 
-    def _declaration(self) -> Declaration:
+    def _declaration(self) -> syntax.Declaration:
         token = self.cursor.token
         form = self.forms.get(token.text) if token.kind is TokenKind.NAME else None
         if form is None:
@@ -71,48 +60,48 @@ class _Parser:
 
     # ------------------------------------------------------------------------------------ small declarations
 
-    def _import(self) -> ImportSyntax:
+    def _import(self) -> syntax.ImportSyntax:
         cursor = self.cursor
         start = cursor.take().span
         path = cursor.string("a file")
-        return ImportSyntax(str(path.value), start.to(path.span))
+        return syntax.ImportSyntax(str(path.value), start.to(path.span))
 
-    def _list(self) -> ListSyntax:
+    def _list(self) -> syntax.ListSyntax:
         """Parse the declaration of a list: `list name = […]`, `list name: type`, or `… from "file"`."""
         cursor = self.cursor
         doc = cursor.take().doc
         name = cursor.name("the name of the list")
         if not cursor.accept(":"):
             cursor.expect("=", "after the name of the list")
-            return ListSyntax(name.text, name.span, parse_list(cursor), doc)
+            return syntax.ListSyntax(name.text, name.span, parse_list(cursor), doc)
         item_type = parse_type(cursor)
         if cursor.accept("="):
-            return ListSyntax(name.text, name.span, parse_list(cursor), doc, item_type)
+            return syntax.ListSyntax(name.text, name.span, parse_list(cursor), doc, item_type)
         if not cursor.accept("from"):
-            return ListSyntax(name.text, name.span, (), doc, item_type)
-        return ListSyntax(name.text, name.span, (), doc, item_type, cursor.string("a file"))
+            return syntax.ListSyntax(name.text, name.span, (), doc, item_type)
+        return syntax.ListSyntax(name.text, name.span, (), doc, item_type, cursor.string("a file"))
 
-    def _define(self) -> DefineSyntax:
+    def _define(self) -> syntax.DefineSyntax:
         cursor = self.cursor
         doc = cursor.take().doc
         name = cursor.name("the name of the definition")
-        params: tuple[NameRef, ...] = ()
+        params: tuple[syntax.NameRef, ...] = ()
         if cursor.accept("("):
             params = cursor.name_refs("the name of a parameter")
             cursor.expect(")", "at the end of the parameters")
         cursor.expect("=", "before the expression")
-        return DefineSyntax(name.text, name.span, params, parse_expression(cursor), doc)
+        return syntax.DefineSyntax(name.text, name.span, params, parse_expression(cursor), doc)
 
-    def _event(self) -> EventSyntax:
+    def _event(self) -> syntax.EventSyntax:
         """Parse the declaration of an event type. After a mistake in a field, continue with the next line."""
         cursor = self.cursor
         doc = cursor.take().doc
         name = cursor.name("the name of the event type")
         cursor.expect("{", "at the start of the fields")
-        fields: list[FieldSyntax] = []
+        fields: list[syntax.FieldSyntax] = []
         broken = False
-        retain: DurationLiteral | None = None
-        order: NameRef | None = None
+        retain: syntax.DurationLiteral | None = None
+        order: syntax.NameRef | None = None
         while not cursor.at("}") and not cursor.at_end():
             start = cursor.index
             try:
@@ -124,7 +113,7 @@ class _Parser:
                     continue
                 field_name = cursor.name("the name of a field", _RESERVED_HELP)
                 cursor.accept(":")
-                fields.append(FieldSyntax(field_name.text, field_name.span, self._field_type()))
+                fields.append(syntax.FieldSyntax(field_name.text, field_name.span, self._field_type()))
                 cursor.accept(",", ";")
             except Panic:
                 broken = True
@@ -133,9 +122,9 @@ class _Parser:
                 self._skip_line(start)
         if not (broken and cursor.at_declaration()):
             cursor.expect("}", "at the end of the fields")
-        return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
+        return syntax.EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
 
-    def _field_type(self) -> TypeSyntax:
+    def _field_type(self) -> syntax.TypeSyntax:
         """Parse a type, possibly followed by `sensitive`, which may also be the name of the next field."""
         written = parse_type(self.cursor)
         after = self.cursor.ahead()
@@ -150,7 +139,7 @@ class _Parser:
         number = self.cursor.ahead().kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)
         return self.cursor.at("retain") and number
 
-    def _retain(self, before: DurationLiteral | None) -> DurationLiteral | None:
+    def _retain(self, before: syntax.DurationLiteral | None) -> syntax.DurationLiteral | None:
         """Parse `retain 30d`. Return the first valid duration; report a second one."""
         cursor = self.cursor
         word = cursor.take()
@@ -158,7 +147,7 @@ class _Parser:
         cursor.accept(",", ";")
         if before is not None:
             cursor.collector.add("CEP106", "`retain` is given twice", word.span, "leave out one")
-        if not isinstance(amount, DurationLiteral):
+        if not isinstance(amount, syntax.DurationLiteral):
             help_line = f"write `retain {amount.value} d`"
             cursor.collector.add("CEP104", "how long events are kept needs a unit of time", amount.span, help_line)
             return before
@@ -167,7 +156,7 @@ class _Parser:
             return before
         return amount
 
-    def _order(self, before: NameRef | None) -> NameRef:
+    def _order(self, before: syntax.NameRef | None) -> syntax.NameRef:
         """Parse `order by field`."""
         cursor = self.cursor
         word = cursor.take()
@@ -176,7 +165,7 @@ class _Parser:
         cursor.accept(",", ";")
         if before is not None:
             cursor.collector.add("CEP106", "`order by` is given twice", word.span, "leave out one")
-        return NameRef(field.text, field.span)
+        return syntax.NameRef(field.text, field.span)
 
     def _skip_line(self, start: int) -> None:
         """Go to the next line, `}` or the end; always past the token at index `start`."""
@@ -187,11 +176,11 @@ class _Parser:
             cursor.take()
 
 
-def parse(text: str, name: str, collector: Collector) -> FileSyntax:
+def parse(text: str, name: str, collector: Collector) -> syntax.FileSyntax:
     """Parse the text of one file; unreadable parts are reported and left out."""
     return parse_tokens(Cursor(lex(text, name, collector).tokens, collector), name)
 
 
-def parse_tokens(cursor: Cursor, name: str) -> FileSyntax:
+def parse_tokens(cursor: Cursor, name: str) -> syntax.FileSyntax:
     """Parse the tokens of one file from where the cursor is."""
     return _Parser(cursor, name).file()

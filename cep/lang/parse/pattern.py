@@ -7,24 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cep.lang import syntax
 from cep.lang.diagnostics import Label, Span, did_you_mean
 from cep.lang.ir import SkipKind
 from cep.lang.parse.expressions import parse_expression, parse_number
 from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, Panic, TokenKind
 from cep.lang.parse.structure import parse_structure
-from cep.lang.syntax import (
-    ExprSyntax,
-    Literal,
-    MeasureSyntax,
-    NameRef,
-    ParamSyntax,
-    PatternSyntax,
-    SequenceSyntax,
-    SkipSyntax,
-    TypeSyntax,
-    UnarySyntax,
-    WhereSyntax,
-)
 
 # Tokens that follow a field and never an event type: the `where` lacks the event type. (`-` may begin a condition.)
 _AFTER_A_FIELD = ("==", "!=", "<", "<=", ">", ">=", "=", "<>", "+", "*", "/", "%", ".", "is", "in", "between", "like")
@@ -36,18 +24,18 @@ class _Clauses:
     """The clauses of a pattern that have been parsed so far."""
 
     seen: dict[str, Span] = field(default_factory=dict)
-    structure: SequenceSyntax | None = None
-    wheres: list[WhereSyntax] = field(default_factory=list)
-    skip: SkipSyntax | None = None
-    measures: list[MeasureSyntax] = field(default_factory=list)
+    structure: syntax.SequenceSyntax | None = None
+    wheres: list[syntax.WhereSyntax] = field(default_factory=list)
+    skip: syntax.SkipSyntax | None = None
+    measures: list[syntax.MeasureSyntax] = field(default_factory=list)
     over_all: bool = False
-    timeout_measures: list[MeasureSyntax] | None = None
+    timeout_measures: list[syntax.MeasureSyntax] | None = None
     timeout_span: Span | None = None
-    produces: NameRef | None = None
+    produces: syntax.NameRef | None = None
     broken: bool = False
 
 
-def parse_pattern(cursor: Cursor) -> PatternSyntax:
+def parse_pattern(cursor: Cursor) -> syntax.PatternSyntax:
     """Parse a whole pattern. The cursor is at the word `pattern`."""
     doc = cursor.take().doc
     name = cursor.name("the name of the pattern")
@@ -60,7 +48,7 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
     cursor.expect("{", "at the start of the pattern")
     clauses = _body(cursor)
     timeout = clauses.timeout_measures
-    return PatternSyntax(
+    return syntax.PatternSyntax(
         name=name.text,
         span=name.span,
         params=tuple(head.params),
@@ -78,14 +66,14 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
     )
 
 
-def parse_type(cursor: Cursor) -> TypeSyntax:
+def parse_type(cursor: Cursor) -> syntax.TypeSyntax:
     """Parse a type, such as `decimal(2)?`, `enum(a, b)`, `string` or `list of prefix`."""
     name = cursor.name("a type")
     if name.text == "list" and cursor.accept("of"):
         item_type = parse_type(cursor)
-        return TypeSyntax(name.text, name.span.to(item_type.span), of=item_type)
+        return syntax.TypeSyntax(name.text, name.span.to(item_type.span), of=item_type)
     scale: int | None = None
-    symbols: tuple[NameRef, ...] = ()
+    symbols: tuple[syntax.NameRef, ...] = ()
     if cursor.at("(") and cursor.token.line == name.line:
         cursor.take()
         if name.text == "decimal":
@@ -104,17 +92,17 @@ def parse_type(cursor: Cursor) -> TypeSyntax:
             cursor.fail(message, 'a symbol that is no name stands in quotes: `enum("3DS", "card-present")`')
         cursor.expect(")")
     nullable = cursor.accept("?") is not None
-    return TypeSyntax(name.text, name.span.to(cursor.previous_span), scale, symbols, nullable)
+    return syntax.TypeSyntax(name.text, name.span.to(cursor.previous_span), scale, symbols, nullable)
 
 
-def _symbols(cursor: Cursor) -> tuple[NameRef, ...]:
+def _symbols(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     """Parse the symbols of an enum. A symbol that is not a name, like `"3DS"`, is quoted."""
-    symbols: list[NameRef] = []
+    symbols: list[syntax.NameRef] = []
     while not cursor.at(")"):
         token = cursor.token
         if token.kind is TokenKind.STRING:
             cursor.take()
-            symbols.append(NameRef(str(token.value), token.span))
+            symbols.append(syntax.NameRef(str(token.value), token.span))
         else:
             symbols.append(cursor.name_ref("a symbol"))
         if not cursor.accept(","):
@@ -129,8 +117,8 @@ def _symbols(cursor: Cursor) -> tuple[NameRef, ...]:
 class _Head:
     """Parameters and key. `lost`: names may be missing, so that the body can only be looked at for its syntax."""
 
-    params: list[ParamSyntax] = field(default_factory=list)
-    key: tuple[NameRef, ...] = ()
+    params: list[syntax.ParamSyntax] = field(default_factory=list)
+    key: tuple[syntax.NameRef, ...] = ()
     broken: bool = False
     lost: bool = False
 
@@ -190,27 +178,27 @@ def _param(cursor: Cursor, head: _Head) -> None:
         cursor.depth = 0
         while not (cursor.at(",", ")", "by", "{") or cursor.at_end() or cursor.at_declaration()):
             cursor.take()
-    head.params.append(ParamSyntax(name.text, name.span, type_syntax, default, low, high))
+    head.params.append(syntax.ParamSyntax(name.text, name.span, type_syntax, default, low, high))
 
 
-def _constant(cursor: Cursor) -> ExprSyntax:
+def _constant(cursor: Cursor) -> syntax.ExprSyntax:
     """Parse a default or a bound: a number, duration, text, truth value or symbol."""
     token = cursor.token
     if cursor.accept("-"):
         with cursor.nested():
             argument = _constant(cursor)
-        return UnarySyntax("-", argument, token.span.to(argument.span))
+        return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
     if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
         return parse_number(cursor)
     if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
         cursor.take()
-        return Literal(token.value, token.span)
+        return syntax.Literal(token.value, token.span)
     if cursor.at("true", "false"):
-        return Literal(cursor.take().text == "true", token.span)
+        return syntax.Literal(cursor.take().text == "true", token.span)
     return cursor.name_ref("a constant")
 
 
-def _key(cursor: Cursor) -> tuple[NameRef, ...]:
+def _key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     if not cursor.accept("("):
         return (cursor.name_ref("a key field"),)
     fields = [cursor.name_ref("a key field")]
@@ -286,7 +274,7 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
         _measures(cursor, clauses.measures)
     elif word == "produce":
         event_type = cursor.name("the event type that a match becomes")
-        clauses.produces = NameRef(event_type.text, event_type.span)
+        clauses.produces = syntax.NameRef(event_type.text, event_type.span)
     elif word == "over":
         cursor.expect("all")
         clauses.over_all = True
@@ -313,7 +301,7 @@ def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
             return
 
 
-def _where(cursor: Cursor) -> WhereSyntax:
+def _where(cursor: Cursor) -> syntax.WhereSyntax:
     """Parse an entry of a `where`: a variable, its event type and its condition."""
     variable = cursor.name("a variable and its condition")
     cursor.expect(":", "after the variable")
@@ -322,24 +310,24 @@ def _where(cursor: Cursor) -> WhereSyntax:
         help_line = f"the event type comes first: `{variable.text}: transaction  {event_type.text} …`"
         message = f"expected an event type, but `{event_type.text}` begins a condition"
         cursor.fail(message, help_line, code="CEP202")
-    condition: ExprSyntax | None = None
+    condition: syntax.ExprSyntax | None = None
     if not (_at_clause(cursor) or _at_entry(cursor) or cursor.at("}", ",", ";")):
         condition = parse_expression(cursor)
-    return WhereSyntax(variable.text, variable.span, NameRef(event_type.text, event_type.span), condition)
+    return syntax.WhereSyntax(variable.text, variable.span, syntax.NameRef(event_type.text, event_type.span), condition)
 
 
-def _measures(cursor: Cursor, measures: list[MeasureSyntax]) -> None:
+def _measures(cursor: Cursor, measures: list[syntax.MeasureSyntax]) -> None:
     while True:
         name = cursor.name("the name of a value to emit")
         if cursor.at("."):
             cursor.fail("a value to emit needs a name", f"write `name = {name.text}.…`")
         cursor.expect("=", "after the name of the value")
-        measures.append(MeasureSyntax(name.text, name.span, parse_expression(cursor)))
+        measures.append(syntax.MeasureSyntax(name.text, name.span, parse_expression(cursor)))
         if not cursor.accept(","):
             return
 
 
-def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
+def _skip(cursor: Cursor, start: Span) -> syntax.SkipSyntax:
     """Parse where matching resumes after a match, such as `skip to first x in order`."""
     first = cursor.take()
     kind = _SKIPS.get(first.text if first.text == "none" else f"{first.text} {cursor.token.text}")
@@ -348,7 +336,7 @@ def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
             "expected where matching resumes",
             "write `skip none`, `to next`, `past last`, `to first x` or `to last x`",
         )
-    variable: NameRef | None = None
+    variable: syntax.NameRef | None = None
     if kind is not SkipKind.NONE:
         cursor.take()
     if kind in (SkipKind.TO_FIRST, SkipKind.TO_LAST):
@@ -358,4 +346,4 @@ def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
         cursor.take()
         cursor.take()
         in_order = True
-    return SkipSyntax(kind, variable, in_order, start.to(cursor.previous_span))
+    return syntax.SkipSyntax(kind, variable, in_order, start.to(cursor.previous_span))

@@ -9,40 +9,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cep.lang import syntax
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link
 from cep.lang.parse.expressions import INTERVAL, parse_expression, parse_number
 from cep.lang.parse.lexer import RESERVED, Cursor, TokenKind
-from cep.lang.syntax import (
-    NO_SUFFIX,
-    Bound,
-    ChoiceSyntax,
-    ElementSyntax,
-    GroupSyntax,
-    Literal,
-    RepeatSyntax,
-    SequenceSyntax,
-    StepSyntax,
-    SuffixSyntax,
-    VariableSyntax,
-    WindowSyntax,
-)
 
 _LINKS = {link.value: link for link in Link}
 _INNER = {"strict": Inner.STRICT, "any": Inner.ANY}
 
 
-def parse_structure(cursor: Cursor) -> SequenceSyntax:
+def parse_structure(cursor: Cursor) -> syntax.SequenceSyntax:
     """Parse the structure after `seq`. A choice at the top is one step."""
     body = _body(cursor)
-    if isinstance(body, SequenceSyntax):
+    if isinstance(body, syntax.SequenceSyntax):
         return body
-    group = GroupSyntax(replace(body, windows=()), body.span)
-    step = StepSyntax(Link.FOLLOWED_BY, group, body.span)
-    return SequenceSyntax((step,), body.windows, body.span)
+    group = syntax.GroupSyntax(replace(body, windows=()), body.span)
+    step = syntax.StepSyntax(Link.FOLLOWED_BY, group, body.span)
+    return syntax.SequenceSyntax((step,), body.windows, body.span)
 
 
-def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
+def _body(cursor: Cursor) -> syntax.SequenceSyntax | syntax.ChoiceSyntax:
     """Parse the steps of a sequence, or a choice, and the windows after it."""
     with cursor.nested():
         start = cursor.token.span
@@ -56,10 +43,10 @@ def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
         _no_mix(cursor, "|", "&")
         _no_gap(cursor)
         windows = _windows(cursor)
-        return SequenceSyntax(tuple(steps), windows, start.to(cursor.previous_span))
+        return syntax.SequenceSyntax(tuple(steps), windows, start.to(cursor.previous_span))
 
 
-def _choice(cursor: Cursor, first: StepSyntax) -> ChoiceSyntax:
+def _choice(cursor: Cursor, first: syntax.StepSyntax) -> syntax.ChoiceSyntax:
     """Parse the rest of `a | b` or `a & b` after its first element."""
     op = cursor.token.text
     steps = [first]
@@ -72,7 +59,7 @@ def _choice(cursor: Cursor, first: StepSyntax) -> ChoiceSyntax:
             cursor.collector.add("CEP411", message, step.span, "put the absence after the parentheses")
     windows = _windows(cursor)
     elements = tuple(step.element for step in steps)
-    return ChoiceSyntax(op, elements, windows, first.span.to(cursor.previous_span))
+    return syntax.ChoiceSyntax(op, elements, windows, first.span.to(cursor.previous_span))
 
 
 def _no_mix(cursor: Cursor, *texts: str) -> None:
@@ -93,9 +80,9 @@ def _no_gap(cursor: Cursor) -> None:
         cursor.fail("two steps need an operator between them", help_line)
 
 
-def _step(cursor: Cursor, link: Link, start: Span) -> StepSyntax:
-    gap_min: Bound | None = None
-    gap_max: Bound | None = None
+def _step(cursor: Cursor, link: Link, start: Span) -> syntax.StepSyntax:
+    gap_min: syntax.Bound | None = None
+    gap_max: syntax.Bound | None = None
     if cursor.accept("["):
         gap_max = _bound(cursor)
         if cursor.accept(".."):
@@ -103,23 +90,23 @@ def _step(cursor: Cursor, link: Link, start: Span) -> StepSyntax:
         cursor.expect("]", "after the time of the step")
     negated = cursor.accept("!") is not None
     element = _element(cursor)
-    return StepSyntax(link, element, start.to(cursor.previous_span), negated, gap_min, gap_max)
+    return syntax.StepSyntax(link, element, start.to(cursor.previous_span), negated, gap_min, gap_max)
 
 
-def _element(cursor: Cursor) -> ElementSyntax:
+def _element(cursor: Cursor) -> syntax.ElementSyntax:
     if cursor.at("("):
         start = cursor.take().span
         body = _body(cursor)
         end = cursor.expect(")", "at the end of the group").span
-        return GroupSyntax(body, start.to(end), _suffix(cursor), _inner_window(cursor))
+        return syntax.GroupSyntax(body, start.to(end), _suffix(cursor), _inner_window(cursor))
     name = cursor.name("a variable")
     if cursor.at("("):
         help_line = "write `a & b` for both in any order" if name.text.lower() == "permute" else "write `a -> (b | c)`"
         cursor.fail(f"`{name.text}` is a variable, and takes no arguments", help_line)
-    return VariableSyntax(name.text, name.span, _suffix(cursor))
+    return syntax.VariableSyntax(name.text, name.span, _suffix(cursor))
 
 
-def _inner_window(cursor: Cursor) -> WindowSyntax | None:
+def _inner_window(cursor: Cursor) -> syntax.WindowSyntax | None:
     """Parse the window of a group that something follows. One at the end is left for the sequence."""
     if not cursor.at("within"):
         return None
@@ -131,8 +118,8 @@ def _inner_window(cursor: Cursor) -> WindowSyntax | None:
     return None
 
 
-def _windows(cursor: Cursor) -> tuple[WindowSyntax, ...]:
-    windows: list[WindowSyntax] = []
+def _windows(cursor: Cursor) -> tuple[syntax.WindowSyntax, ...]:
+    windows: list[syntax.WindowSyntax] = []
     while cursor.at("within"):
         windows.append(_window(cursor))
     if windows and cursor.token.text in _LINKS and cursor.token.kind is TokenKind.SYMBOL:
@@ -143,14 +130,14 @@ def _windows(cursor: Cursor) -> tuple[WindowSyntax, ...]:
     return tuple(windows)
 
 
-def _window(cursor: Cursor) -> WindowSyntax:
+def _window(cursor: Cursor) -> syntax.WindowSyntax:
     start = cursor.expect("within").span
     bound = _bound(cursor)
     in_events = cursor.accept("events", "event") is not None
-    return WindowSyntax(bound, in_events, start.to(cursor.previous_span))
+    return syntax.WindowSyntax(bound, in_events, start.to(cursor.previous_span))
 
 
-def _bound(cursor: Cursor) -> Bound:
+def _bound(cursor: Cursor) -> syntax.Bound:
     """Parse an amount: a number, a duration, or the name of a parameter."""
     token = cursor.token
     if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
@@ -165,10 +152,10 @@ def _bound(cursor: Cursor) -> Bound:
     return name
 
 
-def _suffix(cursor: Cursor) -> SuffixSyntax:
+def _suffix(cursor: Cursor) -> syntax.SuffixSyntax:
     """Parse a repetition and the words after it: a gap, `greedy`, `strict`, `any`, `until`."""
     repeat = _repeat(cursor)
-    suffix = NO_SUFFIX if repeat is None else SuffixSyntax(repeat)
+    suffix = syntax.NO_SUFFIX if repeat is None else syntax.SuffixSyntax(repeat)
     if repeat is not None and cursor.at("?"):
         help_line = "leave out the `?`: only a loop with the word `greedy` takes as many as it can"
         cursor.fail("`?` does not stand after a repetition", help_line)
@@ -196,20 +183,20 @@ def _suffix(cursor: Cursor) -> SuffixSyntax:
             return suffix
 
 
-def _repeat(cursor: Cursor) -> RepeatSyntax | None:
+def _repeat(cursor: Cursor) -> syntax.RepeatSyntax | None:
     """Parse `?`, `*`, `+` or `{2,5}`. Return None if none of them comes next."""
     token = cursor.token
     if cursor.accept("?"):
-        return RepeatSyntax(Literal(0, token.span), Literal(1, token.span), token.span)
+        return syntax.RepeatSyntax(syntax.Literal(0, token.span), syntax.Literal(1, token.span), token.span)
     if cursor.accept("*"):
-        return RepeatSyntax(Literal(0, token.span), None, token.span)
+        return syntax.RepeatSyntax(syntax.Literal(0, token.span), None, token.span)
     if cursor.accept("+"):
-        return RepeatSyntax(Literal(1, token.span), None, token.span)
+        return syntax.RepeatSyntax(syntax.Literal(1, token.span), None, token.span)
     if not cursor.accept("{"):
         return None
     minimum = _bound(cursor)
-    maximum: Bound | None = minimum
+    maximum: syntax.Bound | None = minimum
     if cursor.accept(","):
         maximum = None if cursor.at("}") else _bound(cursor)
     end = cursor.expect("}", "at the end of the repetition").span
-    return RepeatSyntax(minimum, maximum, token.span.to(end))
+    return syntax.RepeatSyntax(minimum, maximum, token.span.to(end))

@@ -9,20 +9,9 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from cep.lang import syntax
 from cep.lang.diagnostics import Label, Span, did_you_mean
 from cep.lang.parse.lexer import UNITS_MS, Cursor, Panic, TokenKind, duration_ms
-from cep.lang.syntax import (
-    AssignSyntax,
-    DurationLiteral,
-    ExpectSyntax,
-    ExprSyntax,
-    Literal,
-    NameRef,
-    PatternTestSyntax,
-    ScriptedEventSyntax,
-    ScriptedKeySyntax,
-    UnarySyntax,
-)
 
 _KINDS = ("match", "none", "timeout", "matches")
 _TIMES = re.compile(r"x([0-9]{1,9})")
@@ -34,25 +23,25 @@ _WORDS = {"true": True, "false": False, "null": None}
 class _Body:
     """The parts of a test that have been read so far."""
 
-    keys: list[ScriptedKeySyntax] = field(default_factory=list)
-    expects: list[ExpectSyntax] = field(default_factory=list)
+    keys: list[syntax.ScriptedKeySyntax] = field(default_factory=list)
+    expects: list[syntax.ExpectSyntax] = field(default_factory=list)
     todo: str | None = None
     todo_span: Span | None = None
     broken: bool = False
 
 
-def parse_test(cursor: Cursor) -> PatternTestSyntax:
+def parse_test(cursor: Cursor) -> syntax.PatternTestSyntax:
     """Parse a whole test. The cursor is at the word `test`."""
     start = cursor.take().span
     name = cursor.string("the name of the test")
     cursor.expect("of", "and the pattern that is tested")
     pattern = cursor.name_ref("a pattern")
-    arguments: tuple[AssignSyntax, ...] = ()
+    arguments: tuple[syntax.AssignSyntax, ...] = ()
     if cursor.accept("with"):
         arguments = _in_parentheses(cursor, "the name of a parameter")
     cursor.expect("{", "at the start of the test")
     body = _body(cursor)
-    return PatternTestSyntax(
+    return syntax.PatternTestSyntax(
         name=str(name.value),
         span=name.span,
         pattern=pattern,
@@ -133,20 +122,20 @@ def _key(cursor: Cursor, body: _Body) -> None:
     label = _label(cursor)
     fields = _in_parentheses(cursor, "a key field") if cursor.at("(") else ()
     cursor.expect(":", "after the label of a key")
-    events: list[ScriptedEventSyntax] = []
+    events: list[syntax.ScriptedEventSyntax] = []
     try:
         while _at_time(cursor):
             events.append(_event(cursor))
             cursor.accept(",", ";")
     finally:
-        body.keys.append(ScriptedKeySyntax(label, fields, tuple(events)))
+        body.keys.append(syntax.ScriptedKeySyntax(label, fields, tuple(events)))
 
 
-def _label(cursor: Cursor) -> Literal | NameRef:
+def _label(cursor: Cursor) -> syntax.Literal | syntax.NameRef:
     token = cursor.token
     if token.kind in (TokenKind.STRING, TokenKind.INT):
         cursor.take()
-        return Literal(token.value, token.span)
+        return syntax.Literal(token.value, token.span)
     return cursor.name_ref("the label of a key")
 
 
@@ -154,13 +143,13 @@ def _at_time(cursor: Cursor) -> bool:
     return cursor.token.kind in (*_NUMBERS, TokenKind.DURATION) and not _at_label(cursor)
 
 
-def _event(cursor: Cursor) -> ScriptedEventSyntax:
+def _event(cursor: Cursor) -> syntax.ScriptedEventSyntax:
     """Parse an event of a test: a time, a type, fields, and repetitions such as `x5 every 20s`."""
     time = _time(cursor)
     if cursor.at_declaration():
         cursor.fail(f"expected an event type after the time, found {cursor.shown()}")
     event_type = cursor.name_ref("an event type after the time")
-    fields: list[AssignSyntax] = []
+    fields: list[syntax.AssignSyntax] = []
     while cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":
         fields.append(_assignment(cursor, "the name of a field", "="))
         cursor.accept(",")
@@ -174,7 +163,7 @@ def _event(cursor: Cursor) -> ScriptedEventSyntax:
     elif _is_stray(cursor):
         cursor.fail(f"expected `field=value`, found {cursor.shown()}", "repeat an event with `x5 every 20s`")
     span = time.span.to(cursor.previous_span)
-    return ScriptedEventSyntax(time, event_type, tuple(fields), count, every, span)
+    return syntax.ScriptedEventSyntax(time, event_type, tuple(fields), count, every, span)
 
 
 def _is_stray(cursor: Cursor) -> bool:
@@ -185,7 +174,7 @@ def _is_stray(cursor: Cursor) -> bool:
     return not cursor.at("expect", "todo") and not _at_label(cursor)
 
 
-def _time(cursor: Cursor) -> DurationLiteral:
+def _time(cursor: Cursor) -> syntax.DurationLiteral:
     """Parse a time such as `5m`, `0 s` or `1 h 30 min`: numbers with units, each unit smaller than the one before."""
     start = cursor.token.span
     total, unit_ms = 0, 0
@@ -200,7 +189,7 @@ def _time(cursor: Cursor) -> DurationLiteral:
         total, unit_ms = total + _part(cursor), following
         more = cursor.token.line == token.line and cursor.token.kind in (*_NUMBERS, TokenKind.DURATION)
         if not more or not 0 < _unit_ms(cursor) < unit_ms:
-            return DurationLiteral(total, start.to(cursor.previous_span))
+            return syntax.DurationLiteral(total, start.to(cursor.previous_span))
 
 
 def _unit_ms(cursor: Cursor) -> int:
@@ -225,7 +214,7 @@ def _part(cursor: Cursor) -> int:
 # ---------------------------------------------------------------------------------------------- expectations
 
 
-def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
+def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
     """Parse what a test expects: `match`, `matches`, `timeout` or `none`, with its key, time and values."""
     if not cursor.at(*_KINDS):
         help_line = did_you_mean(cursor.token.text, _KINDS, "write one of")
@@ -237,7 +226,7 @@ def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
         assert isinstance(value, int)
         count = value
     key = time = None
-    measures: tuple[AssignSyntax, ...] = ()
+    measures: tuple[syntax.AssignSyntax, ...] = ()
     if _is_stray(cursor) and not cursor.at("on", "at"):
         cursor.fail(f"expected `on` before the key, found {cursor.shown()}", f"write `on {cursor.token.text}`")
     if cursor.accept("on"):
@@ -246,19 +235,19 @@ def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
         time = _time(cursor)
     if kind in ("match", "timeout") and cursor.accept("{"):
         measures = _assignments(cursor, "the name of an emitted value", ":", "}")
-    return ExpectSyntax(kind, key, time, count, measures, start.to(cursor.previous_span))
+    return syntax.ExpectSyntax(kind, key, time, count, measures, start.to(cursor.previous_span))
 
 
 # ----------------------------------------------------------------------------------------------------- values
 
 
-def _in_parentheses(cursor: Cursor, noun: str) -> tuple[AssignSyntax, ...]:
+def _in_parentheses(cursor: Cursor, noun: str) -> tuple[syntax.AssignSyntax, ...]:
     cursor.expect("(")
     return _assignments(cursor, noun, "=", ")")
 
 
-def _assignments(cursor: Cursor, noun: str, between: str, end: str) -> tuple[AssignSyntax, ...]:
-    assignments: list[AssignSyntax] = []
+def _assignments(cursor: Cursor, noun: str, between: str, end: str) -> tuple[syntax.AssignSyntax, ...]:
+    assignments: list[syntax.AssignSyntax] = []
     while not cursor.at(end):
         assignments.append(_assignment(cursor, noun, between))
         if not cursor.accept(","):
@@ -267,25 +256,25 @@ def _assignments(cursor: Cursor, noun: str, between: str, end: str) -> tuple[Ass
     return tuple(assignments)
 
 
-def _assignment(cursor: Cursor, noun: str, between: str) -> AssignSyntax:
+def _assignment(cursor: Cursor, noun: str, between: str) -> syntax.AssignSyntax:
     name = cursor.name(noun)
     cursor.expect(between, "and a value")
-    return AssignSyntax(name.text, name.span, _value(cursor))
+    return syntax.AssignSyntax(name.text, name.span, _value(cursor))
 
 
-def _value(cursor: Cursor) -> ExprSyntax:
+def _value(cursor: Cursor) -> syntax.ExprSyntax:
     """Parse a constant. A unit of time belongs to the number before it, unless it names the next field."""
     token = cursor.token
     if cursor.accept("-"):
         with cursor.nested():
             argument = _value(cursor)
-        return UnarySyntax("-", argument, token.span.to(argument.span))
+        return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
     timed = token.kind in _NUMBERS and _unit_ms(cursor) > 0 and cursor.ahead(2).text != "="
     if timed or token.kind is TokenKind.DURATION:
-        return DurationLiteral(_part(cursor), token.span.to(cursor.previous_span))
+        return syntax.DurationLiteral(_part(cursor), token.span.to(cursor.previous_span))
     if token.kind in (*_NUMBERS, TokenKind.FLOAT, TokenKind.STRING):
         cursor.take()
-        return Literal(token.value, token.span)
+        return syntax.Literal(token.value, token.span)
     if cursor.at(*_WORDS):
-        return Literal(_WORDS[cursor.take().text], token.span)
+        return syntax.Literal(_WORDS[cursor.take().text], token.span)
     return cursor.name_ref("a value")
