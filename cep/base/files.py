@@ -1,4 +1,7 @@
-"""Bytes → a file that is there whole or not at all, also after a power cut. The only writer of files of the project.
+"""Reading and writing of files: whole or not at all, only below a root, and private to their owner.
+
+`replace_file` is the only writer of files of the project. Its file is there whole or not at all, even after a power
+cut:
 
     1  create a new file under another name in the same folder; a name that exists, also as a link, is not opened
     2  sync the bytes
@@ -9,19 +12,16 @@ The folder is opened once and every step names the file relative to it, so a fol
 between two steps changes nothing. In a folder that other people write to, such as a repository of rules, give `root`:
 no folder between it and the file may be a link, and the file may not be one.
 
-A path from an untrusted file → the bytes of a regular file, limited in size, and only from below a root.
+`read_file` returns the bytes of a regular file, limited in size. A pattern, a rule or a list may come from anyone who
+can propose one, and so may the paths in it. They are read only below a root: the repository of the given file, or the
+given folder. `..` and links that lead out are refused before anything is opened. Devices, pipes and folders are
+refused, so that opening never blocks.
 
-A pattern, a rule or a list may come from anyone who can propose one, and so may the paths in it. They are read only
-below a root: the repository of the given file, or the given folder. `..` and links that lead out are refused before
-anything is opened. Devices, pipes and folders are refused, so that opening never blocks.
-
-Files that a job writes are readable only by their owner.
-
-State, checkpoints, savepoints, dead letters, logs and alerts contain data about customers. Java and the Python workers
-that Spark starts here inherit the setting; workers on other machines set it themselves (`make_private`).
-
+State, checkpoints, savepoints, dead letters, logs and alerts contain data about customers, so files that a job writes
+are readable only by their owner. Java and the Python workers that Spark starts here inherit the setting; workers on
+other machines set it themselves (`make_private`).
 Tested by: tests/base/test_durable.py, tests/cli/test_rules.py, tests/base/test_reading.py, tests/cli/test_run.py,
-tests/runners/spark/test_live_process.py.
+tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def replace_file(
     the others. With `root` the file keeps its permissions, and a link on the way from the root to it is refused.
     Raises: OSError, and the errors of `content`; LinkedPathError, an OSError, for a link. The file is then unchanged.
     """
-    folder = _open_folder(path.parent) if root is None else _open_parent(path, root)
+    if root is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, _FOLDER) if root is None else _open_parent(path, root)
     # Outside of a repository a single writer always takes the same name, so the next write removes the file of a writer
     # that was killed. In a repository other people write, and they must not know the name.
     is_random = many_writers or root is not None
@@ -89,12 +91,7 @@ def replace_file(
 
 def repository_root(folder: Path) -> Path:
     """Return the nearest folder with a `.git` above a folder, as the path names it; the folder itself without one."""
-    absolute = folder.absolute()
-    for above in (absolute, *absolute.parents):
-        with suppress(OSError):  # a folder without the permission to read it
-            if above != Path(above.anchor) and (above / _REPOSITORY).exists():
-                return above
-    return absolute
+    return _nearest_repository(folder.absolute()) or folder.absolute()
 
 
 def sync(path: Path) -> None:
@@ -104,11 +101,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _open_folder(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder, _FOLDER)
 
 
 def _open_parent(path: Path, root: Path) -> int:
@@ -244,8 +236,11 @@ def root_of(files: Iterable[Path]) -> Path:
 
 def repository_of(folder: Path) -> Path | None:
     """Return the nearest folder with a `.git`, this one or one above it; None without one."""
-    real = Path(_real(folder))
-    for above in (real, *real.parents):
+    return _nearest_repository(Path(_real(folder)))
+
+
+def _nearest_repository(folder: Path) -> Path | None:
+    for above in (folder, *folder.parents):
         with suppress(OSError):  # a name that is too long, a folder that may not be looked into
             if above != Path(above.anchor) and (above / _REPOSITORY).exists():
                 return above

@@ -1,18 +1,13 @@
-"""Pausing Python's cyclic garbage collector.
+"""What a process needs of Python and of its machine: garbage collection, processors, closing, optional packages.
 
-A syntax tree is a hundred thousand objects without a cycle; the collector walks all of them again and again while the
-tree grows, which is a third of the time of a check.
-
-The number of processors that this process may use: fewer than the machine has, where it is bound to some.
-
-An open thing → a closed one at the end of a `with`, also after an error.
-
-A package that is not installed → which extra of cep brings it.
+`paused` stops Python's cyclic garbage collector: a syntax tree is a hundred thousand objects without a cycle, and the
+collector walks all of them again and again while the tree grows, which is a third of the time of a check.
+`missing_extra` names the extra of cep that brings a missing package:
 
     pip install cep           matches frames and files, tests patterns, replays, measures
     pip install 'cep[all]'    everything
 
-Tested by: tests/base/test_collection.py, tests/base/test_extras.py.
+Tested by: tests/base/test_collection.py, tests/base/test_extras.py
 """
 
 from __future__ import annotations

@@ -3,13 +3,11 @@
 Every value is one 64-bit slot in the kernels: an int64 (int, scaled decimal, bool, enum code, time and duration in
 milliseconds, dictionary code of a string) or the bits of a float64. `Type.is_float` says which.
 
-Frozen dataclasses that are created as fast as mutable ones.
-
-A frozen dataclass sets each field past its guard, and a syntax tree has a hundred thousand dataclasses. So these
-classes are mutable dataclasses with the hash of frozen ones, and only mypy enforces the guard. With the guard, 400
-patterns take 1.15 times as long to load, bind and compile, and `cep check` of the library takes 1.0 times as long.
-
-Tested by: tests/base/test_schema.py.
+`valueclass` makes dataclasses that count as frozen and are created as fast as mutable ones. A frozen dataclass sets
+each field past its guard, and a syntax tree has a hundred thousand dataclasses. So these classes are mutable, with the
+hash of frozen ones, and only mypy enforces the guard. With the guard, 400 patterns take 1.15 times as long to load,
+bind and compile, and `cep check` of the library takes 1.0 times as long.
+Tested by: tests/base/test_schema.py
 """
 
 from __future__ import annotations

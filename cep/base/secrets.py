@@ -8,11 +8,9 @@ to p: without digits a token never looks like a card number. HMAC-SHA-256 is slo
 and tokens reveal nothing about the key.
 
 The key of an event is the key with the latest TIME that its event time has reached. Of keys without a time the first
-counts. Keys come only from the environment: job descriptions, checkpoints and pickles of Spark never contain one.
-
-Addresses of servers → refused where they hold a secret, because addresses come into messages and logs.
-
-Tested by: tests/base/test_secrets.py.
+counts. Keys come only from the environment: job descriptions, checkpoints and pickles of Spark never contain one. An
+address of a server that holds a secret is refused, because addresses come into messages and logs.
+Tested by: tests/base/test_secrets.py
 """
 
 from __future__ import annotations

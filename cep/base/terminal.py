@@ -1,8 +1,7 @@
-"""Tables and styled text on a terminal, with the hidden characters of values shown as escapes.
+"""Tables, styled text and progress bars on a terminal, with the hidden characters of values shown as escapes.
 
-A long task → a bar on a terminal that shows how far it is; nothing anywhere else.
-
-Tested by: tests/base/test_visible.py.
+A progress bar shows nothing anywhere but on a terminal.
+Tested by: tests/base/test_visible.py
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-r"""Times in their one spelling, ISO 8601 in UTC with milliseconds ⇄ milliseconds since 1970.
+r"""Texts that people and programs exchange: times, hidden characters, values out of JSON documents.
 
-Text of rules and events → text without characters that hide or move anything.
-
-A value can hold escape sequences that move the cursor or recolour a line, and characters without a width that make two
-different texts look equal. `visible` writes each of them as an escape, such as `\u001b` or `\u202e`, as in JSON.
-Everything that a verb prints passes through it; terminal.py does so for tables and styled text.
-
-A value out of a JSON document → the same value, if it is of the type that was written there.
-
-Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_schema.py.
+A time has one spelling, ISO 8601 in UTC with milliseconds. A value can hold escape sequences that move the cursor or
+recolour a line, and characters without a width that make two different texts look equal. `visible` writes each of them
+as an escape, such as `\u001b` or `\u202e`, as in JSON. Everything that a verb prints passes through it; terminal.py
+does so for tables and styled text.
+Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_schema.py
 """
 
 from __future__ import annotations

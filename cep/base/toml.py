@@ -16,26 +16,15 @@ from typing import Any
 
 from cep.base.limits import NESTING_MAX, TOML_NAME_PARTS_MAX
 
-# Texts and comments first, so that their content is not taken for structure.
-_TOKEN = re.compile(
+_TEXTS = (
     r'"""(?:[^\\"]|\\.|"(?!""))*"""|'  # a text over lines, and its plain kind
     r"'''(?:[^']|'(?!''))*'''|"
     r'"(?:[^\\"\n]|\\.)*"|'
     r"'[^'\n]*'|"
-    r"\#[^\n]*|"
-    r"[\[\]{}.,=\n]",
-    re.DOTALL,
 )
-
-
-_VALUE = re.compile(
-    r'"""(?:[^\\"]|\\.|"(?!""))*"""|'
-    r"'''(?:[^']|'(?!''))*'''|"
-    r'"(?:[^\\"\n]|\\.)*"|'
-    r"'[^'\n]*'|"
-    r"[^\s,}\]#]+",
-    re.DOTALL,
-)
+# Texts and comments first, so that their content is not taken for structure.
+_TOKEN = re.compile(_TEXTS + r"\#[^\n]*|[\[\]{}.,=\n]", re.DOTALL)
+_VALUE = re.compile(_TEXTS + r"[^\s,}\]#]+", re.DOTALL)
 
 
 def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:

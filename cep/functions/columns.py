@@ -4,9 +4,8 @@
     hour(event_time, zone)      over the times (calendar.py)
     card_id in blocked          once for each different text, in the version of the list that the event's time sees
 
-Texts → which of a call's texts each one is.
-
-Tested by: tests/nfa/test_functions.py, tests/histories/test_classes.py, tests/histories/test_tally.py.
+`TextNumbers` finds which of some distinct texts each text is.
+Tested by: tests/nfa/test_functions.py, tests/histories/test_classes.py, tests/histories/test_tally.py
 """
 
 from __future__ import annotations

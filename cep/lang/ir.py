@@ -1,4 +1,4 @@
-"""The checked, typed form of a pattern: the input of the compiler. Small enough to remember.
+"""The checked, typed form of patterns and of their tests: the input of the compiler. Small enough to remember.
 
 A `PatternIR` comes out of `check` with its parameters still open (`Param` nodes); `bind` replaces them by constants.
 After that every name is resolved, every expression has a type, and units have been checked:
@@ -7,12 +7,9 @@ After that every name is resolved, every expression has a type, and units have b
 - a comparison or a boolean operator yields BOOL, nullable if an operand is (null is SQL's unknown);
 - text is only compared for equality, never ordered.
 
-The checked form of a test: complete events on a clock that starts at 0, and the expected matches.
-
-Every field of every event has a value (fields that the test does not name have the defaults of check/tests.py), so a
-test means the same in every runner. Times are milliseconds since the start of the test.
-
-Tested by: tests/lang/test_check.py, tests/lang/golden/ir/, tests/lang/test_check_tests.py.
+In a `PatternTest` every field of every event has a value (fields that the test does not name have the defaults of
+check/tests.py), so a test means the same in every runner. Times are milliseconds since the start of the test.
+Tested by: tests/lang/test_check.py, tests/lang/golden/ir/, tests/lang/test_check_tests.py
 """
 
 from __future__ import annotations
@@ -375,7 +372,9 @@ class PatternIR:
         return next(v for v in self.variables if v.name == name)
 
 
-# The content of a slot (see ir.Const), None for null.
+# ---------------------------------------------------------------------------------------------------- tests
+
+# The content of a slot (see Const), None for null.
 Slot = int | float | bool | str | None
 
 

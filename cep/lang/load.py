@@ -1,18 +1,16 @@
 """Files or texts to checked patterns: the way into this floor.
 
-Imports are read relative to the file that names them, each file once; a cycle is refused. So is a path that leads out
-of the root (base/files.py); an imported file has the root of the file that imports it.
-
 The passes from text to checked IR, in order. A new check is a function of the same shape and a line here.
 
-    text ──lex──▶ tokens ──parse──▶ syntax ──check_files──▶ names, patterns (IR), tests
+    text ──lex──▶ tokens ──parse──▶ syntax ──resolve, check──▶ names, patterns (IR), tests
                                                               │
                  cep/nfa/compile.py: does not compile      ◀─┴─▶ cep/lang/lint/lints.py: allowed, but not meant
 
-`load.py` reads the texts and follows imports, `parse/file.py` parses each. A mistake is never raised: each pass reports
-to a `Collector`, and the next pass works on the sound parts.
-
-Tested by: tests/lang/test_load.py, tests/lang/test_check.py, tests/lang/golden/.
+`_Loader` reads the texts and follows imports, `parse/file.py` parses each. A mistake is never raised: each pass reports
+to a `Collector`, and the next pass works on the sound parts. Imports are read relative to the file that names them,
+each file once; a cycle is refused. So is a path that leads out of the root (base/files.py); an imported file has the
+root of the file that imports it.
+Tested by: tests/lang/test_load.py, tests/lang/test_check.py, tests/lang/golden/
 """
 
 from __future__ import annotations
@@ -57,36 +55,13 @@ PATTERN_PASSES: tuple[Callable[[clauses.Draft], None], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """The sound part of a set of files.
-
-    `by_default` has the patterns with their defaults in place, where every parameter has one.
-    """
-
-    resolved: Resolved
-    patterns: dict[str, PatternIR]
-    by_default: dict[str, PatternIR]
-    tests: tuple[PatternTest, ...]
-    refused_tests: tuple[RefusedTest, ...]
-
-
-def check_files(files: Sequence[syntax.FileSyntax], collector: Collector) -> Passed:
-    """Check parsed files as one set of names."""
-    resolved = resolve(files, collector)  # declarations → names: CEP207 to 215, 313
-    patterns, by_default = check_patterns(resolved, collector)  # each pattern → IR: PATTERN_PASSES
-    clauses.check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
-    tests, refused = check_tests(resolved, patterns, collector)  # tests → events and expectations: CEP6xx
-    return Passed(resolved, patterns, by_default, tests, refused)
-
-
-def check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, PatternIR], dict[str, PatternIR]]:
+def _check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, PatternIR], dict[str, PatternIR]]:
     """Check every pattern. Return those without errors, and `by_default` of them."""
     patterns: dict[str, PatternIR] = {}
     by_default: dict[str, PatternIR] = {}
     for pattern in resolved.patterns.values():
         errors = collector.error_count
-        ir = check_pattern(pattern, resolved, collector)
+        ir = _check_pattern(pattern, resolved, collector)
         if ir is None:
             continue
         bound = _with_defaults(ir, pattern, collector)
@@ -97,7 +72,7 @@ def check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, 
     return patterns, by_default
 
 
-def check_pattern(pattern: syntax.PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
+def _check_pattern(pattern: syntax.PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
     """Run all passes over a pattern. Return None after an error."""
     errors = collector.error_count
     draft = clauses.Draft(pattern, resolved, collector, ExpressionChecker(collector))
@@ -174,9 +149,8 @@ class Checked:
     refused_tests: tuple[RefusedTest, ...] = ()
     files: tuple[syntax.FileSyntax, ...] = ()
     resolved: Resolved = field(default_factory=Resolved)
-    roots: Mapping[str, Path] = field(
-        default_factory=dict
-    )  # by file: the folder that contains all files that it may name
+    # By file: the folder that contains all files that it may name.
+    roots: Mapping[str, Path] = field(default_factory=dict)
     by_default: Mapping[str, PatternIR] = field(default_factory=dict)
 
     @property
@@ -434,21 +408,25 @@ class _Loader:
         self.add(name, text, declaration.span)
 
     def checked(self) -> Checked:
-        """Resolve and check all files that were read."""
-        passed = check_files(self.files, self.collector)
+        """Resolve and check all files that were read, as one set of names."""
+        collector = self.collector
+        resolved = resolve(self.files, collector)  # declarations → names: CEP207 to 215, 313
+        patterns, by_default = _check_patterns(resolved, collector)  # each pattern → IR: PATTERN_PASSES
+        clauses.check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
+        tests, refused_tests = check_tests(resolved, patterns, collector)  # tests → events, expectations: CEP6xx
         return Checked(
-            schema=passed.resolved.schema,
-            patterns=passed.patterns,
-            lists=passed.resolved.list_values(),
-            diagnostics=tuple(sorted(self.collector.diagnostics, key=self._place)),
+            schema=resolved.schema,
+            patterns=patterns,
+            lists=resolved.list_values(),
+            diagnostics=tuple(sorted(collector.diagnostics, key=self._place)),
             sources=self.sources,
-            dropped=self.collector.dropped,
-            tests=passed.tests,
-            refused_tests=passed.refused_tests,
+            dropped=collector.dropped,
+            tests=tests,
+            refused_tests=refused_tests,
             files=tuple(self.files),
-            resolved=passed.resolved,
+            resolved=resolved,
             roots=self.roots,
-            by_default=passed.by_default,
+            by_default=by_default,
         )
 
     def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:

@@ -1,19 +1,9 @@
-"""The store of the sets of a job's lists, in a folder or in memory. A name identifies the origin of a set.
+"""The lists of a job: their sets in a folder or in memory, their content, and the version that an event sees.
 
     FOLDER/NAME.keys    one set (members.py), written once
 
 A name identifies the records from which the set was made. So two processes that make a set write the same file, and an
 existing set is not made again. All users of a set in a process share one mapping.
-
-The versions of a list, in event time → which version an event sees.
-
-    version 1   ├────────┤
-    version 2            ├─────▶      an event of time t sees the last version that starts at or before t
-
-Before the first version a list is unknown, not empty: whether something is in it is null then. A list that a rule gives
-in place is a name that is the JSON of its entries.
-
-The entries of a list at one time: a base, and the few entries added and removed → who is in it.
 
     base       4111 4222 …   millions, shared by many versions
     added      4333          not in the base
@@ -21,7 +11,12 @@ The entries of a list at one time: a base, and the few entries added and removed
 
 A change of a few entries makes two small sets and leaves the base alone; past LIST_CHANGES_MAX a new base is made.
 
-Tested by: tests/lists/test_lists.py.
+    version 1   ├────────┤
+    version 2            ├─────▶      an event of time t sees the last version that starts at or before t
+
+Before the first version a list is unknown, not empty: whether something is in it is null then. A list that a rule gives
+in place is a name that is the JSON of its entries.
+Tested by: tests/lists/test_lists.py
 """
 
 from __future__ import annotations

@@ -5,14 +5,13 @@ so that a job needs no files: the control topic carries it. This module does not
 rulebook does.
 
 Unknown names and wrong types are problems, never ignored. Times are ISO 8601 with an offset and are stored in one
-spelling (UTC, milliseconds), so that equal meanings have equal bytes.
-
-The signatures of a control record, as JSON ↔ checked values. rulebook/trust.py defines the signed statement.
+spelling (UTC, milliseconds), so that equal meanings have equal bytes. The signatures of a record are in it;
+rulebook/trust.py defines the signed statement:
 
     {"rule_set": "payments", "previous_version": 1, "previous": HASH,
      "author": {"key": "ed25519:…", "signature": HEX}, "approver": {…}}
 
-Tested by: tests/model/test_rule.py, tests/rulebook/test_trust.py.
+Tested by: tests/model/test_rule.py, tests/rulebook/test_trust.py
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, get_args
@@ -40,13 +38,18 @@ from pydantic import (
 from cep.base import limits
 from cep.base.text import utc_ms, utc_text
 from cep.base.toml import parse_toml
-from cep.model.setting_types import Problem, problems_of
+from cep.model.setting_types import Problem, duration_ms, problems_of
 
 _VERSION_MAX = 2**31 - 1
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    def to_json(self) -> bytes:
+        """Return canonical JSON: names sorted, nothing that is unset. Equal records have equal bytes."""
+        values = self.model_dump(exclude_none=True)
+        return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Signature(_Strict):
@@ -71,7 +74,6 @@ _NAME = r"^[a-z][a-z0-9_]*$"
 _LIST_OF = r"^(string|int|prefix|cidr|decimal\([0-9]\))$"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DURATION = re.compile(r"(\d{1,9}) ?(ms|s|min|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _duration(value: object) -> str:
@@ -79,12 +81,6 @@ def _duration(value: object) -> str:
     if parts is None or int(parts[1]) == 0:
         raise ValueError("should be a time such as `30 s`, `10 min`, `1 h` or `2 d`, longer than nothing")
     return f"{int(parts[1])} {parts[2]}"
-
-
-def duration_ms(text: str) -> int:
-    """Milliseconds of a checked duration: `10 min` is 600000."""
-    number, unit = text.split(" ")
-    return int(number) * _UNITS_MS[unit]
 
 
 def _time(value: object) -> str:
@@ -220,9 +216,6 @@ class UpsertRecord(RuleFields):
     signed: Signed | None = None
     source: Source
 
-    def to_json(self) -> bytes:
-        return record_json(self)
-
 
 class _Change(_Strict):
     """The fields of every record that names one thing, a version and a start."""
@@ -239,9 +232,6 @@ class _Change(_Strict):
     @property
     def effective_ms(self) -> int | None:
         return None if self.effective_at is None else utc_ms(self.effective_at)
-
-    def to_json(self) -> bytes:
-        return _canonical(self.model_dump(exclude_none=True))
 
 
 class RetireRecord(_Change):
@@ -354,9 +344,6 @@ class HeartbeatRecord(_Strict):
     def event_time_ms(self) -> int:
         return utc_ms(self.event_time)
 
-    def to_json(self) -> bytes:
-        return record_json(self)
-
 
 RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
 # Records that change something and may be refused.
@@ -446,11 +433,6 @@ def _is_source(text: str) -> bool:
         return False
 
 
-def record_json(record: ControlRecord) -> bytes:
-    """Canonical JSON: names sorted, nothing that is unset. Equal records have equal bytes."""
-    return _canonical(record.model_dump(exclude_none=True))
-
-
 def control_json_schema() -> dict[str, Any]:
     """Return the JSON schema of a control record, for other publishers."""
     return _RECORDS.json_schema()
@@ -459,7 +441,3 @@ def control_json_schema() -> dict[str, Any]:
 def rule_file_json_schema() -> dict[str, Any]:
     """JSON schema of a rule file, for editors."""
     return RuleFile.model_json_schema()
-
-
-def _canonical(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

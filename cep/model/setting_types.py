@@ -1,10 +1,8 @@
-"""Texts and values as settings files and flags have them → times in ms, paths, places in a topic, addresses, secrets.
+"""The types and sections of settings, and the errors of pydantic as problems that a person can read.
 
-A section of the settings, how a setting is declared, and the section of keys.
-
-Pydantic's errors → problems that a rule author can read.
-
-Tested by: tests/model/test_settings.py, tests/model/test_rule.py.
+Texts and values as settings files and flags have them become times in ms, paths, places in a topic, addresses and
+secrets. `setting` declares a setting with its meaning and its flag.
+Tested by: tests/model/test_settings.py, tests/model/test_rule.py
 """
 
 from __future__ import annotations

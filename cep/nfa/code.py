@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from cep.kernels.layout import Int32, Int64
 from cep.kernels.records import BlockCode
 from cep.lang.functions import COLUMN_FUNCTIONS, ROUNDING
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, History, If, In, Unary, VarField
+from cep.nfa.columns import ColumnMap
 from cep.nfa.twofold import Twofold, compare_twofold, divided, exact, has_average, sum_of
 
 Instruction = tuple[int, int, int, int, int]
@@ -63,16 +63,6 @@ _MIRRORED = {">": "<", ">=": "<="}
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
-class ColumnNumbers(Protocol):
-    """Field name → column number (columns.ColumnMap)."""
-
-    def number(self, field: str) -> int: ...
-
-    def computed(self, call: Call) -> int: ...
-
-    def history(self, expr: History) -> int: ...
-
-
 # functions of floats that are a single instruction
 _FLOAT_FUNCTIONS = {"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}
 
@@ -80,7 +70,7 @@ _FLOAT_FUNCTIONS = {"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FAS
 class Lowering(ABC):
     """The common part of both kinds of code: everything except the leaves that name events."""
 
-    def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
+    def __init__(self, constants: Constants, columns: ColumnMap) -> None:
         self.constants = constants
         self.columns = columns
 
@@ -120,7 +110,7 @@ class Lowering(ABC):
         if isinstance(expr, Binary):
             return self._binary(expr)
         if isinstance(expr, Cast):
-            return self._cast(self.lower(expr.argument), _type(expr.argument), expr.type)
+            return self._cast(self.lower(expr.argument), expr.argument.type, expr.type)
         if isinstance(expr, In):
             return self._in(expr)
         if isinstance(expr, If):
@@ -163,10 +153,10 @@ class Lowering(ABC):
         if op == "or":
             return self.emit(o.OR, x, z)
         if op == "/":
-            return self.emit(o.FDIV, self._float(x, _type(left)), self._float(z, _type(right)))
-        is_float = _type(left).is_float or _type(right).is_float
+            return self.emit(o.FDIV, self._float(x, left.type), self._float(z, right.type))
+        is_float = left.type.is_float or right.type.is_float
         if is_float:
-            return self.emit(_FLOATING[op], self._float(x, _type(left)), self._float(z, _type(right)))
+            return self.emit(_FLOATING[op], self._float(x, left.type), self._float(z, right.type))
         return self.emit(_INTEGER[op], x, z)
 
     def _float(self, register: int, source: Type) -> int:
@@ -183,7 +173,7 @@ class Lowering(ABC):
 
     def _in(self, expr: In) -> int:
         argument = self.lower(expr.argument)
-        op = o.FEQ if _type(expr.argument).is_float else o.EQ
+        op = o.FEQ if expr.argument.type.is_float else o.EQ
         result = self.constant(False)
         for item in expr.items:
             result = self.emit(o.OR, result, self.emit(op, argument, self.lower(item)))
@@ -199,13 +189,13 @@ class Lowering(ABC):
         if expr.fn in ("least", "greatest"):
             is_float = expr.type.is_float
             if is_float:
-                arguments = [self._float(r, _type(a)) for r, a in zip(arguments, expr.arguments, strict=True)]
+                arguments = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
             ops = {"least": (o.MIN, o.FMIN), "greatest": (o.MAX, o.FMAX)}[expr.fn]
             value = arguments[0]
             for other in arguments[1:]:
                 value = self.emit(ops[is_float], value, other)
             return value
-        floats = [self._float(r, _type(a)) for r, a in zip(arguments, expr.arguments, strict=True)]
+        floats = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
         if expr.fn == "distance_km":
             return self._distance(floats)
         return self.emit(_FLOAT_FUNCTIONS[expr.fn], floats[0])
@@ -215,7 +205,7 @@ class Lowering(ABC):
 
         A decimal is an integer number of small units, so it is rounded by integer division.
         """
-        value, source = self.lower(expr.arguments[0]), _type(expr.arguments[0])
+        value, source = self.lower(expr.arguments[0]), expr.arguments[0].type
         if source.is_float:
             digits = expr.arguments[1] if expr.fn == "round" else None
             return self._rounded_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
@@ -283,14 +273,10 @@ def same_units(left: Expr, right: Expr) -> tuple[Expr, Expr] | None:
     return (sides[0], sides[1]) if kinds == {(False, sides[0].type.scale)} else None
 
 
-def _type(expr: Expr) -> Type:
-    return expr.type
-
-
 class VectorCode(Lowering):
     """Code over blocks of events, shared by all rules of a program."""
 
-    def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
+    def __init__(self, constants: Constants, columns: ColumnMap) -> None:
         super().__init__(constants, columns)
         self._instructions: list[Instruction] = []
         self._number_of: dict[tuple[int, int, int, int], int] = {}
@@ -446,20 +432,14 @@ def _register_operands(op: int, operands: list[int]) -> list[int]:
 RunRegister = Callable[[str, str, Expr | None], int]
 
 
-@dataclass(slots=True)
-class _ScalarState:
-    registers: int = 0
-    registers_of: dict[Expr, int] = field(default_factory=dict)
-
-
 class ScalarCode(Lowering):
     """Code for one event and one run: all conditions and measures of all rules, in one list."""
 
-    def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
+    def __init__(self, constants: Constants, columns: ColumnMap) -> None:
         super().__init__(constants, columns)
         self.instructions: list[Instruction] = []
         self.machine_size = 1
-        self._at = _ScalarState()
+        self._registers_count, self._register_of = 0, dict[Expr, int]()
         self._register: RunRegister | None = None
         self._variable: Callable[[str], int] | None = None
 
@@ -468,16 +448,16 @@ class ScalarCode(Lowering):
 
         `register(kind, variable, argument)` returns the run register of an aggregate.
         """
-        self._at = _ScalarState()
+        self._registers_count, self._register_of = 0, {}
         self._register, self._variable = register, variable
         first = len(self.instructions)
         result = self.lower(expr)
-        self.machine_size = max(self.machine_size, self._at.registers)
+        self.machine_size = max(self.machine_size, self._registers_count)
         return first, len(self.instructions), result
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
-        target = self._at.registers
-        self._at.registers += 1
+        target = self._registers_count
+        self._registers_count += 1
         self.instructions.append((op, target, a, b, c))
         return target
 
@@ -486,11 +466,12 @@ class ScalarCode(Lowering):
 
         An equal expression uses the same register again.
         """
-        registers = self._at.registers_of
+        registers = self._register_of
         register = registers.get(expr)  # a look-up hashes the whole expression
         if register is None:
             if isinstance(expr, VarField):
-                register = self._var_field(expr)
+                run_register = self._run_register(expr.which, expr.variable)
+                register = self.emit(o.ROW, run_register, self.columns.number(expr.field))
             elif isinstance(expr, Aggregate):
                 register = self._aggregate(expr)
             else:
@@ -501,9 +482,6 @@ class ScalarCode(Lowering):
     def _run_register(self, kind: str, variable: str, argument: Expr | None = None) -> int:
         assert self._register is not None, "compile sets it"
         return self._register(kind, variable, argument)
-
-    def _var_field(self, expr: VarField) -> int:
-        return self.emit(o.ROW, self._run_register(expr.which, expr.variable), self.columns.number(expr.field))
 
     def _aggregate(self, expr: Aggregate) -> int:
         """Emit an aggregate over a variable's events, such as `sum(b.amount)`. Its value is in registers of the run."""

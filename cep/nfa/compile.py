@@ -6,12 +6,10 @@
 A piece is compiled once and cached. So a changed rule costs its own compilation and the addition of offsets. Nothing is
 compiled to machine code here.
 
-Checked patterns → the patterns that also compile; the others become diagnostics. The same for lists.
-
-The check of the language does not know the automaton and its limits. A parameter without a default has its least value
-here: a pattern that does not compile with that value compiles with no other.
-
-Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py, tests/lang/golden/diagnostics/.
+`compilable` makes diagnostics of checked patterns and lists that do not compile, because the check of the language does
+not know the automaton and its limits. A parameter without a default has its least value there: a pattern that does not
+compile with that value compiles with no other.
+Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py, tests/lang/golden/diagnostics/
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.link import link
 from cep.nfa.lists import given_lists, in_place_problems
 from cep.nfa.piece import Piece, pack
-from cep.nfa.positions import Automaton, build
+from cep.nfa.positions import Automaton, CompileError, build
 from cep.nfa.predicates import write_predicates
 from cep.nfa.prefixes import Symbols
 from cep.nfa.program import Program
-from cep.nfa.refusal import CompileError
 from cep.nfa.rule_tables import compile_tables
 
 

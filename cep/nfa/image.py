@@ -1,8 +1,7 @@
-"""The sections of all rules of a program → the flat image that kernels read (kernels/layout.py).
+"""The pieces of all rules of a program → their sections as arrays, and the flat image that kernels read.
 
-Pieces in the order of their rules → each section of all of them as one array.
-
-Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py.
+The form of the image is in kernels/layout.py.
+Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py
 """
 
 from __future__ import annotations

@@ -6,14 +6,10 @@ costs a few milliseconds.
 
     pieces ──Gathered──▶ sections of all rules ──▶ predicates, vector code, columns, image
 
-Shared items are numbered in the order in which rules use them. So the same rules give the same program on every
-machine, independent of earlier compilations in the process.
-
-The predicates and derived columns of all rules of a program → an index, and one vector code for the rest.
-
-Equal predicates of different rules become one, and so do equal instructions.
-
-Tested by: tests/nfa/test_shared.py, tests/nfa/test_compile.py, tests/nfa/test_predicates.py.
+Equal predicates of different rules become one, and so do equal instructions: an index finds some predicates, and one
+vector code evaluates the rest. Shared items are numbered in the order in which rules use them. So the same rules give
+the same program on every machine, independent of earlier compilations in the process.
+Tested by: tests/nfa/test_shared.py, tests/nfa/test_compile.py, tests/nfa/test_predicates.py
 """
 
 from __future__ import annotations

@@ -7,12 +7,10 @@
 Lists without a type are constants of their patterns and not handled here. Lists of the control topic replace declared
 ones; `cep rules publish` sends them to a running job.
 
-Patterns → the lists in which they look up tokens; and the number of list entries that are not tokens.
-
 A field of type `pan` or `sensitive` is a token in a rule, so a list for it must contain tokens. A card number would
-match nothing, and would stay in a file, in the topic, in the state and in letters.
-
-Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/, tests/rulebook/test_suppression.py.
+match nothing, and would stay in a file, in the topic, in the state and in letters. So the entries of `token_lists` that
+are not tokens are counted and refused.
+Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/, tests/rulebook/test_suppression.py
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from cep.nfa.histories import CUT, is_foldable
 from cep.nfa.predicates import Atom, WrittenPredicate
 from cep.nfa.prefixes import Prefix, Symbols
 from cep.nfa.rule_tables import RuleTables
-from cep.nfa.tables import DERIVED, StateRow, WaitRow
+from cep.nfa.tables import DERIVED, WaitRow
 
 
 class Section(IntEnum):
@@ -110,7 +110,7 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
         Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
-        Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
+        Section.STATES: [[len(row.waits), *row.accept, len(row.actions), row.variable] for row in tables.states],
         Section.WAITS: [shared.wait(wait, predicate_ids) for wait in waits],
         Section.GUARDS: [
             [row.kind, _at(predicate_ids, row.predicate), *row.code, row.freed, len(row.bounds)] for row in guards
@@ -136,9 +136,10 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         Section.PREFIXES: shared.prefixes(rule.prefix, predicate_ids),
         Section.GUARD_BOUNDS: [bound for row in guards for bound in row.bounds],
     }
+    flat = [[*chain.from_iterable(sections[section])] for section in Section]
     used_columns = tuple(histories(pattern))
     return Piece(
-        _in_a_row([sections[section] for section in Section]),
+        np.fromiter(chain(map(len, flat), *flat), np.int64),
         tuple(v.name for v in pattern.variables),
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
@@ -147,15 +148,6 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         frozenset(identity_of(past) for past in used_columns if is_foldable(past)),
         tuple(dict.fromkeys(past.window for past in used_columns)),
     )
-
-
-def _in_a_row(sections: Sequence[Sequence[Sequence[int]]]) -> Int64:
-    flat = [[*chain.from_iterable(section)] for section in sections]
-    return np.fromiter(chain(map(len, flat), *flat), np.int64)
-
-
-def _state(row: StateRow) -> list[int]:
-    return [len(row.waits), *row.accept, len(row.actions), row.variable]
 
 
 def _at(ids: Sequence[int], number: int) -> int:

@@ -22,11 +22,18 @@ from functools import partial
 from cep.base.limits import NFA_STATES_MAX
 from cep.base.schema import valueclass
 from cep.lang import ir
-from cep.nfa.refusal import CompileError
 
 
-class StructureError(CompileError):
-    """The structure cannot become an automaton; the message gives the reason."""
+class CompileError(Exception):
+    """A checked, bound pattern that does not become an automaton and tables. compile.py makes a diagnostic of it.
+
+    `code` is the code of the diagnostic, `variable` the place in the structure, if there is one.
+    """
+
+    def __init__(self, message: str, code: str = "CEP425", variable: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.variable = variable
 
 
 @valueclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ _INNER_LINK = {
 def build(structure: ir.SequenceNode) -> Automaton:
     """Build the automaton of a bound structure (without Param).
 
-    Raises: StructureError if it needs too many positions, or for an absence that nothing can follow.
+    Raises: CompileError if it needs too many positions, or for an absence that nothing can follow.
     """
     builder = _Builder()
     fragment = builder.node(structure)
@@ -326,7 +333,7 @@ class _Builder:
 
     def _add(self, position: Position) -> int:
         if len(self.positions) >= NFA_STATES_MAX:
-            raise StructureError(f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states")
+            raise CompileError(f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states")
         self.positions.append(position)
         return len(self.positions) - 1
 
@@ -439,7 +446,7 @@ class _Builder:
             if exit_.window is not None and entries:
                 message = "nothing can follow a group that ends in an absence with a window of its own"
                 target = entries[0].target
-                raise StructureError(message, "CEP424", None if target is None else self.positions[target].variable)
+                raise CompileError(message, "CEP424", None if target is None else self.positions[target].variable)
             waits = self.positions[exit_.position].waits
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 

@@ -1,21 +1,13 @@
-"""The beginning of a pattern → the conditions whose events can be deferred.
+"""The beginnings of patterns, whose events are stored once for all rules that share one; the numbers of equal parts.
 
 A *prefix* of a pattern is its first condition and the conditions that follow, as long as their events complete no
 match:
 
     a -> b -> x -> c      prefixes  a   a b   a b x       (an event of c completes a match)
 
-As long as only such events arrive, a rule reports nothing, so they can be stored and processed later.
-Each event of the first condition begins a run. An event of another condition matters only if a run waits for it, so all
-waits for it must be on paths of the prefix alone (its *steps*), which can be followed without the rules
-(kernels/match/rules.py). The numbering of a prefix's conditions is part of the stored state: a page has a bit for each.
-
-Rules with the same prefix → events that are stored once for all of them.
-
-No event of a prefix completes a match. So the effects of such events on a rule's runs can be deferred
-until an event of another of its conditions arrives. Until then the events are stored once for all rules with the same
-prefix; then the rule processes the deferred events in order (match/plain.py, engine/starts.py). They cost as much as a
-single rule, however many rules begin with them.
+As long as only such events arrive, a rule reports nothing. So they are stored once for all rules with the same prefix,
+until an event of another condition of a rule arrives; then the rule processes the deferred events in order
+(match/plain.py, engine/starts.py). They cost as much as a single rule, however many rules begin with them.
 
     small -> login -> x -> large   ┐ three rules begin with small -> login; they have no longer prefix in common,
     small -> login -> y -> large   ├ so they share this one
@@ -24,17 +16,17 @@ single rule, however many rules begin with them.
     small -> large                   begins with small, which it may share with other rules with this prefix
 
 A rule shares its longest prefix that enough other rules share as theirs. An event of the first condition is a *start*:
-it can begin a run. Events of the other conditions are stored if a run may wait for them (kernels/match/rules.py). A
-run takes at most one of each, so the limit on starts limits all of them. An event with long texts is not deferred: each
-rule takes it at once, and its own limits apply.
+it can begin a run. An event of another condition matters only if a run waits for it, so all waits for it must be on
+paths of the prefix alone (its *steps*), which can be followed without the rules (kernels/match/rules.py). A run takes
+at most one of each, so the limit on starts limits all of them. The numbering of a prefix's conditions is part of the
+stored state: a page has a bit for each. An event with long texts is not deferred: each rule takes it at once, and its
+own limits apply.
 
-The items that rules mention → one number each, shared by all rules that a process compiles.
-
-Two rules that compare with 500 use the same constant, two that read `amount` the same column. A compiled rule contains
-these numbers, so linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets
-the items: a program renumbers the items that it needs in the order of its rules.
-
-Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py.
+`Symbols` has one number for each item that rules mention, shared by all rules that a process compiles. Two rules that
+compare with 500 use the same constant, two that read `amount` the same column. A compiled rule contains these numbers,
+so linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets the items: a
+program renumbers the items that it needs in the order of its rules.
+Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
 
 from __future__ import annotations

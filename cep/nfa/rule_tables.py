@@ -21,18 +21,13 @@ from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, Pattern
 from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.columns import ColumnMap
-from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait, guards_of
+from cep.nfa.positions import Automaton, Bound, CompileError, Guard, Position, Wait, guards_of
 from cep.nfa.predicates import Predicates
 from cep.nfa.prefixes import NOT_SIMPLE, Prefix, prefix_of
-from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Facts, children, conjuncts, needs_run
 from cep.nfa.tables import DERIVED, NO_CODE, GuardRow, Row, StateRow, Tables, WaitRow
 
 RegisterKey = tuple[str, str, Expr | None]
-
-
-class RuleLimitError(CompileError):
-    """A rule exceeds a limit of a rule; the message says which one."""
 
 
 _WAIT_KIND = {Link.NEXT: y.WAIT_STRICT, Link.FOLLOWED_BY: y.WAIT_RELAXED, Link.FOLLOWED_BY_ANY: y.WAIT_ANY}
@@ -118,14 +113,12 @@ class RuleTables:
             if len(position.waits) > WAITS_PER_STATE_MAX:
                 where = f"after `{position.variable}` there are" if position.variable else "to begin a match there are"
                 message = f"{where} {len(position.waits)} ways to go on; the limit is {WAITS_PER_STATE_MAX}"
-                raise RuleLimitError(message, variable=position.variable)
+                raise CompileError(message, variable=position.variable)
             self._write_position(automaton, number, position, facts[number])
         # Registers that conditions read come first; the others are only for measures.
         self._control_count = self.registers_count
         self._merges = self._may_merge(automaton)
-        for measure in self.measures:
-            code = self._scalar_code(measure.value)
-            self.tables.measures.append(code)
+        self.tables.measures += [self._scalar_code(measure.value) for measure in self.measures]
         if self._fires:  # a match may come after its last event, whose histories it emits
             emitted = histories(self.measures)
             self.columns.retained.update(self.columns.history(past) for past in emitted)
@@ -134,16 +127,15 @@ class RuleTables:
         assert len(self.measures) <= MEASURES_MAX, "the check refuses more"
         if self.registers_count > REGISTERS_MAX:
             needs = f"a run of the pattern has to count or remember {self.registers_count} things"
-            raise RuleLimitError(f"{needs}; the limit is {REGISTERS_MAX}")
+            raise CompileError(f"{needs}; the limit is {REGISTERS_MAX}")
         strict = any(
             w.link is Link.NEXT or any(g.moment == "next" for g in w.guards)
             for p in automaton.positions
             for w in p.waits
         )
         if strict and (self._in_order or self._has_absence or self.pattern.timeout_measures is not None):
-            self.reacts_to_all = (
-                True  # the moment at which a strict wait is lost matters to a deadline and to a match that waits
-            )
+            # The moment at which a strict wait is lost matters to a deadline and to a match that waits.
+            self.reacts_to_all = True
         elsewhere = len(self.pattern.event_types) < len(self.schema.event_types)
         stops = any(g.variable is None for p in automaton.positions for w in p.waits for g in w.guards)
         # A stop event belongs to the pattern's stream, so events outside the stream must be recognised.
@@ -225,7 +217,7 @@ class RuleTables:
         if len(position.waits) + len(stops) > WAITS_PER_STATE_MAX + 1:
             ways = f"{len(position.waits)} ways to go on and {len(stops)} stop events of greedy loops"
             message = f"after `{position.variable}` there are {ways}; the limit is {WAITS_PER_STATE_MAX + 1} of both"
-            raise RuleLimitError(message, variable=position.variable)
+            raise CompileError(message, variable=position.variable)
         return stops
 
     def _loop_register(self, automaton: Automaton, number: int) -> int:

@@ -9,6 +9,7 @@ Tested by: tests/nfa/test_code.py
 
 from __future__ import annotations
 
+import operator as op
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
@@ -162,13 +163,13 @@ def _binary(expr: Binary, facts: Facts) -> Expr:
     return expr
 
 
-_COMPARE = {
-    "==": lambda x, y: x == y,
-    "!=": lambda x, y: x != y,
-    "<": lambda x, y: x < y,
-    "<=": lambda x, y: x <= y,
-    ">": lambda x, y: x > y,
-    ">=": lambda x, y: x >= y,
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": op.eq,
+    "!=": op.ne,
+    "<": op.lt,
+    "<=": op.le,
+    ">": op.gt,
+    ">=": op.ge,
 }
 
 

@@ -1,9 +1,8 @@
 """A comparison with an average → instructions that compute with twice the digits of a float.
 
 An average of decimals is rarely a float, so a comparison of rounded numbers would hold for equal payments. Here a
-number is a
-*twofold*: a high float and the rest. A third register has the number's size, to which the error is proportional. Two
-sides whose difference is within the error are equal.
+number is a *twofold*: a high float and the rest. A third register has the number's size, to which the error is
+proportional. Two sides whose difference is within the error are equal.
 
     amount > 1.2 * avg(tx.amount over previous 30 d)
     └ twofold    └ twofold                         difference ─ settled ─ compared with 0
@@ -27,6 +26,7 @@ from cep.nfa.simplify import children
 FLOAT_SIZE = 2.0**50
 # Two sides whose difference is at most this share of their sizes are equal (kernels/expressions/twofold.py).
 LEVEL = 2.0**-98
+_COMPARE = {"<": o.FLT, ">": o.FLT, "<=": o.FLE, ">=": o.FLE, "==": o.FEQ, "!=": o.FNE}
 _EXACT_FLOATS = ("sum", "min", "max", "first", "last")
 
 
@@ -86,19 +86,8 @@ def compare_twofold(code: Code, expr: Binary) -> int:
     difference = code.emit(o.FADD, highs, code.emit(o.FSUB, left.low, right.low))
     settled = code.emit(o.FSETTLE, difference, size)
     zero = code.constant(0.0, is_float=True)
-    match expr.op:
-        case "<":
-            return code.emit(o.FLT, settled, zero)
-        case "<=":
-            return code.emit(o.FLE, settled, zero)
-        case ">":
-            return code.emit(o.FLT, zero, settled)
-        case ">=":
-            return code.emit(o.FLE, zero, settled)
-        case "==":
-            return code.emit(o.FEQ, settled, zero)
-        case _:
-            return code.emit(o.FNE, settled, zero)
+    sides = (zero, settled) if expr.op in (">", ">=") else (settled, zero)
+    return code.emit(_COMPARE[expr.op], *sides)
 
 
 def exact(code: Code, high: int, low: int | None = None) -> Twofold:

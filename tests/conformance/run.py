@@ -26,9 +26,8 @@ from cep.lang.ir import PatternIR, Skip, SkipKind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.positions import StructureError
+from cep.nfa.positions import CompileError
 from cep.nfa.program import Program
-from cep.nfa.rule_tables import RuleLimitError
 from tests.conformance.scenario import Answer, Bindings, Scenario, ScenarioEvent, bindings_of
 from tests.conformance.structure import ID, KEY, PATTERN, STAMP, Names, PatternText
 
@@ -84,7 +83,7 @@ def _compiled(text: str, skip: Skip) -> Program:
     pattern, schema = _checked(text)
     try:
         return compile_rules(schema, (KEY,), (DeployedRule(PATTERN, 1, 0, "", replace(pattern, skip=skip)),))
-    except (StructureError, RuleLimitError) as error:
+    except CompileError as error:
         raise RefusedError(str(error)) from error
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from cep.model.rule import duration_ms
+from cep.model.setting_types import duration_ms
 from tests.cli.monitored import rules
 
 Labels = frozenset[tuple[str, str]]

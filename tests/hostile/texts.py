@@ -31,7 +31,6 @@ from cep.model.rule import (
     SnoozeRecord,
     parse_control,
     parse_rule_file,
-    record_json,
     upsert_of,
 )
 from cep.model.settings import SECTIONS, default_file, read_settings
@@ -162,7 +161,7 @@ def rule_files(folder: Path) -> Feed:
         if values == tomllib.loads(original.decode()) and rule != twins[original]:
             raise DiffersError("a rule file that says the same is another rule")
         record = upsert_of(rule, "pattern p = a: e")
-        if parse_control(record_json(record)) != (record, []):
+        if parse_control(record.to_json()) != (record, []):
             raise DiffersError("a rule that is published is another one")
         source = sources.get(Path(rule.file).name)
         if source is not None and random.random() < 0.1:
@@ -227,8 +226,8 @@ def controls(folder: Path) -> Feed:
         ListRecord(id="nets", of="cidr", version=1, change="add", entries=["10.0.0.0/8"]),
         HeartbeatRecord(event_time="2026-06-01T00:00:00Z"),
     ]
-    texts = [record_json(record) for record in (*upserts, *others)]
-    texts += [record_json(first.model_copy(update={"version": first.version + 1}))]
+    texts = [record.to_json() for record in (*upserts, *others)]
+    texts += [first.model_copy(update={"version": first.version + 1}).to_json()]
     trees = [json.loads(text) for text in texts]
 
     def feed(random: Random) -> str:
@@ -242,7 +241,7 @@ def controls(folder: Path) -> Feed:
         if record is None:
             assert problems, "a refusal without a reason"
             return REFUSED
-        if parse_control(record_json(record)) != (record, []):
+        if parse_control(record.to_json()) != (record, []):
             raise DiffersError("a record that is written down is another one")
         if getattr(record, "source", None) is not None and random.random() > 0.05:
             return ACCEPTED  # compiling takes long; a few inputs show that it ends

@@ -17,7 +17,7 @@ from cep.model.rule import UpsertRecord
 from cep.nfa.compile import compilable, problems
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import asked_lists, given_lists
-from cep.nfa.positions import Automaton, StructureError, build
+from cep.nfa.positions import Automaton, CompileError, build
 from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
@@ -265,5 +265,5 @@ def test_a_step_time_holds_though_its_step_is_left_out() -> None:
 
 
 def test_a_structure_that_unrolls_too_far_is_refused() -> None:
-    with pytest.raises(StructureError):
+    with pytest.raises(CompileError):
         build(structure("((a -> b){90} -> c){90}"))

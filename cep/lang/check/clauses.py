@@ -1,20 +1,14 @@
-"""The clauses of a pattern that hold expressions: `where`, `until`, `emit`, `on timeout`, and `skip`.
+"""The passes over the clauses of one pattern, and the draft that they fill on its way from syntax to IR.
 
-The parameters of a pattern: their types, defaults and bounds.
-
-The variables of a pattern: each stands in one place, has one event type, and its events have the key.
-
-`produce`: a match becomes a derived event, which other patterns read, with keys from its own fields.
+Each pass reads the results of earlier ones: parameters, the places and event types of variables, conditions, emitted
+values, `skip`. `produce` makes a match a derived event, which other patterns read, with keys from its own fields:
 
     emit     payer = first.payer, payee = last.payee, amount = last.amount
     produce  hop
 
 The emitted values are the event's fields; its id is the id of the match, its time the detection time. Patterns that
 feed each other in a circle are refused, because no order of work would be right.
-
-One pattern on its way from syntax to IR: the results of earlier passes, for the later ones.
-
-Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/.
+Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 """
 
 from __future__ import annotations
@@ -25,6 +19,7 @@ from functools import cached_property
 
 from cep.base.limits import MEASURES_MAX, PARAMS_MAX, PRODUCE_DEPTH_MAX, VARIABLES_MAX
 from cep.base.schema import NO_KEY_KINDS, TIME_FIELD, EventType, Field, Kind, Schema, Type, list_kind
+from cep.lang import syntax
 from cep.lang.check.expressions import ExpressionChecker
 from cep.lang.check.order import Before, Names, Order, levels_of, may_be_last, order_of
 from cep.lang.check.resolve import Resolved, duplicate
@@ -41,36 +36,23 @@ from cep.lang.check.types import (
 )
 from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean
 from cep.lang.ir import Expr, Measure, Param, ParamDecl, PatternIR, SequenceNode, Skip
-from cep.lang.syntax import (
-    ChoiceSyntax,
-    ExprSyntax,
-    Literal,
-    MeasureSyntax,
-    NameRef,
-    ParamSyntax,
-    PatternSyntax,
-    SequenceSyntax,
-    UnarySyntax,
-    VariableSyntax,
-    WhereSyntax,
-)
 
 
 @dataclass  # without slots, because it caches values that all passes need
 class Draft:
-    """A pattern that is being checked. Each pass of `passes.PATTERN_PASSES` reads some fields and fills others.
+    """A pattern that is being checked. Each pass of `load.PATTERN_PASSES` reads some fields and fills others.
 
     `wheres` and `event_types` are by variable. `stream` has the event types that contiguity looks at, in the order of
     the schema. `untils` has the checked conditions by the span of their `until`.
     """
 
-    pattern: PatternSyntax
+    pattern: syntax.PatternSyntax
     resolved: Resolved
     collector: Collector
     expressions: ExpressionChecker
     params: tuple[ParamDecl, ...] = ()
     order: Order = field(default_factory=Order)
-    wheres: dict[str, WhereSyntax] = field(default_factory=dict)
+    wheres: dict[str, syntax.WhereSyntax] = field(default_factory=dict)
     event_types: dict[str, EventType] = field(default_factory=dict)
     stream: list[EventType] = field(default_factory=list)
     conditions: dict[str, Expr | None] = field(default_factory=dict)
@@ -84,9 +66,9 @@ class Draft:
     skip: Skip = field(default_factory=Skip)
 
     @cached_property
-    def variables(self) -> list[VariableSyntax]:
+    def variables(self) -> list[syntax.VariableSyntax]:
         """The first place of each variable, in written order. Known once `order` is."""
-        first: dict[str, VariableSyntax] = {}
+        first: dict[str, syntax.VariableSyntax] = {}
         for variable, _ in self.order.places:
             first.setdefault(variable.name, variable)
         return list(first.values())
@@ -166,13 +148,13 @@ def check_untils(draft: Draft) -> None:
         draft.untils[span] = draft.expressions.check_condition(node, scope, "the condition of `until`")
 
 
-def _untils(body: SequenceSyntax | ChoiceSyntax) -> Iterator[tuple[Span, ExprSyntax]]:
-    elements = [s.element for s in body.steps] if isinstance(body, SequenceSyntax) else body.items
+def _untils(body: syntax.SequenceSyntax | syntax.ChoiceSyntax) -> Iterator[tuple[Span, syntax.ExprSyntax]]:
+    elements = [s.element for s in body.steps] if isinstance(body, syntax.SequenceSyntax) else body.items
     for element in elements:
         suffix = element.suffix
         if suffix.until is not None and suffix.until_span is not None:
             yield suffix.until_span, suffix.until
-        if not isinstance(element, VariableSyntax):
+        if not isinstance(element, syntax.VariableSyntax):
             yield from _untils(element.body)
 
 
@@ -195,7 +177,9 @@ def check_measures(draft: Draft) -> None:
     draft.measures = _measures(draft, draft.pattern.measures, draft.order.end, may_be_last(structure))
 
 
-def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, may_end: Names) -> tuple[Measure, ...]:
+def _measures(
+    draft: Draft, written: tuple[syntax.MeasureSyntax, ...], before: Before, may_end: Names
+) -> tuple[Measure, ...]:
     """Check the values that a pattern emits. The last event of the match is one of the variables `may_end`."""
     measures: list[Measure] = []
     spans: dict[str, Span] = {}
@@ -274,7 +258,7 @@ def check_params(draft: Draft) -> None:
     draft.params = tuple(params)
 
 
-def _type(param: ParamSyntax, collector: Collector) -> Type | None:
+def _type(param: syntax.ParamSyntax, collector: Collector) -> Type | None:
     """Return the type of a parameter, None after a report. A decimal without scale gets the scale of its bounds."""
     if param.type.of is not None:
         return resolve_list_type(param.type.of, collector)
@@ -292,22 +276,24 @@ def _type(param: ParamSyntax, collector: Collector) -> Type | None:
     return value_type
 
 
-def _written_scale(node: ExprSyntax) -> int:
-    if isinstance(node, UnarySyntax):
+def _written_scale(node: syntax.ExprSyntax) -> int:
+    if isinstance(node, syntax.UnarySyntax):
         return _written_scale(node.argument)
-    const = literal_const(node) if isinstance(node, Literal) else None
+    const = literal_const(node) if isinstance(node, syntax.Literal) else None
     return const.type.scale if const is not None else 0
 
 
-def _declare_list(param: ParamSyntax, value_type: Type, lists: Mapping[str, Type], collector: Collector) -> ParamDecl:
+def _declare_list(
+    param: syntax.ParamSyntax, value_type: Type, lists: Mapping[str, Type], collector: Collector
+) -> ParamDecl:
     """Check a parameter whose value is a list. Its default must be the name of a list that may change."""
     default = param.default
     if param.low is not None:
         collector.add("CEP505", f"values of type {value_type} have no bounds", param.low.span)
     if default is None:
         return ParamDecl(param.name, value_type)
-    if not isinstance(default, NameRef) or default.name not in lists:
-        help_line = did_you_mean(default.name, lists, "lists") if isinstance(default, NameRef) else ""
+    if not isinstance(default, syntax.NameRef) or default.name not in lists:
+        help_line = did_you_mean(default.name, lists, "lists") if isinstance(default, syntax.NameRef) else ""
         declares = f"declare one with `list name: {list_kind(value_type)}`"
         collector.add("CEP505", "this is not the name of a list that may change", default.span, help_line or declares)
         return ParamDecl(param.name, value_type)
@@ -317,7 +303,7 @@ def _declare_list(param: ParamSyntax, value_type: Type, lists: Mapping[str, Type
     return ParamDecl(param.name, value_type, default.name)
 
 
-def _declare(param: ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
+def _declare(param: syntax.ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
     """Check the default and the bounds of a parameter."""
     default = _slot(param.default, value_type, collector)
     low = _slot(param.low, value_type, collector)
@@ -336,11 +322,11 @@ def _declare(param: ParamSyntax, value_type: Type, collector: Collector) -> Para
     return ParamDecl(param.name, value_type, default, minimum, maximum)
 
 
-def _slot(node: ExprSyntax | None, value_type: Type, collector: Collector) -> Slot | None:
+def _slot(node: syntax.ExprSyntax | None, value_type: Type, collector: Collector) -> Slot | None:
     """Return the value of a default or a bound, None after a report or if there is none."""
     if node is None:
         return None
-    if isinstance(node, NameRef):
+    if isinstance(node, syntax.NameRef):
         if node.name in value_type.symbols:
             return value_type.symbols.index(node.name)
         help_line = did_you_mean(node.name, value_type.symbols, "its symbols")
@@ -391,7 +377,7 @@ def check_event_types(draft: Draft) -> None:
     draft.stream = _stream(draft)
 
 
-def _event_type(draft: Draft, where: WhereSyntax) -> EventType | None:
+def _event_type(draft: Draft, where: syntax.WhereSyntax) -> EventType | None:
     """Return the event type of a variable, None after a report."""
     name, events = where.event_type.name, draft.resolved.events
     event_type = events.get(name)
@@ -487,28 +473,29 @@ def check_produced(draft: Draft) -> None:
             collector.add(
                 "CEP426", message, name.span, f"add `emit {declared.name} = …`, or declare it with `?`", label
             )
-    for syntax in pattern.measures:
-        _check_value(syntax.name, emitted[syntax.name], event_type, NameRef(syntax.name, syntax.span), label, collector)
+    for written in pattern.measures:
+        _check_value(emitted[written.name], event_type, written.span, label, collector)
 
 
 def _check_value(
-    name: str, measure: Measure, event_type: EventType, place: NameRef, label: tuple[Label, ...], collector: Collector
+    measure: Measure, event_type: EventType, span: Span, label: tuple[Label, ...], collector: Collector
 ) -> None:
     """Check that an emitted value fits the field of the produced event with the same name."""
+    name = measure.name
     field = event_type.field(name)
     names = [f.name for f in event_type.fields if not _comes_from_match(f)]
     if field is None:
         message = f"an event `{event_type.name}` has no field `{name}`"
-        collector.unknown("CEP426", message, name, place.span, names, "its fields", label)
+        collector.unknown("CEP426", message, name, span, names, "its fields", label)
     elif _comes_from_match(field):
         message = f"`{name}` is the {field.type.kind.value} of the event, and comes from the match"
-        collector.add("CEP426", message, place.span, "leave it out", label)
+        collector.add("CEP426", message, span, "leave it out", label)
     elif not same(field.type, measure.value.type):
         message = f"`{name}` is {measure.value.type} here and {field.type} in the event `{event_type.name}`"
-        collector.add("CEP426", message, place.span, "give both the same type", label)
+        collector.add("CEP426", message, span, "give both the same type", label)
     elif measure.value.type.nullable and not field.type.nullable:
         message = f"`{name}` may be null here, but not in the event `{event_type.name}`"
-        collector.add("CEP426", message, place.span, f"declare the field as `{name} {field.type}?`", label)
+        collector.add("CEP426", message, span, f"declare the field as `{name} {field.type}?`", label)
 
 
 def check_circles(patterns: dict[str, PatternIR], resolved: Resolved, collector: Collector) -> None:

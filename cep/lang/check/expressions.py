@@ -1,10 +1,9 @@
 """Syntax to typed expressions: resolve names, expand definitions, insert casts, collect mistakes.
 
-`check` returns None for a mistake. Each mistake is reported once, at its place.
-
-Functions, aggregates over the events of a variable, and the use of definitions.
-
-Tested by: tests/lang/test_expressions.py.
+`ExpressionChecker.check` returns None for a mistake. Each mistake is reported once, at its place. Names, functions,
+aggregates over the events of a variable, and the use of definitions are checked here; operators, functions of text and
+histories in the files next to it.
+Tested by: tests/lang/test_expressions.py
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The structure of a pattern → the variables that are bound before every variable, before every `until`, and at the
-end.
+"""The order of things: the variables that are bound before each place of a pattern, and the level of each pattern.
 
-May: at least one run has bound the variable by then. Must: every run has.
-
-In which order patterns that feed each other are matched.
-
-Tested by: tests/lang/test_structure.py, tests/lang/test_check.py.
+`order_of` walks a structure and notes the variables before every variable, before every `until`, and at the end. May:
+at least one run has bound the variable by then. Must: every run has. `levels_of` orders patterns that feed each other.
+Tested by: tests/lang/test_structure.py, tests/lang/test_check.py
 """
 
 from __future__ import annotations

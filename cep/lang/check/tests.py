@@ -1,4 +1,4 @@
-"""Tests as written → checked tests with complete events; mistakes are collected.
+"""Tests as written → checked tests with complete events and sound expectations; mistakes are collected.
 
 Defaults: a field that an event does not name is null if it may be, otherwise "", 0, false or the first symbol of its
 enum; the id is generated (in the order of the events); the key fields come from the label:
@@ -6,13 +6,8 @@ enum; the id is generated (in the order of the events); the key fields come from
     key of one field    text: the label's text; int, decimal, bool, enum: the label is such a value (`4711:`)
     key of several      text: label.field (`c1.payer`); others must be given: `c1(account = 4711):`
 
-A field in `c1(…)` has the given value.
-
-The expectations of a test, checked: keys and values that exist, and nothing that contradicts itself.
-
-Constants as written in tests → slot contents, and back to arguments of `bind`.
-
-Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/.
+A field in `c1(…)` has the given value. Expectations name existing keys and values, and do not contradict each other.
+Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/
 """
 
 from __future__ import annotations
@@ -125,16 +120,11 @@ def neutral(value_type: Type) -> ir.Slot:
     return 0.0 if value_type.kind is Kind.FLOAT else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Expectations:
-    """The matches, counts and absences that a test expects (see PatternTest)."""
-
-    expected: tuple[ir.Expected, ...]
-    counts: tuple[ir.ExpectedCount, ...]
-    nothing: tuple[str | None, ...]
+# The matches, counts and absences that a test expects (see PatternTest).
+_Expectations = tuple[tuple[ir.Expected, ...], tuple[ir.ExpectedCount, ...], tuple[str | None, ...]]
 
 
-class ExpectationChecker:
+class _ExpectationChecker:
     """Checks the `expect` lines of one test against its pattern and the labels of its keys."""
 
     def __init__(
@@ -142,7 +132,7 @@ class ExpectationChecker:
     ) -> None:
         self.test, self.pattern, self.labels, self.collector = test, pattern, labels, collector
 
-    def check(self) -> Expectations:
+    def check(self) -> _Expectations:
         """Check all expectations. Report those with mistakes."""
         expects = self.test.expects
         if not expects and not self.test.broken:
@@ -152,7 +142,7 @@ class ExpectationChecker:
         self._contradictions()
         events = [expect for expect in expects if expect.kind in ("match", "timeout")]
         counted = [expect for expect in expects if expect.kind == "matches"]
-        return Expectations(
+        return (
             tuple(self._expected(expect) for expect in events),
             tuple(ir.ExpectedCount(self._key(expect), expect.count, expect.span) for expect in counted),
             tuple(self._key(expect) for expect in expects if expect.kind == "none"),
@@ -169,7 +159,7 @@ class ExpectationChecker:
     def _key(self, expect: syntax.ExpectSyntax) -> str | None:
         if expect.key is None:
             return None
-        label = _text(expect.key)
+        label = _label_text(expect.key)
         if label not in self.labels:
             message = f"the test has no key `{label}`"
             self.collector.add("CEP606", message, expect.key.span, did_you_mean(label, self.labels, "its keys"))
@@ -205,7 +195,9 @@ class ExpectationChecker:
         for later, expect in enumerate(self.test.expects):
             for earlier in self.test.expects[:later]:
                 kinds = {expect.kind, earlier.kind}
-                overlap = expect.key is None or earlier.key is None or _text(expect.key) == _text(earlier.key)
+                overlap = (
+                    expect.key is None or earlier.key is None or _label_text(expect.key) == _label_text(earlier.key)
+                )
                 same = (expect.key is None) == (earlier.key is None) and overlap
                 excluded = "none" in kinds and overlap and not (len(kinds) == 1 and not same)
                 if excluded or (kinds == {"matches"} and same):
@@ -213,10 +205,6 @@ class ExpectationChecker:
                     labels = (Label(earlier.span, "the other one"),)
                     self.collector.add("CEP602", message, expect.span, "leave one of the two out", labels)
                     return
-
-
-def _text(label: syntax.Literal | syntax.NameRef) -> str:
-    return label.name if isinstance(label, syntax.NameRef) else str(label.value)
 
 
 def check_tests(
@@ -279,7 +267,7 @@ class _TestChecker:
             self._key(key, pattern)
         events = self._events(pattern)
         labels = tuple(self.keys.values)
-        expectations = ExpectationChecker(self.test, pattern, labels, self.collector).check()
+        expected, counts, nothing = _ExpectationChecker(self.test, pattern, labels, self.collector).check()
         if self.test.broken or self.collector.error_count > errors:
             return None
         bound = self._bound(pattern, arguments)
@@ -290,9 +278,9 @@ class _TestChecker:
             pattern=bound,
             arguments=tuple(arguments.items()),
             events=events,
-            expected=expectations.expected,
-            counts=expectations.counts,
-            nothing=expectations.nothing,
+            expected=expected,
+            counts=counts,
+            nothing=nothing,
             todo=self.test.todo,
             span=self.test.span,
         )
@@ -331,14 +319,15 @@ class _TestChecker:
 
     def _key(self, key: syntax.ScriptedKeySyntax, pattern: ir.PatternIR) -> None:
         """Note the field values of a key at the place where a test first names it."""
-        label = label_text(key.label)
+        label = _label_text(key.label)
         if label in self.keys.values:
             if key.fields:
                 labels = (Label(self.keys.spans[label], "first named here"),)
                 message = f"the fields of the key `{label}` belong to the place where it is first named"
                 self.collector.add("CEP605", message, key.label.span, "leave them out here", labels)
             return
-        types = self._key_types(pattern)
+        columns = {f.name: f.type for e in pattern.event_types for f in self.resolved.events[e].fields}
+        types = {name: columns[name].as_nullable(False) for name in pattern.key}
         key_values = self._key_fields(key, types)
         values: dict[str, ir.Slot] = {}
         for name, value_type in types.items():
@@ -347,10 +336,6 @@ class _TestChecker:
                 values[name] = const.value
         self.keys.values[label] = values
         self.keys.spans[label] = key.label.span
-
-    def _key_types(self, pattern: ir.PatternIR) -> dict[str, Type]:
-        columns = {f.name: f.type for e in pattern.event_types for f in self.resolved.events[e].fields}
-        return {name: columns[name].as_nullable(False) for name in pattern.key}
 
     def _key_fields(self, key: syntax.ScriptedKeySyntax, types: Mapping[str, Type]) -> dict[str, ir.Const | None]:
         key_values: dict[str, ir.Const | None] = {}
@@ -365,7 +350,7 @@ class _TestChecker:
 
     def _from_label(self, key: syntax.ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> ir.Const | None:
         """Derive the value of a key field from the label of the key, None after a report if that is not possible."""
-        label = label_text(key.label)
+        label = _label_text(key.label)
         if value_type.is_text:
             return ir.Const(label if parts == 1 else f"{label}.{name}", value_type)
         if parts == 1:
@@ -386,7 +371,7 @@ class _TestChecker:
 
         Events without a written id get one.
         """
-        written = [(event, label_text(key.label)) for key in self.test.keys for event in key.events]
+        written = [(event, _label_text(key.label)) for key in self.test.keys for event in key.events]
         count = sum(event.count for event, _ in written)
         if count > TEST_EVENTS_MAX:
             span = max(written, key=lambda item: item[0].count)[0].span
@@ -501,7 +486,7 @@ class _TestChecker:
         return ir.ScriptedEvent(event.key, event.event_type, event.time_ms, event_id, fields, event.span)
 
 
-def label_text(label: syntax.Literal | syntax.NameRef) -> str:
+def _label_text(label: syntax.Literal | syntax.NameRef) -> str:
     """Return the label of a key as text."""
     return label.name if isinstance(label, syntax.NameRef) else str(label.value)
 

@@ -1,8 +1,6 @@
-"""A checked file set and a place in a text → completions and hover texts.
+"""A checked file set and a place in a text → completions and hover texts; diagnostics → texts with their fixes applied.
 
-Fixes of diagnostics → the changed texts.
-
-Tested by: tests/lang/test_editor.py, tests/lang/test_golden.py.
+Tested by: tests/lang/test_editor.py, tests/lang/test_golden.py
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from cep.lang.functions import FUNCTIONS
 from cep.lang.ir import AggregateFn
 from cep.lang.load import Checked
 from cep.lang.parse.lexer import DECLARATIONS, RESERVED, Token, TokenKind, lex
-from cep.lang.syntax import PatternSyntax
+from cep.lang.syntax import EventSyntax, PatternSyntax
 
 _KINDS = ("id", "time", "string", "int", "decimal(2)", "float", "bool", "duration", "enum(…)")
 _NOT_OFFERED = frozenset(("true", "false", "null"))
@@ -77,7 +75,7 @@ _KEYWORDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """Return the declaration that the offset is in."""
+    """The declaration that the offset is in."""
 
     word: str
     name: str
@@ -189,7 +187,7 @@ def meaning(checked: Checked, named: Named) -> str:
     elif named.kind == "event" and named.name in resolved.events:
         event = resolved.events[named.name]
         code = "\n".join([f"event {event.name}", *(f"  {f.name}  {f.type}" for f in event.fields)])
-        words = _doc(checked, "event", named.name)
+        words = _doc(checked, named.name)
     elif named.kind == "definition" and named.name in resolved.defines:
         define = resolved.defines[named.name]
         params = f"({', '.join(p.name for p in define.params)})" if define.params else ""
@@ -240,12 +238,10 @@ def _source(checked: Checked, span: Span) -> str:
     return " ".join(checked.sources.get(span.file, "")[span.start : span.end].split())
 
 
-def _doc(checked: Checked, word: str, name: str) -> str:
-    for file in checked.files:
-        for declaration in file.declarations:
-            if type(declaration).__name__ == f"{word.capitalize()}Syntax" and getattr(declaration, "name", "") == name:
-                return str(getattr(declaration, "doc", ""))
-    return ""
+def _doc(checked: Checked, name: str) -> str:
+    """Return the doc comment of an event type."""
+    declarations = (declaration for file in checked.files for declaration in file.declarations)
+    return next((d.doc for d in declarations if isinstance(d, EventSyntax) and d.name == name), "")
 
 
 def fixed(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> dict[str, str]:

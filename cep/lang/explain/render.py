@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from cep.base.text import visible
-from cep.lang.diagnostics import Diagnostic, Fix, Severity, Span
+from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.explain.catalogue import CATALOGUE
 
 # Longer lines are cut around the span: a report must stay readable.
@@ -77,6 +77,7 @@ def _masked(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> Ma
 
 def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any]:
     """Convert a diagnostic to JSON values. Lines and columns count from 1, the end is exclusive."""
+    fix = diagnostic.fix
     return {
         "code": diagnostic.code,
         "severity": diagnostic.severity.value,
@@ -85,12 +86,8 @@ def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any
         "span": _json_span(diagnostic.span, sources),
         "labels": [{"text": label.text, "span": _json_span(label.span, sources)} for label in diagnostic.labels],
         "help": diagnostic.help,
-        "fix": _json_fix(diagnostic.fix, sources),
+        "fix": None if fix is None else {"span": _json_span(fix.span, sources), "replacement": fix.replacement},
     }
-
-
-def _json_fix(fix: Fix | None, sources: Mapping[str, str]) -> dict[str, Any] | None:
-    return None if fix is None else {"span": _json_span(fix.span, sources), "replacement": fix.replacement}
 
 
 def _json_span(span: Span | None, sources: Mapping[str, str]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from cep.base.process import paused
 from cep.lang.diagnostics import Collector, Diagnostic
-from cep.lang.format.flow import WIDTH, Layout, Line, Piece, Style, flow, joined, pieces, without
+from cep.lang.format.flow import WIDTH, Layout, Line, Piece, Style, comment_lines, flow, joined, pieces, without
 from cep.lang.format.tests import test_lines
 from cep.lang.parse.file import parse_tokens
 from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, TokenKind, lex
@@ -48,11 +48,6 @@ def _written(lines: Iterable[Line]) -> str:
     return "".join(f"{line}\n" for line in out)
 
 
-def _comments(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
-    """Return the comments before a piece on lines of their own."""
-    return [Line(column, text) for text in piece.lead if text or blanks]
-
-
 # -------------------------------------------------------------------------------------------------- declarations
 
 
@@ -77,7 +72,7 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
             lines += _FORMS[word](group)
         before = word
     last = pieces[-1]
-    lines += _comments(last, 0, blanks=bool(lines))
+    lines += comment_lines(last, 0, blanks=bool(lines))
     return lines
 
 
@@ -105,9 +100,9 @@ def _list(group: list[Piece]) -> list[Line]:
         return [Line(0, joined(group), group[-1].trail)]
     lines = flow(head, Layout(0))
     if items:
-        lines += _comments(items[0], INDENT, blanks=False)
+        lines += comment_lines(items[0], INDENT, blanks=False)
         lines += flow(items, Layout(INDENT, aligned="comma"))
-    lines += _comments(group[-1], INDENT, blanks=False)
+    lines += comment_lines(group[-1], INDENT, blanks=False)
     return [*lines, Line(0, "]", group[-1].trail)]
 
 
@@ -124,7 +119,7 @@ def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -
         return flow(head, Layout(column))
     if body[0].has_comment or head[-1].trail or any(p.has_comment for p in head[1:]) or any(p.trail for p in head):
         lines = flow(head, Layout(column))
-        lines += _comments(body[0], column + indent, blanks=False)
+        lines += comment_lines(body[0], column + indent, blanks=False)
         return lines + flow(body, Layout(column + indent))
     text = joined(head) + " "
     return flow(body, Layout(column + len(text), taken=text))
@@ -138,20 +133,17 @@ def _event(group: list[Piece]) -> list[Line]:
     lines = flow(group[:3], Layout(0))
     rows = _rows(without(group[3:-1], (";",)))
     names = max((len(row[0].text) for row in rows), default=0)
-    texts = [f"{row[0].text:<{names}}  {joined(_no_colon(row[1:]))}".rstrip() for row in rows]
+    # The colon of a field that is written `name: type` is left out.
+    types = [row[2:] if [p.text for p in row[1:2]] == [":"] else row[1:] for row in rows]
+    texts = [f"{row[0].text:<{names}}  {joined(type_)}".rstrip() for row, type_ in zip(rows, types, strict=True)]
     width = max((len(text) for text, row in zip(texts, rows, strict=True) if row[-1].trail), default=0)
     for row, text in zip(rows, texts, strict=True):
         blanks = len(lines) > 1
-        lines += _comments(row[0], INDENT, blanks=blanks)
+        lines += comment_lines(row[0], INDENT, blanks=blanks)
         trails = [p.trail for p in row if p.trail] + [c for p in row[1:] for c in p.lead if c]
         lines.append(Line(INDENT, f"{text:<{width}}" if trails else text, " ".join(trails)))
-    lines += _comments(group[-1], INDENT, blanks=False)
+    lines += comment_lines(group[-1], INDENT, blanks=False)
     return [*lines, Line(0, "}", group[-1].trail)]
-
-
-def _no_colon(row: list[Piece]) -> list[Piece]:
-    """Leave out the colon of a field that is written `name: type`."""
-    return row[1:] if row and row[0].text == ":" else row
 
 
 def _rows(group: list[Piece]) -> list[list[Piece]]:
@@ -203,14 +195,14 @@ def _pattern(group: list[Piece]) -> list[Line]:
     by = _index(group, 0, "by")
     brace = _index(group, by, "{")
     lines = flow(group[:by], Layout(0, aligned="", keep_breaks=False))
-    lines += _comments(group[by], INDENT, blanks=False)
+    lines += comment_lines(group[by], INDENT, blanks=False)
     lines += flow(group[by:brace], Layout(INDENT, aligned="", keep_breaks=False))
-    lines += [*_comments(group[brace], 0, blanks=False), Line(0, "{", group[brace].trail)]
+    lines += [*comment_lines(group[brace], 0, blanks=False), Line(0, "{", group[brace].trail)]
     body = without(group[brace + 1 : -1], (";",))
     for begin, end in _clauses(body):
-        lines += _comments(body[begin], INDENT, blanks=False)
+        lines += comment_lines(body[begin], INDENT, blanks=False)
         lines += _clause(body[begin:end])
-    lines += _comments(group[-1], INDENT, blanks=False)
+    lines += comment_lines(group[-1], INDENT, blanks=False)
     return [*lines, Line(0, "}", group[-1].trail)]
 
 
@@ -268,7 +260,7 @@ def _where(word: Piece, body: list[Piece]) -> list[Line]:
     lines: list[Line] = [Line(INDENT, word.text, word.trail)] if word.trail or entries[0][0].has_comment else []
     first = not lines
     for entry in entries:
-        lines += _comments(entry[0], _CLAUSE_COLUMN, blanks=False)
+        lines += comment_lines(entry[0], _CLAUSE_COLUMN, blanks=False)
         head = f"{entry[0].text + ':':<{names + 1}} {entry[2].text:<{types}}  "
         column = _CLAUSE_COLUMN + len(head)
         prefix = f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}" if first else head

@@ -19,24 +19,7 @@ INDENT_MORE = 4  # of a line that goes on in the middle of something
 _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 # Words after which a value is still to come, so that a `-` is a sign and a `(` opens a group.
 _BEFORE_A_VALUE = frozenset(
-    (
-        "and",
-        "or",
-        "not",
-        "in",
-        "between",
-        "like",
-        "matches",
-        "is",
-        "if",
-        "then",
-        "else",
-        "by",
-        "until",
-        "over",
-        "where",
-        "with",
-    )
+    "and or not in between like matches is if then else by until over where with".split()  # noqa: SIM905
 )
 
 
@@ -88,6 +71,11 @@ class Line:
     column: int
     text: str
     trail: str = ""
+
+
+def comment_lines(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
+    """Return the comments before a piece on lines of their own."""
+    return [Line(column, text) for text in piece.lead if text or blanks]
 
 
 def pieces(lexed: Lexed, text: str) -> list[Piece]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from cep.lang.format.flow import WIDTH, Layout, Line, Piece, flow, joined, without
+from cep.lang.format.flow import WIDTH, Layout, Line, Piece, comment_lines, flow, joined, without
 from cep.lang.parse.lexer import TokenKind
 from cep.lang.syntax import PatternTestSyntax
 
@@ -30,18 +30,14 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     last = len(group) - 1
     times = max([_TIME_LEAST, *(len(_Row(group[position:last]).time) for position in events)])
     for begin, end in pairwise([*starts, last]):
-        lines += _lead(group[begin], _INDENT, blanks=len(lines) > 1)
+        lines += comment_lines(group[begin], _INDENT, blanks=len(lines) > 1)
         if begin in labels:
             lines += _key(group, begin, end, sorted(position for position in events if begin < position < end), times)
         else:
             entry = without(group[begin:end], (";",))
             lines += flow(entry, Layout(_INDENT, aligned="", keep_breaks=False))
-    lines += _lead(group[last], _INDENT, blanks=False)
+    lines += comment_lines(group[last], _INDENT, blanks=False)
     return [*lines, Line(0, "}", group[last].trail)]
-
-
-def _lead(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
-    return [Line(column, text) for text in piece.lead if text or blanks]
 
 
 # -------------------------------------------------------------------------------------------------------- keys
@@ -61,7 +57,7 @@ def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int
         column, prefix = _EVENTS_COLUMN, ""
     _align(rows)
     for row in rows:
-        lines += _lead(row.pieces[0], column, blanks=False)
+        lines += comment_lines(row.pieces[0], column, blanks=False)
         text = f"{row.time:>{times}}  {row.text}"
         lines += _wrapped(row, text, column, prefix, times)
         prefix = ""

@@ -1,6 +1,6 @@
 """A checked file set → text that is allowed but probably not meant. Each lint has a code and a function in `LINTS`.
 
-Tested by: tests/lang/golden/lints/, tests/lang/test_lint.py, tests/lang/test_functions.py, tests/answers/matcher.py
+Tested by: tests/lang/golden/lints/, tests/lang/test_golden.py, tests/lang/test_functions.py
 """
 
 from __future__ import annotations

@@ -1,72 +1,17 @@
 """Tokens to expressions, by precedence climbing (few Python frames for a level of nesting).
 
-Weakest first: `or`, `and`, `not`, comparison (which does not chain), `+ -`, `* / %`, unary `-`, `.field`.
-
-Tokens to the part after the argument of a function of past events: `over previous 30 d by a where b > 1`.
-
-Tested by: tests/lang/test_parser.py, tests/lang/test_functions.py.
+Weakest first: `or`, `and`, `not`, comparison (which does not chain), `+ -`, `* / %`, unary `-`, `.field`. A call over
+past events goes on after its first argument: `over previous 30 d by a where b > 1`.
+Tested by: tests/lang/test_parser.py, tests/lang/test_functions.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 
 from cep.lang import syntax
 from cep.lang.diagnostics import Fix, Span
-from cep.lang.parse.lexer import NTH_EVENT, UNITS_MS, Cursor, Panic, Token, TokenKind, duration_ms
-
-Parse = Callable[[Cursor], syntax.ExprSyntax]
-ParseNumber = Callable[[Cursor], syntax.Literal | syntax.DurationLiteral]
-
-
-def at_history(cursor: Cursor) -> bool:
-    """Return True if the words here make the call one over past events."""
-    return cursor.at("over", "by", "where")
-
-
-def parse_history(
-    cursor: Cursor, name: Token, argument: syntax.ExprSyntax, parse: Parse, parse_number: ParseNumber
-) -> syntax.HistorySyntax:
-    """Parse a history such as `count(payment over 1 h by merchant where …)`, after its first argument.
-
-    `parse` and `parse_number` are the parsers of expressions and numbers.
-    """
-    window = _window(cursor, parse_number) if cursor.at("over") else None
-    by: tuple[syntax.NameRef, ...] = ()
-    if cursor.accept("by"):
-        by = _sub_key(cursor)
-    where = parse(cursor) if cursor.accept("where") else None
-    extra: list[syntax.ExprSyntax] = []
-    while cursor.accept(",") and not cursor.at(")"):
-        extra.append(parse(cursor))
-    end = cursor.expect(")", "at the end of the arguments").span
-    return syntax.HistorySyntax(name.text, name.span, argument, window, by, where, tuple(extra), name.span.to(end))
-
-
-def _window(cursor: Cursor, parse_number: ParseNumber) -> syntax.HistoryWindowSyntax:
-    """Parse `over 1 h`, `over previous 1 h`, or `over day in "Europe/Paris"`."""
-    start = cursor.expect("over").span
-    previous = cursor.accept("previous") is not None
-    bound: syntax.Bound
-    if cursor.token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
-        bound = parse_number(cursor)
-    else:
-        token = cursor.name("a duration, or day, week, month")
-        bound = syntax.NameRef(token.text, token.span)
-    zone: syntax.Literal | None = None
-    if cursor.accept("in"):
-        zone = cursor.string("a time zone", 'write `in "Europe/Paris"`')
-    return syntax.HistoryWindowSyntax(bound, previous, zone, start.to(cursor.previous_span))
-
-
-def _sub_key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
-    if not cursor.accept("("):
-        return (cursor.name_ref("a field of the sub-key"),)
-    names = cursor.name_refs("a field of the sub-key")
-    cursor.expect(")", "at the end of the sub-key")
-    return names
-
+from cep.lang.parse.lexer import NTH_EVENT, NUMBERS, UNITS_MS, Cursor, Panic, Token, TokenKind, duration_ms
 
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT = range(1, 7)
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=", "like", "matches")
@@ -225,7 +170,7 @@ def _primary(cursor: Cursor) -> syntax.ExprSyntax:
         inner = _climb(cursor, _OR)
         cursor.expect(")")
         return inner
-    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+    if token.kind in NUMBERS:
         return parse_number(cursor)
     if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
         cursor.take()
@@ -289,9 +234,43 @@ def _call(cursor: Cursor, name: Token) -> syntax.ExprSyntax:
     arguments: list[syntax.ExprSyntax] = []
     while not cursor.at(")"):
         arguments.append(_climb(cursor, _OR))
-        if len(arguments) == 1 and at_history(cursor):
-            return parse_history(cursor, name, arguments[0], parse_expression, parse_number)
+        if len(arguments) == 1 and cursor.at("over", "by", "where"):
+            return _history(cursor, name, arguments[0])
         if not cursor.accept(","):
             break
     end: Span = cursor.expect(")", "at the end of the arguments").span
     return syntax.CallSyntax(name.text, name.span, tuple(arguments), name.span.to(end))
+
+
+def _history(cursor: Cursor, name: Token, argument: syntax.ExprSyntax) -> syntax.HistorySyntax:
+    """Parse a history such as `count(payment over 1 h by merchant where …)`, after its first argument."""
+    window = _window(cursor) if cursor.at("over") else None
+    by = _sub_key(cursor) if cursor.accept("by") else ()
+    where = parse_expression(cursor) if cursor.accept("where") else None
+    extra: list[syntax.ExprSyntax] = []
+    while cursor.accept(",") and not cursor.at(")"):
+        extra.append(parse_expression(cursor))
+    end = cursor.expect(")", "at the end of the arguments").span
+    return syntax.HistorySyntax(name.text, name.span, argument, window, by, where, tuple(extra), name.span.to(end))
+
+
+def _window(cursor: Cursor) -> syntax.HistoryWindowSyntax:
+    """Parse `over 1 h`, `over previous 1 h`, or `over day in "Europe/Paris"`."""
+    start = cursor.expect("over").span
+    previous = cursor.accept("previous") is not None
+    bound: syntax.Bound
+    if cursor.token.kind in NUMBERS:
+        bound = parse_number(cursor)
+    else:
+        token = cursor.name("a duration, or day, week, month")
+        bound = syntax.NameRef(token.text, token.span)
+    zone = cursor.string("a time zone", 'write `in "Europe/Paris"`') if cursor.accept("in") else None
+    return syntax.HistoryWindowSyntax(bound, previous, zone, start.to(cursor.previous_span))
+
+
+def _sub_key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
+    if not cursor.accept("("):
+        return (cursor.name_ref("a field of the sub-key"),)
+    names = cursor.name_refs("a field of the sub-key")
+    cursor.expect(")", "at the end of the sub-key")
+    return names

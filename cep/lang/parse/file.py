@@ -12,7 +12,7 @@ from dataclasses import replace
 from cep.lang import syntax
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.parse.expressions import parse_expression, parse_list, parse_number
-from cep.lang.parse.lexer import DECLARATIONS, Cursor, Panic, TokenKind, lex
+from cep.lang.parse.lexer import DECLARATIONS, NUMBERS, Cursor, Panic, TokenKind, lex
 from cep.lang.parse.pattern import parse_pattern, parse_type
 from cep.lang.parse.tests import parse_test
 
@@ -105,7 +105,8 @@ class _Parser:
         while not cursor.at("}") and not cursor.at_end():
             start = cursor.index
             try:
-                if self._at_retain():
+                # `retain` may also be the name of a field: then a type follows.
+                if cursor.at("retain") and cursor.ahead().kind in NUMBERS:
                     retain = self._retain(retain)
                     continue
                 if cursor.at("order") and cursor.ahead().text == "by":
@@ -133,11 +134,6 @@ class _Parser:
             return written
         word = self.cursor.take()
         return replace(written, sensitive=True, span=written.span.to(word.span))
-
-    def _at_retain(self) -> bool:
-        """Return True at the clause `retain`. It may also be the name of a field: then a type follows."""
-        number = self.cursor.ahead().kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)
-        return self.cursor.at("retain") and number
 
     def _retain(self, before: syntax.DurationLiteral | None) -> syntax.DurationLiteral | None:
         """Parse `retain 30d`. Return the first valid duration; report a second one."""

@@ -1,13 +1,11 @@
-"""Text to tokens. Comments are stored separately, doc comments on the token that follows them.
+"""Text to tokens, and a cursor over them for the parser: look, take, expect, and give up cleanly.
 
-The lexer does not know declarations. It never fails: unreadable parts are reported and left out.
+Comments are stored separately, doc comments on the token that follows them. The lexer does not know declarations. It
+never fails: unreadable parts are reported and left out.
 
-A position in the tokens, with the common operations of the parser: look, take, expect, and give up cleanly.
-
-Panic mode: `expect` reports and raises `Panic`, which the nearest loop over declarations, clauses or entries catches
-and skips from. `Panic` never leaves the parser.
-
-Tested by: tests/lang/test_parser.py.
+Panic mode: `Cursor.expect` reports and raises `Panic`, which the nearest loop over declarations, clauses or entries
+catches and skips from. `Panic` never leaves the parser.
+Tested by: tests/lang/test_parser.py
 """
 
 from __future__ import annotations
@@ -38,6 +36,10 @@ class TokenKind(StrEnum):
     STRING = "text"
     SYMBOL = "symbol"
     END = "end of file"
+
+
+# The kinds of token that a number or a duration may begin with.
+NUMBERS = (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)
 
 
 @dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and freezing doubles the cost of one
@@ -165,7 +167,9 @@ class _Lexer:
         if first in _PLAIN:
             self._push(_PLAIN[first], text, span, text)
         elif first == "#":
-            self._comment(text, span)
+            self.comments.append(Comment(text, span))
+            if text.startswith("##") and self.first_on_line:
+                self.doc.append(text[2:].strip())
         elif first in "0123456789":
             self._number(text, span)
         elif first in "\"'":
@@ -180,11 +184,6 @@ class _Lexer:
             self.doc.clear()
         self.tokens.append(Token(kind, text, span, value, self.line, self.first_on_line, doc))
         self.first_on_line = False
-
-    def _comment(self, text: str, span: Span) -> None:
-        self.comments.append(Comment(text, span))
-        if text.startswith("##") and self.first_on_line:
-            self.doc.append(text[2:].strip())
 
     def _string(self, text: str, span: Span) -> None:
         if _STRING.fullmatch(text):

@@ -11,7 +11,7 @@ from cep.lang import syntax
 from cep.lang.diagnostics import Label, Span, did_you_mean
 from cep.lang.ir import SkipKind
 from cep.lang.parse.expressions import parse_expression, parse_number
-from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, Panic, TokenKind
+from cep.lang.parse.lexer import CLAUSE_WORDS, NUMBERS, Cursor, Panic, TokenKind
 from cep.lang.parse.structure import parse_structure
 
 # Tokens that follow a field and never an event type: the `where` lacks the event type. (`-` may begin a condition.)
@@ -188,7 +188,7 @@ def _constant(cursor: Cursor) -> syntax.ExprSyntax:
         with cursor.nested():
             argument = _constant(cursor)
         return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
-    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+    if token.kind in NUMBERS:
         return parse_number(cursor)
     if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
         cursor.take()

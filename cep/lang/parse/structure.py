@@ -13,7 +13,7 @@ from cep.lang import syntax
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link
 from cep.lang.parse.expressions import INTERVAL, parse_expression, parse_number
-from cep.lang.parse.lexer import RESERVED, Cursor, TokenKind
+from cep.lang.parse.lexer import NUMBERS, RESERVED, Cursor, TokenKind
 
 _LINKS = {link.value: link for link in Link}
 _INNER = {"strict": Inner.STRICT, "any": Inner.ANY}
@@ -140,7 +140,7 @@ def _window(cursor: Cursor) -> syntax.WindowSyntax:
 def _bound(cursor: Cursor) -> syntax.Bound:
     """Parse an amount: a number, a duration, or the name of a parameter."""
     token = cursor.token
-    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+    if token.kind in NUMBERS:
         return parse_number(cursor)
     if token.kind is TokenKind.NAME and token.text.lower() == "interval" and cursor.ahead().kind is TokenKind.STRING:
         cursor.fail(f"`{token.text}` is not a length of time here", INTERVAL, code="CEP111")

@@ -11,11 +11,10 @@ from decimal import Decimal
 
 from cep.lang import syntax
 from cep.lang.diagnostics import Label, Span, did_you_mean
-from cep.lang.parse.lexer import UNITS_MS, Cursor, Panic, TokenKind, duration_ms
+from cep.lang.parse.lexer import NUMBERS, UNITS_MS, Cursor, Panic, TokenKind, duration_ms
 
 _KINDS = ("match", "none", "timeout", "matches")
 _TIMES = re.compile(r"x([0-9]{1,9})")
-_NUMBERS = (TokenKind.INT, TokenKind.DECIMAL)
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -124,7 +123,7 @@ def _key(cursor: Cursor, body: _Body) -> None:
     cursor.expect(":", "after the label of a key")
     events: list[syntax.ScriptedEventSyntax] = []
     try:
-        while _at_time(cursor):
+        while cursor.token.kind in NUMBERS and not _at_label(cursor):
             events.append(_event(cursor))
             cursor.accept(",", ";")
     finally:
@@ -137,10 +136,6 @@ def _label(cursor: Cursor) -> syntax.Literal | syntax.NameRef:
         cursor.take()
         return syntax.Literal(token.value, token.span)
     return cursor.name_ref("the label of a key")
-
-
-def _at_time(cursor: Cursor) -> bool:
-    return cursor.token.kind in (*_NUMBERS, TokenKind.DURATION) and not _at_label(cursor)
 
 
 def _event(cursor: Cursor) -> syntax.ScriptedEventSyntax:
@@ -180,14 +175,14 @@ def _time(cursor: Cursor) -> syntax.DurationLiteral:
     total, unit_ms = 0, 0
     while True:
         token = cursor.token
-        if token.kind is not TokenKind.DURATION and token.kind not in _NUMBERS:
+        if token.kind not in NUMBERS:
             cursor.fail(f"expected a time like `20s`, found {cursor.shown()}")
         following = _unit_ms(cursor)
         if not following:
             help_line = f"write `{token.text}s` or `{token.text} min`"
             cursor.fail("a time of a test needs a unit", help_line, code="CEP104")
         total, unit_ms = total + _part(cursor), following
-        more = cursor.token.line == token.line and cursor.token.kind in (*_NUMBERS, TokenKind.DURATION)
+        more = cursor.token.line == token.line and cursor.token.kind in NUMBERS
         if not more or not 0 < _unit_ms(cursor) < unit_ms:
             return syntax.DurationLiteral(total, start.to(cursor.previous_span))
 
@@ -269,10 +264,10 @@ def _value(cursor: Cursor) -> syntax.ExprSyntax:
         with cursor.nested():
             argument = _value(cursor)
         return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
-    timed = token.kind in _NUMBERS and _unit_ms(cursor) > 0 and cursor.ahead(2).text != "="
+    timed = token.kind in NUMBERS and _unit_ms(cursor) > 0 and cursor.ahead(2).text != "="
     if timed or token.kind is TokenKind.DURATION:
         return syntax.DurationLiteral(_part(cursor), token.span.to(cursor.previous_span))
-    if token.kind in (*_NUMBERS, TokenKind.FLOAT, TokenKind.STRING):
+    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.FLOAT, TokenKind.STRING):
         cursor.take()
         return syntax.Literal(token.value, token.span)
     if cursor.at(*_WORDS):
