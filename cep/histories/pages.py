@@ -11,33 +11,21 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cep.histories.store import (
-    Block,
-    Histories,
-    HistoryRows,
-    PageFacts,
-    Segment,
-    SubTallies,
-    concat_rows,
-    concat_sub_tallies,
-    no_histories,
-    segment_of,
-    tally_width,
-)
+from cep.histories import store
 from cep.kernels.layout import Int64
 
 
-def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
+def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Histories:
     """Join the histories of several pages into one object for a call.
 
     `parts` are pairs of a page number and its histories; -1 is the number of histories without a page. No key is in two
     parts.
     """
     if not parts:
-        return no_histories()
+        return store.no_histories()
     if len(parts) > 1 and any(page < 0 for page, _ in parts):  # their tallies may be of different times
         panes = [part.facts.panes for _, part in parts if part]
-        facts = PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
+        facts = store.PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
         parts = [(page, replace(without_tallies(part), facts=facts)) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
     pinned = [
@@ -45,52 +33,52 @@ def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
         for (_, part), offset in zip(parts, offsets[:-1], strict=True)
     ]
     names = dict.fromkeys(name for _, part in parts for name in part.tallies)
-    subs: dict[str, list[SubTallies]] = {}
+    subs: dict[str, list[store.SubTallies]] = {}
     for (_, part), offset in zip(parts, offsets[:-1], strict=True):
         for name, entries in part.sub_tallies.items():
             subs.setdefault(name, []).append(entries.of_keys(entries.key + offset))
-    return Histories(
+    return store.Histories(
         pa.concat_arrays([part.keys for _, part in parts]),
-        concat_rows(pinned),
+        store.concat_rows(pinned),
         tuple(replace(segment, page=page) for page, part in parts for segment in part.segments),
         max(part.loose for _, part in parts),
-        parts[0][1].facts if len(parts) == 1 else PageFacts(),
+        parts[0][1].facts if len(parts) == 1 else store.PageFacts(),
         tallies={name: np.concatenate([_tally(part, name) for _, part in parts]) for name in names},
-        sub_tallies={name: concat_sub_tallies(entries) for name, entries in subs.items()},
+        sub_tallies={name: store.concat_sub_tallies(entries) for name, entries in subs.items()},
         pages={page: part.facts for page, part in parts},
     )
 
 
-def _tally(part: Histories, name: str) -> Int64:
+def _tally(part: store.Histories, name: str) -> Int64:
     tally = part.tallies.get(name)
-    return np.zeros((len(part.keys), tally_width(name)), np.int64) if tally is None else tally
+    return np.zeros((len(part.keys), store.tally_width(name)), np.int64) if tally is None else tally
 
 
-def without_tallies(part: Histories) -> Histories:
+def without_tallies(part: store.Histories) -> store.Histories:
     """Drop all tallies, so that they are computed again from the retained events."""
-    return replace(part, tallies={}, sub_tallies={}, facts=PageFacts(panes=part.facts.panes), pages={})
+    return replace(part, tallies={}, sub_tallies={}, facts=store.PageFacts(panes=part.facts.panes), pages={})
 
 
-def keys_with_past(histories: Histories) -> pa.Array:
+def keys_with_past(histories: store.Histories) -> pa.Array:
     """Return the keys that have a past, possibly repeated. Every segment is read."""
     return pa.concat_arrays([histories.keys, *(segment.load().keys for segment in histories.segments)])
 
 
-def detach_segments(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def detach_segments(segments: Sequence[store.Segment]) -> tuple[store.Segment, ...]:
     """Return the segments as unstored and without a page, so that they can be divided by key again."""
     return tuple(replace(segment, stored=None, page=-1) for segment in segments)
 
 
 def partition_histories(
-    histories: Histories, pages: Sequence[int], page_of: Callable[[pa.Array], Int64]
-) -> list[Histories]:
+    histories: store.Histories, pages: Sequence[int], page_of: Callable[[pa.Array], Int64]
+) -> list[store.Histories]:
     """Divide histories by page. `pages` are ascending; `page_of` returns the page of each key of an array."""
     if not pages:
         return []
     if len(pages) == 1:
         return [replace(histories, segments=tuple(replace(s, page=pages[0]) for s in histories.segments))]
     at_page = {page: part_index for part_index, page in enumerate(pages)}
-    segments: list[list[Segment]] = [[] for _ in pages]
+    segments: list[list[store.Segment]] = [[] for _ in pages]
     for segment in histories.segments:
         if segment.page >= 0:
             segments[at_page[segment.page]].append(segment)
@@ -98,9 +86,11 @@ def partition_histories(
         block = segment.load()
         for part_index, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
             segments[part_index].append(
-                replace(segment_of(share, segment.span_ms, pages[part_index]), panes=segment.panes)
+                replace(store.segment_of(share, segment.span_ms, pages[part_index]), panes=segment.panes)
             )
-    parts = [Histories(segments=tuple(theirs), loose=histories.loose, facts=histories.facts) for theirs in segments]
+    parts = [
+        store.Histories(segments=tuple(theirs), loose=histories.loose, facts=histories.facts) for theirs in segments
+    ]
     if len(histories.keys):
         part = np.searchsorted(pages, page_of(histories.keys))
         order = np.argsort(part, kind="stable")
@@ -125,7 +115,7 @@ def partition_histories(
     return parts
 
 
-def _cut(keys: pa.Array, rows: HistoryRows, part: Int64, parts_count: int) -> list[tuple[int, Block]]:
+def _cut(keys: pa.Array, rows: store.HistoryRows, part: Int64, parts_count: int) -> list[tuple[int, store.Block]]:
     """Divide events among parts by their key. Return (part, events) for each part that has events.
 
     Shapes: part int64[K] is the part of each key.
@@ -138,5 +128,7 @@ def _cut(keys: pa.Array, rows: HistoryRows, part: Int64, parts_count: int) -> li
     for part_index in np.flatnonzero(np.diff(bounds)).tolist():
         part_rows = ordered.take(np.arange(bounds[part_index], bounds[part_index + 1]))
         used_keys, key = np.unique(part_rows.key, return_inverse=True)
-        shares.append((part_index, Block(keys.take(pa.array(used_keys)), part_rows.of_keys(key.astype(np.int32)))))
+        shares.append(
+            (part_index, store.Block(keys.take(pa.array(used_keys)), part_rows.of_keys(key.astype(np.int32))))
+        )
     return shares

@@ -40,17 +40,8 @@ from cep.columnar.batch import NO_TEXTS, slot_values
 from cep.columnar.texts import encoded
 from cep.functions.calendar import opens_ms
 from cep.functions.columns import TextNumbers
+from cep.histories.numbers import panes as window_panes
 from cep.histories.numbers.folds import Members
-from cep.histories.numbers.panes import (
-    NO_PANES,
-    PaneRows,
-    UInt64,
-    appended_panes,
-    concat_panes,
-    mixed,
-    rows_of,
-    text_hashes,
-)
 from cep.histories.store import Segment, block_of, segment_of
 from cep.histories.table import HistoryTable, dense_codes, grouped
 from cep.kernels import layout as y
@@ -64,11 +55,11 @@ def sub_numbers(fields: Sequence[pa.Array]) -> Int64:
     """int64[N]: the number of each row's values in these fields, one or more of length N; undefined for null."""
     numbers = _numbers(fields[0])
     for values in fields[1:]:
-        numbers = mixed((numbers + _numbers(values)).view(np.int64))
+        numbers = window_panes.mixed((numbers + _numbers(values)).view(np.int64))
     return numbers.view(np.int64)
 
 
-def in_segments(rows: PaneRows, key: Int64, sub: Int64, segment: Int64) -> PaneRows:
+def in_segments(rows: window_panes.PaneRows, key: Int64, sub: Int64, segment: Int64) -> window_panes.PaneRows:
     """Return the rows whose sub-keys the table has, with the table's segment as key.
 
     Shapes: key, sub, segment int64[N] of the table's rows.
@@ -87,13 +78,13 @@ def places(key: Int64, sub: Int64, wanted_key: Int64, wanted_sub: Int64) -> Int6
     return positions
 
 
-def _numbers(values: pa.Array) -> UInt64:
+def _numbers(values: pa.Array) -> window_panes.UInt64:
     if pa.types.is_large_string(values.type):
         texts = encoded(values)
-        hashes = text_hashes(texts.dictionary)
+        hashes = window_panes.text_hashes(texts.dictionary)
         codes = np.asarray(texts.indices.fill_null(0))
         return hashes[codes] if len(hashes) else np.zeros(len(values), np.uint64)
-    return mixed(np.ascontiguousarray(slot_values(values)))
+    return window_panes.mixed(np.ascontiguousarray(slot_values(values)))
 
 
 NEVER = TIME_MS_MIN
@@ -126,7 +117,7 @@ class KnownSubKeys:
     begins: Int64
     lacking_ms: Int64
     forgotten: UInt8
-    last: PaneRows
+    last: window_panes.PaneRows
     is_lasting: np.ndarray
 
     def still_of(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
@@ -141,13 +132,13 @@ class KnownSubKeys:
         is_remembered &= time_ms >= since[np.maximum(positions, 0)] if len(since) else False
         return is_remembered
 
-    def keeps(self, rows: PaneRows) -> np.ndarray:
+    def keeps(self, rows: window_panes.PaneRows) -> np.ndarray:
         """Mark the rows of earlier panes whose values have been remembered throughout. Returns: bool[C]."""
         positions = places(self.last.key, self.last.sub, rows.key, rows.sub)
         return np.append(self.is_lasting, False)[positions]
 
 
-def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: PaneRows) -> bool:
+def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: window_panes.PaneRows) -> bool:
     """Return True if a key may have more values than it remembers; segment int64[M] is of each reading row."""
     key_of = np.full(int(segment.max(initial=-1)) + 1, -1, np.int64)
     key_of[segment] = table.key[sub_rows.rows]
@@ -155,7 +146,7 @@ def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: 
     return bool(counts.max(initial=0) > HISTORY_VALUES_MAX)
 
 
-def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) -> KnownSubKeys:
+def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: window_panes.PaneRows) -> KnownSubKeys:
     """Follow from row to row which values each key remembers.
 
     `before` is the memory at the time when older events were folded.
@@ -187,7 +178,7 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) ->
     remembered = np.flatnonzero(is_remembered)
     last_ms, since, lacks = time_ms[order][last[remembered]], since[remembered], lacks[remembered]
     weight = np.where(lacks == NEVER, -1, np.maximum(since - lacks, 0))
-    after = PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
+    after = window_panes.PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
     no_rows, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
     is_forgotten[rows] = forgotten
     begin_rows = no_rows.copy()
@@ -213,7 +204,7 @@ def panes_after(
             [segment] if memory is None else _without(segment, memory, keys, is_remembered=segment.panes in memories)
         )
     for number, memory in memories.items():
-        yield from appended_panes(plan.by_known_sub_keys[number], memory.last, keys, watermark_ms)
+        yield from window_panes.appended_panes(plan.by_known_sub_keys[number], memory.last, keys, watermark_ms)
 
 
 def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
@@ -228,7 +219,7 @@ def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remember
     is_retained = ~is_of_known_key
     if not is_remembered:
         rows_here = np.flatnonzero(is_of_known_key)
-        is_retained[rows_here] = now.keeps(rows_of(block.rows, rows_here, key_numbers))
+        is_retained[rows_here] = now.keeps(window_panes.rows_of(block.rows, rows_here, key_numbers))
     if is_retained.all():
         return [segment]
     rows = block.rows.take(np.flatnonzero(is_retained))
@@ -236,7 +227,7 @@ def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remember
     return [] if rewritten is None else [replace(rewritten, panes=segment.panes)]
 
 
-def of_panes(memory: PaneRows, panes: PaneRows) -> PaneRows:
+def of_panes(memory: window_panes.PaneRows, panes: window_panes.PaneRows) -> window_panes.PaneRows:
     """Complete the memory with values that only have panes.
 
     An earlier build stored no memory, so this is done for keys without one.
@@ -250,7 +241,7 @@ def of_panes(memory: PaneRows, panes: PaneRows) -> PaneRows:
     is_last = np.ones(len(rows), bool)
     is_last[:-1] = (rows.key[1:] != rows.key[:-1]) | (rows.sub[1:] != rows.sub[:-1])
     rows = rows.take(is_last)
-    return concat_panes([memory, replace(rows, code=rows.pane_ms - NEVER, weight=np.full(len(rows), -1))])
+    return window_panes.concat_panes([memory, replace(rows, code=rows.pane_ms - NEVER, weight=np.full(len(rows), -1))])
 
 
 def compile_sub_key_kernels() -> None:
@@ -259,7 +250,7 @@ def compile_sub_key_kernels() -> None:
     columns = np.zeros((y.COLUMNS_FIXED, rows_count), np.int64)
     flags, numbers = np.zeros(columns.shape, np.uint8), np.arange(rows_count)
     table = HistoryTable(1, columns, flags, NO_TEXTS, flags[:0], numbers, flags[0], numbers, 0, fields={}, overflows={})
-    known_values(table, SubKeyRows(numbers, flags[0] + 1, numbers), NO_PANES)
+    known_values(table, SubKeyRows(numbers, flags[0] + 1, numbers), window_panes.NO_PANES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,36 +38,15 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, arrow_type
 from cep.functions.columns import TextNumbers
+from cep.histories import store
 from cep.histories.call import Call
 from cep.histories.kinds.choose import kind_of
 from cep.histories.kinds.kind import Column
+from cep.histories.numbers import panes as window_panes
 from cep.histories.numbers.folds import Members
-from cep.histories.numbers.panes import (
-    appended_panes,
-    joined_panes,
-    opens_pane,
-    pane_of,
-    panes_of_keys,
-    without_strange_panes,
-)
 from cep.histories.numbers.tally import averages, float_values, quotients, spreads, whole_sums
 from cep.histories.reach import CallKeys, Reached, extended_segments, reach
 from cep.histories.retained import appended, expires_ms, pinned_after, spans_after, tallies_after, unexpired
-from cep.histories.store import (
-    Block,
-    Histories,
-    HistoryRows,
-    PageFacts,
-    Segment,
-    block_of,
-    concat_blocks,
-    concat_rows,
-    join_segments,
-    reachable_segments,
-    segment_of,
-    sort_rows,
-    span_codes,
-)
 from cep.histories.sub_keys import compile_sub_key_kernels, panes_after, remembered
 from cep.histories.table import HistoryTable, NewEvents, build_table
 from cep.kernels.histories import windows as kernels
@@ -157,7 +136,7 @@ class Answers:
         if sub_keys is None:
             return np.zeros(len(windows.events), np.uint8)
         new = call.new_rows[windows.events]
-        may_lack = sub_keys.lacking_ms[new] >= opens_pane(history, call.table.time[new])
+        may_lack = sub_keys.lacking_ms[new] >= window_panes.opens_pane(history, call.table.time[new])
         return windows.folded * may_lack.astype(np.uint8)
 
     def _note(self, name: str, windows: Members, flags: UInt8) -> None:
@@ -199,33 +178,33 @@ def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
     return float(averages(tally, tally[:, 0], history.expr.argument.type.scale)[0][0]) if count else 0
 
 
-def compact_page(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
+def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: int) -> store.Histories:
     """Compact the past of a page after a micro-batch has added to it: join small segments, and fold excess events."""
     events = tuple(segment for segment in histories.segments if not segment.panes)
     panes = tuple(segment for segment in histories.segments if segment.panes)
-    joined = join_segments(replace(histories, segments=events), plan.stored_names, watermark_ms)
+    joined = store.join_segments(replace(histories, segments=events), plan.stored_names, watermark_ms)
     events_estimate = sum(segment.most for segment in joined.segments)
     if events_estimate > plan.events_max + 1 + max(joined.loose, plan.events_max // 4):
         events, panes = _limited(plan, joined.segments, panes, watermark_ms)
         excess = sum(segment.most for segment in events) - plan.events_max - 1
         # If the estimate stays above the limit, wait for another quarter of the limit before the next search.
         joined = replace(joined, segments=events, loose=excess + plan.events_max // 4 if excess > 0 else 0)
-    return replace(joined, segments=(*joined.segments, *joined_panes(plan, panes, watermark_ms)))
+    return replace(joined, segments=(*joined.segments, *window_panes.joined_panes(plan, panes, watermark_ms)))
 
 
 def _limited(
-    plan: HistoryPlan, segments: tuple[Segment, ...], panes: tuple[Segment, ...], watermark_ms: int
-) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    plan: HistoryPlan, segments: tuple[store.Segment, ...], panes: tuple[store.Segment, ...], watermark_ms: int
+) -> tuple[tuple[store.Segment, ...], tuple[store.Segment, ...]]:
     """Drop events beyond the limit that no history uses.
 
     Return the remaining segments, and the panes with the dropped events.
     """
     blocks = [segment.load() for segment in segments]
-    all_events = concat_blocks(blocks)
+    all_events = store.concat_blocks(blocks)
     is_busy_key = np.bincount(all_events.rows.key, minlength=len(all_events.keys)) > plan.events_max + 1
     if not is_busy_key.any():
         return segments, panes
-    limited: list[Segment] = []
+    limited: list[store.Segment] = []
     is_used, panes = _used(plan, all_events, is_busy_key, panes, watermark_ms)
     numbers = np.concatenate([np.full(len(block), segment_index) for segment_index, block in enumerate(blocks)])
     # `whole` has the events key by key; the events of a key are in the order of the segments.
@@ -240,22 +219,25 @@ def _limited(
             limited.append(segment)
         elif used_here.any():
             rows = block.rows.take(np.flatnonzero(used_here))
-            limited.append(segment_of(block_of(block.keys, rows), segment.span_ms, segment.page))
+            limited.append(store.segment_of(store.block_of(block.keys, rows), segment.span_ms, segment.page))
     return tuple(limited), tuple(replace(segment, page=segments[0].page) for segment in panes)
 
 
 def _used(
-    plan: HistoryPlan, whole: Block, busy: np.ndarray, panes: tuple[Segment, ...], watermark_ms: int
-) -> tuple[np.ndarray, tuple[Segment, ...]]:
+    plan: HistoryPlan, whole: store.Block, busy: np.ndarray, panes: tuple[store.Segment, ...], watermark_ms: int
+) -> tuple[np.ndarray, tuple[store.Segment, ...]]:
     """Find the events that histories still use, and fold all others into panes.
 
     Shapes: busy bool[K] marks the keys with too many events. The result bool[H] marks the used events of `whole`; a key
     that is not busy uses all its events.
     """
     busy_rows = np.flatnonzero(busy[whole.rows.key])
-    table = _table(plan, Block(whole.keys, whole.rows.take(busy_rows)))
+    table = _table(plan, store.Block(whole.keys, whole.rows.take(busy_rows)))
     marked = np.zeros(len(table.time), np.uint8)
-    call, far_back = Call(table, panes=panes_of_keys(panes, whole.keys, busy)), np.full(len(marked), -(2**62), np.int64)
+    call, far_back = (
+        Call(table, panes=window_panes.panes_of_keys(panes, whole.keys, busy)),
+        np.full(len(marked), -(2**62), np.int64),
+    )
     foldable = [history for history in plan.histories if history.is_foldable]
     still_counting = {history.identity: call.sub_keys.still_counting(history) for history in foldable}
     for history in foldable:
@@ -272,7 +254,7 @@ def _used(
     for history in plan.panes.values():
         if history.is_foldable:
             rows = np.flatnonzero((still_counting[history.identity] != 0) & (marked == 0))
-            new_panes += appended_panes(history, call.fold(history, rows), whole.keys, watermark_ms)
+            new_panes += window_panes.appended_panes(history, call.fold(history, rows), whole.keys, watermark_ms)
     return used, tuple(new_panes)
 
 
@@ -285,14 +267,14 @@ def _firsts(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64
     """Return the first member of each pane."""
     segment, order = table.segments(history.by)
     rows = order[member[order] != 0]
-    pane_ms = pane_of(history, table.time[rows])
+    pane_ms = window_panes.pane_of(history, table.time[rows])
     is_first = np.ones(len(rows), bool)
     is_first[1:] = (segment[rows[1:]] != segment[rows[:-1]]) | (pane_ms[1:] != pane_ms[:-1])
     firsts: Int64 = rows[is_first]
     return firsts
 
 
-def _table(plan: HistoryPlan, block: Block) -> HistoryTable:
+def _table(plan: HistoryPlan, block: store.Block) -> HistoryTable:
     """Return the table of these events, none of them new."""
     text, nothing = NO_TEXTS, np.empty(0, np.int64)
     columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.stored_columns}
@@ -327,7 +309,7 @@ class HistoryValues:
 
     slots: Mapping[int, tuple[Int64, UInt8]]
     texts: Mapping[int, pa.Array]
-    histories: Histories
+    histories: store.Histories
     incomplete: pa.Array
     overflows: Mapping[str, int] = field(default_factory=dict)
     folded: int = 0
@@ -340,14 +322,14 @@ class _Looked:
     """The past that a call reads: pinned events, the touched keys bool[K], and the table."""
 
     reached: Reached
-    pinned: HistoryRows
+    pinned: store.HistoryRows
     touched: np.ndarray
     table: HistoryTable
     call: Call
 
 
 def history_values(
-    plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, watermark_ms: int
+    plan: HistoryPlan, lists: Lists, histories: store.Histories, call_keys: CallKeys, new: NewEvents, watermark_ms: int
 ) -> HistoryValues:
     """Compute every history of a program at every new event, and the past for the next call. Inputs are not changed.
 
@@ -357,7 +339,7 @@ def history_values(
     if not len(new.batch):
         return HistoryValues({}, {}, histories, NO_TEXTS)
     clock_ms = max(watermark_ms, histories.clock_max_ms)
-    histories = without_strange_panes(plan, histories)
+    histories = window_panes.without_strange_panes(plan, histories)
     looked = _look(plan, lists, histories, call_keys, new, clock_ms)
     answers = Answers(looked.call)
     slots: dict[int, tuple[Int64, UInt8]] = {}
@@ -368,7 +350,7 @@ def history_values(
             texts[history.number] = looked.table.texts.take(pa.array(column.slots, mask=column.nulls.astype(bool)))
         else:
             slots[history.number] = column.slots, column.nulls
-    after = Histories()
+    after = store.Histories()
     if watermark_ms < TIME_MS_MAX:  # otherwise no event follows
         after = _past_after(plan, histories, looked, clock_ms, watermark_ms)
     overflows = answers.overflows + Counter(looked.table.overflows)
@@ -377,7 +359,7 @@ def history_values(
 
 
 def _look(
-    plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int
+    plan: HistoryPlan, lists: Lists, histories: store.Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int
 ) -> _Looked:
     """Read the past events that the call needs, and build the table of past and new events: steps 1 and 2."""
     reached = reach(plan, histories, call_keys, new, clock_ms)
@@ -386,13 +368,15 @@ def _look(
     touched[new.key] = True
     pinned = histories.pinned.of_keys(call_keys.of_histories[histories.pinned.key])
     pinned_here = pinned.take(np.flatnonzero(touched[pinned.key]))
-    past = concat_rows([pinned_here, reached.rows])
+    past = store.concat_rows([pinned_here, reached.rows])
     table = build_table(plan, lists, past, len(pinned_here), new, mixed=bool(reached.is_strange.any()))
-    panes = panes_of_keys(histories.segments, reached.keys, touched)
+    panes = window_panes.panes_of_keys(histories.segments, reached.keys, touched)
     return _Looked(reached, pinned, touched, table, Call(table, reached, panes))
 
 
-def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms: int, watermark_ms: int) -> Histories:
+def _past_after(
+    plan: HistoryPlan, before: store.Histories, looked: _Looked, clock_ms: int, watermark_ms: int
+) -> store.Histories:
     """Return the past for the next call: retained events, pinned events, tallies and new panes: step 4."""
     reached, table, call = looked.reached, looked.table, looked.call
     pinned_of_other_keys = unexpired(
@@ -400,24 +384,24 @@ def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms:
     )
     per_key = len(before) / max(len(before.keys), 1)
     pinned_now = pinned_after(plan, call, watermark_ms, per_key)
-    rows = concat_rows([pinned_of_other_keys, pinned_now.rows])
+    rows = store.concat_rows([pinned_of_other_keys, pinned_now.rows])
     if reached.is_strange.any():  # some newly pinned events are older than the pinned ones
         rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
     tallied = tallies_after(plan, call, clock_ms, per_key)
     span_ms = spans_after(plan, call)
     extended = _extended(reached, table, span_ms)
-    reachable = reachable_segments([extended.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
+    reachable = store.reachable_segments([extended.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
     panes = call.new_panes(plan.approximate.values(), reached.keys, watermark_ms)
     segments = (*reachable, *appended(table, span_ms, reached.keys, watermark_ms), *panes)
-    facts = PageFacts(panes=frozenset(plan.retained_panes))
+    facts = store.PageFacts(panes=frozenset(plan.retained_panes))
     if reached.is_carried:
         carried = reached.carried - pinned_now.crowded - tallied.crowded
-        facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
-    after = Histories(pa.nulls(0), rows, segments, before.loose, facts, tallied.by_key, tallied.by_sub_key)
+        facts = store.PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
+    after = store.Histories(pa.nulls(0), rows, segments, before.loose, facts, tallied.by_key, tallied.by_sub_key)
     return _with_keys(reached.keys, after)
 
 
-def _with_keys(keys: pa.Array, after: Histories) -> Histories:
+def _with_keys(keys: pa.Array, after: store.Histories) -> store.Histories:
     """Restrict the past to keys that have a pinned event or a tally, and renumber these keys."""
     is_used = np.zeros(len(keys), bool)
     is_used[after.pinned.key] = True
@@ -426,17 +410,17 @@ def _with_keys(keys: pa.Array, after: Histories) -> Histories:
     for entries in after.sub_tallies.values():
         is_used[entries.key] = True
     new_number = (np.cumsum(is_used) - 1).astype(np.int32)
-    pinned = sort_rows(after.pinned.of_keys(new_number[after.pinned.key]))
+    pinned = store.sort_rows(after.pinned.of_keys(new_number[after.pinned.key]))
     tallies = {name: tally[is_used] for name, tally in after.tallies.items()}
     sub_tallies = {name: entries.of_keys(new_number[entries.key]) for name, entries in after.sub_tallies.items()}
     return replace(after, keys=keys.filter(pa.array(is_used)), pinned=pinned, tallies=tallies, sub_tallies=sub_tallies)
 
 
-def _extended(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[Segment, Segment]:
+def _extended(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[store.Segment, store.Segment]:
     """Return the segments of strange pages that the present rules retain longer, each with its new span."""
     if not reached.is_strange.any():
         return {}
     by_row = np.zeros(len(reached.rows), np.int64)
     old = table.old_rows
     by_row[table.source[old] - table.pinned_count] = span_ms[old]
-    return extended_segments(reached, span_codes(by_row), by_row)
+    return extended_segments(reached, store.span_codes(by_row), by_row)

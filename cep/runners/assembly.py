@@ -41,7 +41,7 @@ from cep.runners.live_checkpoint import read_undelivered
 from cep.runners.observe import RECORDS, Log, Observed
 from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.stopping import Stopping
-from cep.runners.traces import Traces, traces_of
+from cep.runners.traces import Traces, open_traces
 from cep.runners.watch import Watch, Watched
 from cep.sinks.base import DeadLetterSink
 from cep.sinks.files import DeadLetterFiles
@@ -191,7 +191,12 @@ class JobRejections:
         now_s = time.monotonic()
         if self._latest.counters["records"] >= _RECORDS_MIN and (now_s - self._looked_s) * 1_000 >= self.every_ms:
             self._looked_s = now_s
-            self._judge(self._ended_span().rejections)
+            rejections = self._ended_span().rejections
+            is_above = rejections.is_above(self.share_max)
+            if rejections.count and not is_above:
+                self._tell(rejections)
+            trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None
+            self.observed.note(RECORDS, trouble, self._sentence(rejections))
 
     def end(self) -> int:
         """Print the report of the whole process, once. Return 1 if too many records were rejected, otherwise 0."""
@@ -219,13 +224,6 @@ class JobRejections:
         add_counts(self._whole.counters, ended.counters)
         self._whole.examples.join(ended.examples)
         return ended
-
-    def _judge(self, rejections: Rejections) -> None:
-        is_above = rejections.is_above(self.share_max)
-        if rejections.count and not is_above:
-            self._tell(rejections)
-        trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None
-        self.observed.note(RECORDS, trouble, self._sentence(rejections))
 
     def _tell(self, rejections: Rejections) -> None:
         facts: Mapping[str, int] = {"records": rejections.records, "rejected": rejections.count}
@@ -313,7 +311,7 @@ def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, u
         ExitStack() as stack,
     ):
         try:
-            traces = traces_of(log, stack, is_asked=observe.traces)
+            traces = stack.enter_context(open_traces(log)) if observe.traces else None
             paths = ", ".join([PATHS, *(f"{path}?key=…" for path in answers)])
             runner.run(
                 JobStart(

@@ -78,7 +78,17 @@ def read_status(topic: Topic) -> dict[str, Any] | None:
     last = None
     for _, _, _, value in _values(topic):
         last = value
-    return None if last is None else _status(topic, last)
+    if last is None:
+        return None
+    try:
+        status = orjson.loads(last)
+    except orjson.JSONDecodeError as error:
+        raise SourceError(
+            f"topic {topic.name} holds no status of rules: {error}; name the job's status topic"
+        ) from error
+    if not isinstance(status, dict) or not {"epoch", "rules", "last_versions", "refused"} <= status.keys():
+        raise SourceError(f"topic {topic.name} holds no status of rules; name the job's status topic")
+    return status
 
 
 def read_audit(topic: Topic) -> list[Line]:
@@ -104,18 +114,6 @@ def wait_for_status(topic: Topic, is_wanted: Callable[[dict[str, Any]], bool], w
         if time.monotonic() >= give_up_s:
             return None
         time.sleep(_POLL_S)
-
-
-def _status(topic: Topic, value: bytes) -> dict[str, Any]:
-    try:
-        status = orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise SourceError(
-            f"topic {topic.name} holds no status of rules: {error}; name the job's status topic"
-        ) from error
-    if not isinstance(status, dict) or not {"epoch", "rules", "last_versions", "refused"} <= status.keys():
-        raise SourceError(f"topic {topic.name} holds no status of rules; name the job's status topic")
-    return status
 
 
 def _values(topic: Topic) -> Iterator[tuple[int, int, bytes, bytes]]:

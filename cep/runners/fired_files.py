@@ -20,7 +20,7 @@ import orjson
 
 from cep.base.errors import SinkError, StateCorruptError
 from cep.base.files import replace_file
-from cep.rulebook.suppression import Fired, LastAlert, LastAlerts, fired_from_json, fired_json
+from cep.rulebook.suppression import LastAlert, LastAlerts, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 
 _WHOLE, _LINES = "held_memory.json", "held_memory.jsonl"
@@ -53,7 +53,10 @@ class FiredFiles:
         if not before and batch_id > self._batch_id:
             return  # most micro-batches
         self._batch_id, self._before = batch_id, before
-        line = orjson.dumps({"batch_id": batch_id, **_change(before, self.memory.last)}) + b"\n"
+        last = self.memory.last
+        fired = fired_json({rule_and_key: last[rule_and_key] for rule_and_key in before if rule_and_key in last})
+        gone = sorted(before.keys() - last.keys())
+        line = orjson.dumps({"batch_id": batch_id, "fired": fired, "gone": gone}) + b"\n"
         try:
             if self._lines_bytes == 0 or self._lines_bytes > max(_LINES_BYTES_MIN, _LINES_FACTOR * self._whole_bytes):
                 self._write_whole(batch_id - 1)
@@ -92,19 +95,14 @@ class FiredFiles:
             self._whole_bytes, document = len(data), orjson.loads(data)
             memory = LastAlerts(fired_from_json(document["fired"]))
             self._batch_id = document["batch_id"]
-            for change in self._changes(lines.read_bytes() if lines.exists() else b""):
+            added = lines.read_bytes() if lines.exists() else b""
+            self._lines_bytes = added.rfind(b"\n") + 1  # a process may have been cut off from writing the last line
+            for change in map(orjson.loads, added[: self._lines_bytes].splitlines()):
                 if change["batch_id"] > document["batch_id"]:
                     self._apply(memory, change)
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"{whole} or {lines} cannot be read ({error!r}); restore a savepoint") from error
         return memory
-
-    def _changes(self, data: bytes) -> list[dict[str, Any]]:
-        """Read the lines that are whole: a process may have been cut off from writing the last one."""
-        ends = data.rfind(b"\n") + 1
-        changes = [orjson.loads(line) for line in data[:ends].splitlines()]
-        self._lines_bytes = ends
-        return changes
 
     def _apply(self, memory: LastAlerts, change: dict[str, Any]) -> None:
         if change["batch_id"] <= self._batch_id:  # done again
@@ -123,11 +121,3 @@ def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
 def _undo(memory: LastAlerts, before: Mapping[tuple[str, str], LastAlert | None]) -> None:
     memory.put(before)
     memory.changed()
-
-
-def _change(before: dict[tuple[str, str], LastAlert | None], last: Fired) -> dict[str, Any]:
-    fired = {rule_and_key: last[rule_and_key] for rule_and_key in before if rule_and_key in last}
-    return {
-        "fired": fired_json(fired),
-        "gone": sorted(rule_and_key for rule_and_key in before if rule_and_key not in last),
-    }

@@ -29,14 +29,8 @@ import orjson
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from cep.base import limits
 from cep.base.errors import UsageError
-from cep.base.limits import (
-    HTTP_CONNECTIONS_MAX,
-    HTTP_HEADERS_PAUSE_MS,
-    HTTP_HEADERS_S_MAX,
-    HTTP_PROBE_CONNECTIONS,
-    HTTP_REQUEST_S_MAX,
-)
 from cep.runners.observe import Observed
 
 # Path → the answer to the parameters of a request; None for a resource that does not exist.
@@ -115,9 +109,9 @@ class _Server(ThreadingWSGIServer):
         """
         slow = None
         with self._lock:
-            if len(self._reading) + len(self._answering) + len(self._probing) >= HTTP_CONNECTIONS_MAX:
+            if len(self._reading) + len(self._answering) + len(self._probing) >= limits.HTTP_CONNECTIONS_MAX:
                 slow = next(iter(self._reading), None)
-                if slow is None or self._reading[slow] > time.monotonic() - HTTP_HEADERS_PAUSE_MS / 1_000:
+                if slow is None or self._reading[slow] > time.monotonic() - limits.HTTP_HEADERS_PAUSE_MS / 1_000:
                     return False
                 del self._reading[slow]
             self._reading[request] = time.monotonic()
@@ -130,7 +124,7 @@ class _Server(ThreadingWSGIServer):
         with self._lock:
             if self._reading.pop(request, None) is None:
                 return False  # it was slow, and another one has its place
-            if not is_probe and len(self._answering) >= HTTP_CONNECTIONS_MAX - HTTP_PROBE_CONNECTIONS:
+            if not is_probe and len(self._answering) >= limits.HTTP_CONNECTIONS_MAX - limits.HTTP_PROBE_CONNECTIONS:
                 return False
             (self._probing if is_probe else self._answering)[request] = time.monotonic()
         return True
@@ -145,7 +139,7 @@ class _Server(ThreadingWSGIServer):
     def service_actions(self) -> None:
         """Cut off connections whose time is up; the server's loop calls this twice a second."""
         now_s = time.monotonic()
-        self._cut_off_old(now_s - HTTP_HEADERS_S_MAX, now_s - HTTP_REQUEST_S_MAX)
+        self._cut_off_old(now_s - limits.HTTP_HEADERS_S_MAX, now_s - limits.HTTP_REQUEST_S_MAX)
 
     def close_all(self) -> None:
         """Cut off every connection."""
@@ -188,9 +182,10 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
     metrics: _App = make_wsgi_app(registry)
 
     def answer(environ: Mapping[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
         path = environ["PATH_INFO"]
-        is_trusted = token is not None and _has_token(environ, token)
+        header = str(environ.get("HTTP_AUTHORIZATION", "")).encode("utf-8", "surrogateescape")
+        # The time that this takes tells nothing of the token.
+        is_trusted = token is not None and hmac.compare_digest(header, f"Bearer {token}".encode())
         if not is_trusted and not _names_us(environ.get("HTTP_HOST"), hosts):
             start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
             return [b"the header Host names no host of this job; add the name to `hosts` of [observe]\n"]
@@ -224,12 +219,6 @@ def _names_us(header: str | None, hosts: Collection[str]) -> bool:
     except ValueError:
         return name.lower() in hosts
     return True
-
-
-def _has_token(environ: Mapping[str, Any], token: str) -> bool:
-    """Return True if the request bears the token; the time that this takes tells nothing of it."""
-    header = str(environ.get("HTTP_AUTHORIZATION", ""))
-    return hmac.compare_digest(header.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode())
 
 
 def _json(start_response: _StartResponse, status: str, value: Any) -> Iterable[bytes]:

@@ -67,7 +67,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     events keep their meaning (schema.misreadings). Raises: UsageError if the folder belongs to a job that reads, routes
     or keeps its events differently.
     """
-    description = _describe(job)
+    description = {"format": FORMAT, **job.to_json()}
     if (directory / JOB_FILE).exists():
         stored_job = read_document(directory / JOB_FILE)
         if stored_job.get("format") != FORMAT:
@@ -217,10 +217,6 @@ def read_job(directory: Path) -> Job | None:
         return Job.from_json(description)
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{path} does not describe a job ({error!r}); restore it") from error
-
-
-def _describe(job: Job) -> dict[str, Any]:
-    return {"format": FORMAT, **job.to_json()}
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

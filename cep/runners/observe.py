@@ -38,17 +38,7 @@ from cep.base.errors import SinkAwayError
 from cep.base.limits import EVENT_TIME_MS_MIN, SENDING_MS_MAX
 from cep.base.text import utc_text, visible
 from cep.kernels.layout import Int64
-from cep.runners.meanings import (
-    FROM_ZERO,
-    GAUGE_LABELS,
-    GAUGES,
-    HISTOGRAMS,
-    LABELS,
-    POISON_CODES,
-    TOTALS_THAT_FALL,
-    counter_text,
-    open_runs,
-)
+from cep.runners import meanings
 from cep.sinks.base import SINK_REASONS
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
@@ -107,7 +97,9 @@ class Latency:
         totals = np.cumsum(self.counts).tolist()
         names = [*map(floatToGoString, _BOUNDS_S), "+Inf"]
         buckets = [(name, float(count)) for name, count in zip(names, totals, strict=True)]
-        return HistogramMetricFamily(f"cep_{_LATENCY}", HISTOGRAMS[_LATENCY], buckets=buckets, sum_value=self.sum_s)
+        return HistogramMetricFamily(
+            f"cep_{_LATENCY}", meanings.HISTOGRAMS[_LATENCY], buckets=buckets, sum_value=self.sum_s
+        )
 
 
 @dataclass(eq=False)
@@ -343,10 +335,10 @@ class Observed(Collector):
         if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
             gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
         yield from _counters(totals)
-        yield GaugeMetricFamily("cep_runs", TOTALS_THAT_FALL["runs"], value=totals.get("runs", 0))
+        yield GaugeMetricFamily("cep_runs", meanings.TOTALS_THAT_FALL["runs"], value=totals.get("runs", 0))
         yield _rule_runs(totals)
         for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
-            yield GaugeMetricFamily(f"cep_{name}", GAUGES[name], value=value)
+            yield GaugeMetricFamily(f"cep_{name}", meanings.GAUGES[name], value=value)
         yield _labelled("micro_batch_seconds", {phase: ms / 1_000 for phase, ms in phases.items()})
         yield _labelled("memory_bytes", self.memory_bytes)
         yield _labelled("lag_records", lags)
@@ -362,7 +354,7 @@ class Observed(Collector):
 
 
 def _labelled(name: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"cep_{name}", GAUGES[name], labels=GAUGE_LABELS[name])
+    family = GaugeMetricFamily(f"cep_{name}", meanings.GAUGES[name], labels=meanings.GAUGE_LABELS[name])
     for value, number in sorted(values.items()):
         family.add_metric([value], number)
     return family
@@ -370,15 +362,17 @@ def _labelled(name: str, values: Mapping[str, float]) -> Metric:
 
 def _rule_runs(totals: Mapping[str, int]) -> Metric:
     """Return the open runs by rule and version."""
-    family = GaugeMetricFamily("cep_rule_runs", TOTALS_THAT_FALL["rule_runs"], labels=LABELS["rule_runs"])
-    for name, count in sorted(open_runs(totals).items()):
+    family = GaugeMetricFamily(
+        "cep_rule_runs", meanings.TOTALS_THAT_FALL["rule_runs"], labels=meanings.LABELS["rule_runs"]
+    )
+    for name, count in sorted(meanings.open_runs(totals).items()):
         family.add_metric(name.split("@"), count)
     return family
 
 
 def _sinks(addresses: Mapping[str, str], away: Mapping[str, str]) -> Metric:
     """Return for each sink 1 without a reason, or 0 with the reason for which it takes no alerts."""
-    family = GaugeMetricFamily("cep_sink_up", GAUGES["sink_up"], labels=GAUGE_LABELS["sink_up"])
+    family = GaugeMetricFamily("cep_sink_up", meanings.GAUGES["sink_up"], labels=meanings.GAUGE_LABELS["sink_up"])
     for name, address in sorted(addresses.items()):
         family.add_metric([name, address, away.get(name, "")], float(name not in away))
     return family
@@ -387,16 +381,16 @@ def _sinks(addresses: Mapping[str, str], away: Mapping[str, str]) -> Metric:
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Yield every total as a counter; totals that differ only in the brackets form one family."""
     families: dict[str, CounterMetricFamily] = {}
-    from_zero = dict.fromkeys([*FROM_ZERO, *(f"poison[{code}]" for code in POISON_CODES)], 0)
+    from_zero = dict.fromkeys([*meanings.FROM_ZERO, *(f"poison[{code}]" for code in meanings.POISON_CODES)], 0)
     for full_name, count in sorted({**from_zero, **totals}.items()):
         parsed = _COUNTER.fullmatch(full_name)
         assert parsed is not None, full_name
         name, inner = parsed[1], parsed[2]
-        if name in TOTALS_THAT_FALL:
+        if name in meanings.TOTALS_THAT_FALL:
             continue
-        labels = LABELS.get(name, () if inner is None else ("of",))
+        labels = meanings.LABELS.get(name, () if inner is None else ("of",))
         if name not in families:
-            families[name] = CounterMetricFamily(f"cep_{name}", counter_text(name), labels=labels)
+            families[name] = CounterMetricFamily(f"cep_{name}", meanings.counter_text(name), labels=labels)
         values = [""] * len(labels) if inner is None else inner.split("@") if len(labels) > 1 else [inner]
         families[name].add_metric(values, count)
     yield from families.values()

@@ -8,7 +8,8 @@ A file is written under another name, made durable, and renamed: a reader sees t
 letters are written first, so that a reader of the alerts sees them too. Between processes, and in a checkpoint, alerts
 are one Arrow stream.
 
-A replay that closes all windows at the end of a history → its alerts, with a mark on uncertain ones.
+A replay that closes all windows at the end of a history marks the uncertain alerts:
+
 
     replay up to the last event ─────▶ confirmed alerts ──────────────────────────────┐
                                                                                       ├─▶ both, each alert once

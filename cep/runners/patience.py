@@ -22,10 +22,6 @@ T = TypeVar("T")
 _PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0  # between two tries: doubled after each, so that a receiver can recover
 
 
-def _ignore(_: str, error: SinkAwayError | None) -> None:
-    """Do nothing with a change of a sink."""
-
-
 @dataclass(slots=True)
 class Patience:
     """The tries of a job to reach its sinks. They end with the first failure once `stop` is set.
@@ -35,7 +31,7 @@ class Patience:
     """
 
     stop: threading.Event
-    away: Callable[[str, SinkAwayError | None], None] = _ignore
+    away: Callable[[str, SinkAwayError | None], None] = lambda _name, _error: None
     pause_s: float = _PAUSE_S
     retries: int = 0
     refusals: Sequence[RefusedAlerts] = ()

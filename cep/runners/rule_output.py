@@ -45,11 +45,11 @@ class RuleOutput:
     def __init__(self, directory: Path, first: dict[str, Any], publish: Callable[[bytes], None] | None = None) -> None:
         self._directory = directory
         self._publish = publish
-        self.status = _read(directory / STATUS_FILE) or sign_status(first)
+        path = directory / STATUS_FILE
+        self.status = (read_document(path) if path.exists() else None) or sign_status(first)
         try:
             self._policies = Policies.from_json(self.status["policies"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            path = directory / STATUS_FILE
             raise StateCorruptError(f"{path} does not say which rules there are ({error!r}); restore it") from error
         self._fired = FiredFiles(directory)
 
@@ -105,9 +105,3 @@ def write_status(directory: Path, status: dict[str, Any]) -> dict[str, Any]:
 def last_alerted(directory: Path) -> list[list[Any]]:
     """When each rule that suppresses last fired on each key, as `begin_rule_output` takes it."""
     return fired_json(FiredFiles(directory).memory.last)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    return read_document(path)

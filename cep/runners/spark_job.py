@@ -13,28 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from cep.base.errors import CepError, UsageError
 from cep.base.terminal import Terminal
 from cep.columnar.mapping import mapping_of_settings
 from cep.lists.store import ListStore
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.saved import RulebookStore
+from cep.runners import live_checkpoint
 from cep.runners.assembly import JobRunner, JobStart, audit_copy, tell_changes, tell_end, tell_runs, tell_start
 from cep.runners.control_topic import made_topics
 from cep.runners.embedded.opening import is_embedded
 from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.job import Beginning, open_folder
-from cep.runners.live_checkpoint import (
-    QUERY_FOLDER,
-    RULEBOOKS_FOLDER,
-    forget_planned,
-    job_id,
-    lock_checkpoint,
-    read_job,
-)
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import Log
 from cep.runners.patience import Patience
@@ -52,17 +43,7 @@ from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import last_batch
 from cep.runners.warm import Warming
-from cep.sinks.kinds import (
-    SinkJob,
-    alert_topics,
-    check_dead_letters,
-    dead_letters_folder,
-    open_dead_letters,
-    open_sinks,
-    refusals_of,
-    sink_addresses,
-    sink_names,
-)
+from cep.sinks import kinds
 from cep.sources.kafka import offsets_of
 from cep.sources.live.kinds import check_ending, check_sources, kafka_client, named, record_format
 
@@ -82,26 +63,26 @@ class SparkRunner(JobRunner):
                 "`cep job restore --engine spark` (`cep docs guides/move`)"
             )
         check_ending(settings, until_end=until_end)
-        topics = *alert_topics(settings), settings.output.dead_letter_topic
+        topics = *kinds.alert_topics(settings), settings.output.dead_letter_topic
         check_sources(settings, topics, _FLAGS, tuple(_EVENTS))
-        sink_names(settings)  # an address that may not be used is refused before Spark starts
-        check_dead_letters(settings)
+        kinds.sink_names(settings)  # an address that may not be used is refused before Spark starts
+        kinds.check_dead_letters(settings)
         _events(settings)
 
     def lists(self, settings: Settings, begins: Beginning) -> ListStore:
-        lists = RulebookStore((_checkpoint(settings) / RULEBOOKS_FOLDER).resolve()).lists
+        lists = RulebookStore((_checkpoint(settings) / live_checkpoint.RULEBOOKS_FOLDER).resolve()).lists
         begins.lists.copy_into(lists)
         return lists
 
     def locked(self, settings: Settings) -> AbstractContextManager[None]:
-        return lock_checkpoint(_checkpoint(settings))
+        return live_checkpoint.lock_checkpoint(_checkpoint(settings))
 
     def first_positions(self, settings: Settings) -> Mapping[str, int]:
         checkpoint, events = _checkpoint(settings), settings.events
         if events.topic is None or settings.kafka.bootstrap_servers is None:
             return {}
         if (batch_id := last_batch(checkpoint)) is not None:
-            return read_positions(checkpoint / QUERY_FOLDER, 0, batch_id)
+            return read_positions(checkpoint / live_checkpoint.QUERY_FOLDER, 0, batch_id)
         begins = read_beginning(checkpoint)
         starting = None if begins is None else begins.starting("events", events.topic)
         offsets = offsets_of(kafka_client(settings), [events.topic], starting or events.starting, "earliest")
@@ -110,7 +91,7 @@ class SparkRunner(JobRunner):
     def run(self, start: JobStart) -> None:
         settings, log, stop, observed, traces = start.settings, start.log, start.stop, start.observed, start.traces
         checkpoint, begins = _checkpoint(settings), start.begins
-        if begins.warm is not None and read_job(checkpoint) is None:
+        if begins.warm is not None and live_checkpoint.read_job(checkpoint) is None:
             begin_warm(begins.warm, start.job, start.deployment.rulebook, checkpoint)
         job, initial, goes_on = open_folder(settings.job, checkpoint, start.job, begins, log)
         spark = open_session(settings.spark, log)
@@ -142,7 +123,7 @@ class SparkRunner(JobRunner):
             keep_serving(begin, output, stop.event, observed, partial(_tell_restart, log))
             output.drain(partial(observe_queues, output, observed))
             if output.refused_batch_id is not None:
-                forget_planned(live.checkpoint, output.refused_batch_id)
+                live_checkpoint.forget_planned(live.checkpoint, output.refused_batch_id)
         except CepError as error:
             observed.failure = type(error).__name__  # before its last lines
             raise
@@ -161,12 +142,16 @@ def _checkpoint(settings: Settings) -> Path:
 def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutput:
     """Open the sinks and the output that delivers micro-batches to them."""
     settings, observed, checkpoint = start.settings, start.observed, _checkpoint(start.settings)
-    job_name = job_id(checkpoint)
-    job = SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
-    dead_letters, sinks = open_dead_letters(job), open_sinks(job)
+    job_name = live_checkpoint.job_id(checkpoint)
+    job = kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
+    dead_letters, sinks = kinds.open_dead_letters(job), kinds.open_sinks(job)
     assert dead_letters is not None, "the job has a folder"
-    observed.sink_names, observed.sink_addresses, outlets = tuple(sinks), sink_addresses(settings), list(sinks.values())
-    patience = Patience(start.stop.event, observed.away, refusals=refusals_of(outlets))
+    observed.sink_names, observed.sink_addresses, outlets = (
+        tuple(sinks),
+        kinds.sink_addresses(settings),
+        list(sinks.values()),
+    )
+    patience = Patience(start.stop.event, observed.away, refusals=kinds.refusals_of(outlets))
     return LiveOutput(
         checkpoint, dead_letters, outlets, report, observed.sending, audit_copy(settings), patience, tuple(sinks)
     )
@@ -181,24 +166,19 @@ def open_session(settings: SparkSettings, log: Log) -> Any:
         with console.status("starting Spark"):
             options = {**SPARK_SETTINGS, **partitions, **settings.conf}
             spark = create_session("cep live", settings.cores, options, JAVA_OPTIONS)
-        _wait_for_kernels(warming, log, console)
+        # Compiled in the first micro-batch instead, the kernels would hold its events up for as long.
+        if not warming.is_done():
+            log.tell("compiling", "compiling the kernels, once after an installation or a change: about half a minute")
+            with console.status("compiling the kernels"):
+                while not warming.is_done():
+                    pass
     return spark
-
-
-def _wait_for_kernels(warming: Warming, log: Log, console: Console) -> None:
-    """Compiled in the first micro-batch instead, they would hold its events up for as long."""
-    if warming.is_done():
-        return
-    log.tell("compiling", "compiling the kernels, once after an installation or a change: about half a minute")
-    with console.status("compiling the kernels"):
-        while not warming.is_done():
-            pass
 
 
 def _live(start: JobStart, initial: tuple[bytes, ...]) -> LiveSettings:
     settings = start.settings
     return LiveSettings(
-        start.job, initial, _events(settings), _control(settings), _checkpoint(settings) / QUERY_FOLDER,
+        start.job, initial, _events(settings), _control(settings), _checkpoint(settings) / live_checkpoint.QUERY_FOLDER,
         settings.job.trigger, start.until_end, settings.spark.cores, made_topics(settings),
     )  # fmt: skip
 
@@ -287,6 +267,6 @@ class _Changes:
 
 def _tell_end(output: LiveOutput, settings: Settings, log: Log) -> None:
     tell_end(output.totals, log, output.undelivered_count, batch_id=output.batch_id)
-    folder = dead_letters_folder(settings)
+    folder = kinds.dead_letters_folder(settings)
     if log.form == "text" and folder is not None and folder.is_dir() and any(folder.iterdir()):
         log.tell("letters", f"records set aside, and the audit of changes: {folder}")

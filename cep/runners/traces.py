@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -121,8 +121,3 @@ class Traces(Closing):
         self, context: Context, name: str, began_ns: int, ended_ns: int, facts: Mapping[str, int] | None = None
     ) -> None:
         self._tracer.start_span(name, context, attributes=facts, start_time=began_ns).end(ended_ns)
-
-
-def traces_of(log: Log, stack: ExitStack, *, is_asked: bool) -> Traces | None:
-    """Return the traces of a job for as long as the stack is open; None without `--traces`."""
-    return stack.enter_context(open_traces(log)) if is_asked else None

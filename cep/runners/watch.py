@@ -75,19 +75,16 @@ class Watch:
     def _work(self) -> None:
         while not self._ended.is_set():
             self.look()
-            self._ended.wait(self._every_s if self._has_lag else min(self._every_s, _FIRST_S))
-
-    @property
-    def _has_lag(self) -> bool:
-        """True if the job has once caught up, or has no topic with a lag."""
-        return self._watched.events is None or self._observed.has_caught_up
+            has_caught_up = self._watched.events is None or self._observed.has_caught_up
+            self._ended.wait(self._every_s if has_caught_up else min(self._every_s, _FIRST_S))
 
     def look(self) -> None:
         """Look once at everything."""
         self._look_at_brokers()
         self._look_at_registry()
         self._look_at_events()
-        self._look_at_sinks()
+        if not self._ended.is_set():
+            self._observed.look_at_sinks()
         self._look_at_disk()
 
     def _note(self, part: str, trouble: str | None, detail: str = "") -> None:
@@ -158,7 +155,3 @@ class Watch:
         self._observed.measured({"disk_free_bytes": free_bytes}, {})
         is_full = free_bytes < DISK_FREE_BYTES_MIN
         self._note(DISK, f"{free_bytes >> 20} MB are left for the checkpoint folder" if is_full else None)
-
-    def _look_at_sinks(self) -> None:
-        if not self._ended.is_set():
-            self._observed.look_at_sinks()

@@ -19,16 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
-import pyarrow as pa
-
-from cep.base.errors import UnreadableError, UsageError
+from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
 from cep.columnar.times import form_has_zone, has_zone
 from cep.sources.csv_form import shown_form
-from cep.sources.inputs import Records, confining_root, files_of, folder_values, kind_of, opened_json, unreadable
-from cep.sources.json_lines import LineCutter, whole_lines
+from cep.sources.inputs import Records, confining_root, files_of, folder_values, guarded, kind_of, opened_json
+from cep.sources.json_lines import LineCutter, json_value, whole_lines
 from cep.sources.tables import open_table
 
 RECORDS_LOOKED_AT = 1_000
@@ -54,11 +51,10 @@ def check_records(records: Records, schema: Schema) -> list[str]:
             for file, _, rows in files:
                 _check_times(file, rows, schema, view)
             _check_times(path, sample, schema, view)
-    return [f"{_shown_files(files)}: {form}; flags such as --delimiter say otherwise" for form, files in forms.items()]
-
-
-def _shown_files(files: Sequence[Path]) -> str:
-    return str(files[0]) if len(files) == 1 else f"{len(files)} files such as {files[0]}"
+    shown = {
+        form: files[0] if len(files) == 1 else f"{len(files)} files such as {files[0]}" for form, files in forms.items()
+    }
+    return [f"{files}: {form}; flags such as --delimiter say otherwise" for form, files in shown.items()]
 
 
 def _other_files(
@@ -70,12 +66,10 @@ def _other_files(
     """
     kind = kind_of(path)
     for number, file in enumerate(files_of(path) if kind != "json" else ()):
-        try:
+        with guarded(file, schema):
             table = open_table(file, path, kind, mapping.file)
             fitted = table.mapping(schema, mapping)
             yield file, table.names, table.first_rows() if number else ()
-        except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
-            raise unreadable(file, schema, error) from (None if schema.protected else error)
         if table.csv is not None and (form := shown_form(fitted.file)):
             forms.setdefault(form, []).append(file)
 
@@ -85,7 +79,7 @@ def first_records(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator
     kind = kind_of(path)
     for file in files_of(path):
         folder_columns = folder_values(file)
-        try:
+        with guarded(file, schema):
             if kind == "json":
                 yield from ({**record, **folder_columns} for record in _objects(file, path))
                 continue
@@ -93,8 +87,6 @@ def first_records(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator
             columns = list(dict.fromkeys((*table.names, *table.present(mapping.roots(schema)))))
             for rows in table.rows(columns, RECORDS_LOOKED_AT):
                 yield from ({**row, **folder_columns} for row in rows)
-        except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
-            raise unreadable(file, schema, error) from (None if schema.protected else error)
 
 
 def _objects(file: Path, folder: Path) -> Iterator[Mapping[str, Any]]:
@@ -103,19 +95,9 @@ def _objects(file: Path, folder: Path) -> Iterator[Mapping[str, Any]]:
         for block in whole_lines(opened, LineCutter(), _LOOK_BYTES):
             lines = [line for line in block.split(b"\n") if line.strip()][:lines_left]
             lines_left -= len(lines)
-            yield from _read(lines)
+            yield from (record for line in lines if isinstance(record := json_value(line), dict))
             if not lines_left:
                 return
-
-
-def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
-    for line in lines:
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            yield record
 
 
 def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:

@@ -18,14 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from cep.base.errors import UnreadableError
 from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, KeyDomain, Poison, concat_decoded, decode_json, decode_table, key_parts, route
 from cep.columnar.mapping import NUMBER_KINDS, PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.shown import RowTexts
-from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, unreadable
+from cep.sources.inputs import confining_root, files_of, folder_values, guarded, kind_of, opened_json
 from cep.sources.json_lines import LineCutter, whole_lines
 from cep.sources.tables import TableFile, open_table
 
@@ -79,7 +78,7 @@ def _read_file(
     file: Path, folder: Path, kind: str, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping
 ) -> Decoded:
     """Read the records of one file that may have the key, and decode them."""
-    try:
+    with guarded(file, schema):
         if kind == "json":
             fitted = mapping.with_folders(schema, folder_values(file))
             lines = list(_lines_with(file, folder, [_written_parts(schema, domain, key, v) for v in fitted.views]))
@@ -87,8 +86,6 @@ def _read_file(
         table = open_table(file, folder, kind, mapping.file)
         fitted = table.mapping(schema, mapping)
         return _decoded_rows(table, schema, fitted, _column_parts(schema, domain, key, fitted))
-    except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
-        raise unreadable(file, schema, error) from (None if schema.protected else error)
 
 
 def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[tuple[str, str]]:

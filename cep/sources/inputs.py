@@ -110,11 +110,15 @@ def opened_json(path: Path, root: Path | None = None) -> Iterator[Readable]:
         yield as_json_lines(file, str(path))
 
 
-def unreadable(path: Path, schema: Schema, error: Exception) -> InputError:
-    """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
-    is_shown = isinstance(error, OSError | UnreadableError) or not schema.protected
-    reason = error if is_shown else type(error).__name__
-    return InputError(f"{path} cannot be read: {reason}")
+@contextmanager
+def guarded(path: Path, schema: Schema) -> Iterator[None]:
+    """Raise InputError if the block cannot read a file. The error quotes no row where a schema protects a field."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
+        is_shown = isinstance(error, OSError | UnreadableError) or not schema.protected
+        reason = error if is_shown else type(error).__name__
+        raise InputError(f"{path} cannot be read: {reason}") from (None if schema.protected else error)
 
 
 def confining_root(folder: Path) -> Path | None:

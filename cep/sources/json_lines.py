@@ -1,8 +1,4 @@
-"""Blocks of bytes → whole lines; a block of JSON lines → its values, without a Python object per line.
-
-A line without an end takes no memory: the part beyond the size limit is dropped, and decoding refuses the rest.
-
-The bytes of a JSON file in the form that its writer chose → JSON lines.
+"""The bytes of a JSON file, in the form that its writer chose → JSON lines → their values.
 
     JSON lines                               as they are, without a byte order mark
     an array, over one line or many          each object becomes a line
@@ -10,8 +6,9 @@ The bytes of a JSON file in the form that its writer chose → JSON lines.
     objects over several lines, or in a row  each object becomes a line
     UTF-16                                   UTF-8
 
-The first bytes of the file decide. Objects are found by their braces outside of texts, block by block and without a
-Python object a record. A file that ends inside an object is refused.
+The first bytes of the file decide. Objects are found by their braces outside of texts. A file that ends inside an
+object is refused. All of it works block by block, without a Python object a record. A line without an end takes no
+memory: the part beyond the size limit is dropped, and decoding refuses the rest.
 
 Tested by: tests/sources/test_files.py, tests/sources/test_live.py, tests/sources/test_csv_form.py.
 """
@@ -21,7 +18,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import orjson
@@ -36,7 +33,9 @@ READ_BYTES = 16 << 20
 _LINE_END, _BRACE = ord("\n"), ord("{")
 
 
-class _Bytes(Protocol):
+class Readable(Protocol):
+    """A file, or an object that reads like one."""
+
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -80,7 +79,7 @@ class LineCutter:
         return begun
 
 
-def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
+def whole_lines(file: Readable, cutter: LineCutter, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
     """Yield the lines of a file, many at a time."""
     while block := file.read(block_bytes):
         if lines := cutter.take(block):
@@ -112,16 +111,11 @@ def json_values(block: bytes) -> pa.Array:
     values = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     )
-    # A record begins with a brace. Few lines do not, and the blank ones among them are left out.
-    lengths = np.diff(offsets)
-    is_braceless = (
-        (lengths == 0) | (content[np.minimum(offsets[:-1], max(len(content) - 1, 0))] != _BRACE)
-        if len(content)
-        else None
-    )
-    if is_braceless is None:
+    if not len(content):
         return values.slice(0, 0)
-    braceless_rows = np.flatnonzero(is_braceless)
+    # A record begins with a brace. Few lines do not, and the blank ones among them are left out.
+    is_brace = content[np.minimum(offsets[:-1], len(content) - 1)] == _BRACE
+    braceless_rows = np.flatnonzero((np.diff(offsets) == 0) | ~is_brace)
     texts = values.take(pa.array(braceless_rows)).view(pa.large_string())
     is_blank = np.asarray(pc.equal(pc.binary_length(pc.ascii_trim_whitespace(texts)), 0))
     if not is_blank.any():
@@ -139,12 +133,6 @@ _BLANK, _NEWLINE, _RETURN = (ord(sign) for sign in " \n\r")
 _OPEN_ENDS = (b"{", b"[", b",", b":")
 _IN_A_ROW = re.compile(rb"\}\s*,?\s*\{")
 _BLOCK_BYTES = 1 << 20
-
-
-class Readable(Protocol):
-    """A file, or an object that reads like one."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 def as_json_lines(file: Readable, name: str) -> Readable:
@@ -179,7 +167,7 @@ def _are_lines(begin: bytes) -> bool:
     first, second = ([line for line in lines if line] + [b"", b""])[:2]
     if not first.startswith((b"{", b"[")):
         return True
-    value = _value(first)
+    value = json_value(first)
     if isinstance(value, list):
         return not value or not all(isinstance(each, dict) for each in value)
     if isinstance(value, dict):
@@ -187,10 +175,11 @@ def _are_lines(begin: bytes) -> bool:
     if first.startswith(b"[") or _IN_A_ROW.search(first):
         return False
     # The line of a larger object ends where a value or a field is to come. Any other line is a broken record.
-    return not first.endswith(_OPEN_ENDS) or (isinstance(_value(second), dict) and not first.endswith(b","))
+    return not first.endswith(_OPEN_ENDS) or (isinstance(json_value(second), dict) and not first.endswith(b","))
 
 
-def _value(line: bytes) -> object:
+def json_value(line: bytes) -> Any:
+    """Return the value of a line; None if it is not JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

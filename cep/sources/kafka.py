@@ -29,18 +29,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from cep.base import kafka as client
 from cep.base.errors import SourceAwayError, SourceError, SourceGoneError, UsageError
-from cep.base.kafka import (
-    DAMAGED_CODES,
-    END_CODE,
-    GONE_CODES,
-    READER_FIXED,
-    admin_options,
-    is_away,
-    is_temporary,
-    reader_options,
-    reason_of,
-)
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
 from cep.base.text import utc_ms
 from cep.sources.offsets import OffsetRange, Offsets, is_time, parse_offsets
@@ -139,7 +129,7 @@ class _Admins:
             return None
         if address not in self._admins:
             self._admins[address] = AdminClient(
-                admin_options(settings.bootstrap_servers, dict(settings.client_options))
+                client.admin_options(settings.bootstrap_servers, dict(settings.client_options))
             )
         return self._admins[address]
 
@@ -177,13 +167,17 @@ _ADMINS = _Admins()
 
 
 def _connect(settings: KafkaSettings) -> Consumer:
-    fixed = [name for name, _ in settings.client_options if name in READER_FIXED]
+    fixed = [name for name, _ in settings.client_options if name in client.READER_FIXED]
     if fixed:
-        raise UsageError(f"Kafka option {fixed[0]} is set by the source to {READER_FIXED[fixed[0]]}; leave it out")
+        raise UsageError(
+            f"Kafka option {fixed[0]} is set by the source to {client.READER_FIXED[fixed[0]]}; leave it out"
+        )
     try:
-        return Consumer(reader_options(settings.bootstrap_servers, dict(settings.client_options), _DEFAULTS))
+        return Consumer(client.reader_options(settings.bootstrap_servers, dict(settings.client_options), _DEFAULTS))
     except KafkaException as error:
-        raise UsageError(f"Kafka options refused: {reason_of(error)}; see librdkafka's CONFIGURATION.md") from error
+        raise UsageError(
+            f"Kafka options refused: {client.reason_of(error)}; see librdkafka's CONFIGURATION.md"
+        ) from error
 
 
 # -------------------------------------------------------------------------------------------------- planning
@@ -201,7 +195,7 @@ def ask_brokers(settings: KafkaSettings, topic: str) -> None:
         consumer.close()  # its knowledge of the brokers may be wrong
         raise SourceAwayError(
             f"Kafka at {settings.bootstrap_servers} gave no answer within {time.monotonic() - began_s:.1f} s: "
-            f"{reason_of(error)}; check the brokers and the network"
+            f"{client.reason_of(error)}; check the brokers and the network"
         ) from error
     _CONSUMERS.give(settings, consumer)
 
@@ -235,7 +229,7 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
             return offsets
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since its partitions were named
             raise SourceError(_unreadable(settings, ", ".join(topics), error.str()))
-        if not is_temporary(error):
+        if not client.is_temporary(error):
             raise SourceError(_no_answer(settings, topics, error.str(), settings.wait_s - end_s + time.monotonic()))
         if time.monotonic() >= end_s:
             raise SourceAwayError(_no_answer(settings, topics, error.str(), settings.wait_s - end_s + time.monotonic()))
@@ -268,7 +262,7 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
 
 def _partitions(consumer: Consumer, settings: KafkaSettings, topic: str) -> list[int]:
     about = consumer.list_topics(topic, timeout=settings.wait_s).topics[topic]
-    if about.error is not None and is_temporary(about.error):
+    if about.error is not None and client.is_temporary(about.error):
         raise KafkaException(about.error)
     if about.error is not None or not about.partitions:
         reason = about.error.str() if about.error is not None else "it has no partitions"
@@ -338,7 +332,7 @@ def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], a
             return {}
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise SourceError(_unreadable(settings, topic, reason_of(error))) from error
+                raise SourceError(_unreadable(settings, topic, client.reason_of(error))) from error
             _ADMINS.missed(settings, answer_others)
             return {}
         _ADMINS.answered(settings)
@@ -410,8 +404,8 @@ def read_range(
         raise
     except KafkaException as error:
         consumer.close()
-        kind = SourceAwayError if is_away(error) else SourceError
-        raise kind(f"reading {offset_range} from {settings.bootstrap_servers}: {reason_of(error)}") from error
+        kind = SourceAwayError if client.is_away(error) else SourceError
+        raise kind(f"reading {offset_range} from {settings.bootstrap_servers}: {client.reason_of(error)}") from error
     except BaseException:
         consumer.close()
         raise
@@ -485,9 +479,9 @@ def _heed(
     error = notice.error()
     assert error is not None
     code = error.code()
-    if code == END_CODE:
+    if code == client.END_CODE:
         return notice.offset() or 0, ""
-    if code in GONE_CODES:
+    if code in client.GONE_CODES:
         place = TopicPartition(offset_range.topic, offset_range.partition)
         earliest, latest = consumer.get_watermark_offsets(place, timeout=settings.wait_s)
         raise SourceGoneError(
@@ -496,9 +490,9 @@ def _heed(
             "again; give the topic a longer retention. `cep docs guides/operate` says how a job goes on without "
             "these records; or start with a new checkpoint directory and startingOffsets=earliest"
         )
-    if code in DAMAGED_CODES:
+    if code in client.DAMAGED_CODES:
         raise damaged(f"{offset_range.topic}[{offset_range.partition}]", position, error)
-    if not is_temporary(error) and (
+    if not client.is_temporary(error) and (
         code > 0 or code in _UNKNOWN_CODES
     ):  # a broker's refusal; the client retries temporary ones itself
         raise SourceError(f"reading {offset_range} from {settings.bootstrap_servers}: {error.str()}")

@@ -25,15 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cep.base import limits
 from cep.base.files import open_file
-from cep.base.limits import (
-    BATCH_BYTES_MAX,
-    PARQUET_DICTIONARY_TEXTS_MAX,
-    PARQUET_HEADER_BYTES_MAX,
-    PARQUET_PAGE_BYTES_MAX,
-    PARQUET_PAGES_MAX,
-    PARQUET_ROWS_PER_BYTE_MAX,
-)
 from cep.columnar.times import INT96_UNIT
 
 # Numbers of parquet.thrift: codecs, types, and fields of the footer.
@@ -59,8 +52,10 @@ def opened_parquet(path: Path, root: Path | None = None) -> Iterator[pq.ParquetF
     """Open a regular file, with a root only one below it. Raises: UnreadableError, OSError, ArrowException."""
     with open_file(path, root) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as opened:
         size, rows = os.fstat(file.fileno()).st_size, opened.metadata.num_rows
-        if rows > size * PARQUET_ROWS_PER_BYTE_MAX:
-            raise pa.ArrowInvalid(f"{rows} rows in {size} bytes are more than {PARQUET_ROWS_PER_BYTE_MAX} a byte")
+        if rows > size * limits.PARQUET_ROWS_PER_BYTE_MAX:
+            raise pa.ArrowInvalid(
+                f"{rows} rows in {size} bytes are more than {limits.PARQUET_ROWS_PER_BYTE_MAX} a byte"
+            )
         yield opened
 
 
@@ -103,7 +98,7 @@ def _completed(batch: pa.RecordBatch, column_names: Sequence[str], types: pa.Sch
 def rows_at_once(batch: pa.RecordBatch | pa.Table, rows_max: int) -> int:
     """Return how many rows of a table in memory take bounded bytes once its dictionaries are written out."""
     bytes_a_row = sum(_longest_of(column) for column in batch.columns)
-    return max(1, min(rows_max, BATCH_BYTES_MAX // bytes_a_row)) if bytes_a_row else rows_max
+    return max(1, min(rows_max, limits.BATCH_BYTES_MAX // bytes_a_row)) if bytes_a_row else rows_max
 
 
 def _longest_of(column: pa.Array | pa.ChunkedArray) -> int:
@@ -151,11 +146,11 @@ def _plan(
             continue
         pages = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += pages.file_bytes
-        if leaf.max_repetition_level and pages.values * pages.value_bytes > BATCH_BYTES_MAX:
+        if leaf.max_repetition_level and pages.values * pages.value_bytes > limits.BATCH_BYTES_MAX:
             left_out.add(top)
             continue
         bytes_a_row += pages.value_bytes
-    rows = max(1, min(rows_max, BATCH_BYTES_MAX // max(bytes_a_row, 1)))
+    rows = max(1, min(rows_max, limits.BATCH_BYTES_MAX // max(bytes_a_row, 1)))
     return rows, [name for name in column_names if name not in left_out], file_bytes
 
 
@@ -167,7 +162,7 @@ def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
     size = os.fstat(raw.fileno()).st_size
     raw.seek(max(size - 8, 0))
     length = int.from_bytes(raw.read(4), "little")
-    if not 0 < length <= min(size - 8, PARQUET_PAGE_BYTES_MAX):
+    if not 0 < length <= min(size - 8, limits.PARQUET_PAGE_BYTES_MAX):
         raise pa.ArrowInvalid("the footer has a wrong size")
     raw.seek(size - 8 - length)
     try:
@@ -197,10 +192,10 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
         unpacked = max(packed, _number(header, _UNPACKED))  # Arrow does not compare them where nothing is packed
         if begin + packed > size:
             raise pa.ArrowInvalid(f"a page of the column {path} ends after the file")
-        if unpacked > PARQUET_PAGE_BYTES_MAX or count > PARQUET_PAGES_MAX:
+        if unpacked > limits.PARQUET_PAGE_BYTES_MAX or count > limits.PARQUET_PAGES_MAX:
             raise pa.ArrowInvalid(
                 f"a page of the column {path} takes {unpacked} bytes, and one may take "
-                f"{PARQUET_PAGE_BYTES_MAX}; a column chunk may have {PARQUET_PAGES_MAX} pages"
+                f"{limits.PARQUET_PAGE_BYTES_MAX}; a column chunk may have {limits.PARQUET_PAGES_MAX} pages"
             )
         dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_2)
         if isinstance(dictionary, dict) and count > 1:
@@ -227,7 +222,7 @@ def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -
     texts of a dictionary differ, so a page with many texts in a few packed bytes is malicious.
     """
     upper_bound = max(0, unpacked - _LENGTH.size * texts_count)
-    texts_max = min(PARQUET_DICTIONARY_TEXTS_MAX, _TEXTS_A_BYTE * len(page))
+    texts_max = min(limits.PARQUET_DICTIONARY_TEXTS_MAX, _TEXTS_A_BYTE * len(page))
     if texts_count > texts_max or (codec != _UNCOMPRESSED and codec not in _CODECS):
         return upper_bound
     if codec in _CODECS:
@@ -268,9 +263,9 @@ def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
         try:
             fields, end = _struct(data, 0, 0)
         except (IndexError, struct.error):
-            if len(data) < size or size >= PARQUET_HEADER_BYTES_MAX:
+            if len(data) < size or size >= limits.PARQUET_HEADER_BYTES_MAX:
                 raise pa.ArrowInvalid("the header of a page cannot be read") from None
-            size = min(size * 16, PARQUET_HEADER_BYTES_MAX)
+            size = min(size * 16, limits.PARQUET_HEADER_BYTES_MAX)
         else:
             return fields, place + end
 

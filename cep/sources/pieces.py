@@ -2,12 +2,8 @@
 
 Parquet is read with the columns that the schema knows only; a record that is set aside is shown with all it has, which
 reads its file again. CSV is text, as Spark reads it. JSON lines are cut from blocks of bytes, without a Python object a
-line.
-
-A span of event time → the events of a history within it, as if the history had no others.
-
-All questions about a history have the same terms: the span, the end, and how long ids of events are remembered.
-Unreadable records have no time: they stay, and are set aside as usual.
+line. A Period limits the pieces to a span of event time, as if the history had no other events. Unreadable records have
+no time: they stay, and are set aside as usual.
 
 Tested by: tests/sources/test_files.py, tests/api/test_period.py.
 """
@@ -17,7 +13,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -41,10 +36,10 @@ from cep.sources.inputs import (
     confining_root,
     files_of,
     folder_values,
+    guarded,
     kind_of,
     opened_json,
     packing_of,
-    unreadable,
 )
 from cep.sources.json_lines import READ_BYTES, LineCutter, has_json_lines, json_values, lines_between, whole_lines
 from cep.sources.parquet import opened_parquet, rows_at_once
@@ -157,7 +152,7 @@ def shares_of(part: FilePart, share_bytes: int = SHARE_BYTES) -> list[FilePart]:
 
 def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
     """Yield the pieces of a file. Raises: SourceError if it cannot be read."""
-    with _guard(part.path, schema):
+    with guarded(part.path, schema):
         if part.kind == "json":
             fitted = mapping.with_folders(schema, folder_values(part.path))
             pieces = _json_pieces(part, schema, fitted)
@@ -171,7 +166,7 @@ def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator
 def _rows_of(part: FilePart, schema: Schema) -> int:
     """Return the rows of a file, or an estimate."""
     if part.kind == "parquet":
-        with _guard(part.path, schema), opened_parquet(part.path, confining_root(part.folder)) as file:
+        with guarded(part.path, schema), opened_parquet(part.path, confining_root(part.folder)) as file:
             return int(file.metadata.num_rows)
     return part.path.stat().st_size // (100 if part.kind == "csv" else 200)
 
@@ -249,16 +244,8 @@ def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
 
 
 def _decoded(path: Path, schema: Schema, decode: Callable[[], Decoded]) -> Decoded:
-    with _guard(path, schema):
+    with guarded(path, schema):
         return decode()
-
-
-@contextmanager
-def _guard(path: Path, schema: Schema) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
-        raise unreadable(path, schema, error) from (None if schema.protected else error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,14 +270,11 @@ class Period:
         """Return the pieces without the events outside of the period."""
         if self.cuts_nothing:
             return replace(pieces, to_the_end=self.to_the_end, dedup_ms=self.dedup_ms)
-        cut = self._cut(pieces.pieces)
+        cut = (Piece(piece.size, partial(self._decoded, piece)) for piece in pieces.pieces)
         return Pieces(pieces.rows, pieces.size, cut, self.until_ms, self.to_the_end, self.dedup_ms)
 
-    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        return (Piece(piece.size, self._decoder(piece.decode)) for piece in pieces)
-
-    def _decoder(self, decode: Callable[[], Decoded]) -> Callable[[], Decoded]:
-        return lambda: decode().between(self.since_ms, self.until_ms)
+    def _decoded(self, piece: Piece) -> Decoded:
+        return piece.decode().between(self.since_ms, self.until_ms)
 
     def cut_key(self, records: KeyRecords) -> KeyRecords:
         """Return the records of a key without the events outside of the period."""

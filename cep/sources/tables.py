@@ -4,20 +4,16 @@
     #row               ├─▶ the columns of a mapping
     Year + Month + Day ┘   (the texts of several columns, with a blank between them)
 
-CSV is text. A line of CSV with too many or too few fields is set aside, alone.
-
-The files at a path → one table of all their columns, with the types that the values have.
+CSV is text. A line of CSV with too many or too few fields is set aside, alone. `read_whole` reads the files at a path
+with all their columns, and chooses types:
 
     Parquet      the types of each file, the widest of each column
     CSV          whole numbers, numbers, truth values, times and dates if all texts of a column are such, else texts
-    JSON         as below
+    JSON         the types that Arrow chooses; texts for a column of numbers in one record and texts in another
     day=01/...   a column of texts, for a folder that names a value
 
 A text of digits that begins with a zero is no number: it is an account, or a card.
 
-A file of JSON records → a table of all its columns, with the types that the values have.
-
-Arrow decides the types. Where a column has numbers in one record and texts in another, it is a column of texts.
 
 Tested by: tests/sources/test_tables.py, tests/api/test_forms.py, tests/sources/test_csv_form.py.
 """
@@ -51,7 +47,7 @@ from cep.columnar.shown import RowTexts
 from cep.columnar.strays import NO_STRAYS
 from cep.sources.csv_form import CsvFile, open_csv
 from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, packed_stream
-from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, whole_lines
+from cep.sources.json_lines import READ_BYTES, LineCutter, json_value, json_values, whole_lines
 from cep.sources.parquet import opened_parquet, read_batches
 
 # From the types of columns to a filter of rows, None for all rows.
@@ -277,22 +273,10 @@ def table_of_lines(lines: bytes) -> pa.Table:
         return _table(lines)
 
 
-def is_object(line: bytes) -> bool:
-    """Return True if a line is a record of the table."""
-    return isinstance(_value(line), dict)
-
-
 def _table(lines: bytes) -> pa.Table:
-    records = [record for line in lines.split(b"\n") if isinstance(record := _value(line), dict)]
+    records = [record for line in lines.split(b"\n") if isinstance(record := json_value(line), dict)]
     names = dict.fromkeys(name for record in records for name in record)
     return pa.table({name: _column([record.get(name) for record in records]) for name in names})
-
-
-def _value(line: bytes) -> Any:
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
 
 
 def _column(values: list[Any]) -> pa.Array:
@@ -363,7 +347,7 @@ def _lines(file: Path, folder: Path) -> WholeFile:
         read = DecodedRows(*events_of_views(schema, fitted, partial(json_rows, schema, values)))
         if not read.decoded.poison:
             return read
-        is_row = np.array([is_object(value) for value in values.to_pylist()], bool)  # of the table
+        is_row = np.array([isinstance(json_value(value), dict) for value in values.to_pylist()], bool)  # of the table
         return replace(read, rows=(np.cumsum(is_row) - 1)[read.rows])
 
     return WholeFile(table, decode)

@@ -42,16 +42,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.base.limits import (
-    SUPPORT_PARTS,
-    SUPPORT_PARTS_MAX,
-    SUPPORT_RECORDS_MIN,
-    SUPPORT_SHARE,
-    TIME_MS_MAX,
-    TIME_MS_MIN,
-)
+from cep.base import limits
 
-NO_CLOCK = TIME_MS_MAX  # at the end of time nothing is ahead
+NO_CLOCK = limits.TIME_MS_MAX  # at the end of time nothing is ahead
 
 
 class PartitionTime(NamedTuple):
@@ -67,10 +60,10 @@ class PartitionTime(NamedTuple):
 
     last_ms: int
     is_behind: bool = False
-    active_ms: int = TIME_MS_MAX
-    ahead_first_ms: int = TIME_MS_MAX
-    ahead_last_ms: int = TIME_MS_MIN
-    beyond_ms: int = TIME_MS_MIN
+    active_ms: int = limits.TIME_MS_MAX
+    ahead_first_ms: int = limits.TIME_MS_MAX
+    ahead_last_ms: int = limits.TIME_MS_MIN
+    beyond_ms: int = limits.TIME_MS_MIN
     support: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
@@ -88,7 +81,7 @@ class PartitionTime(NamedTuple):
 
     def to_json(self) -> list[Any]:
         """Write it as a list; without the last two values, as an earlier build has it, where they say nothing."""
-        has_beyond = self.beyond_ms != TIME_MS_MIN or self.support
+        has_beyond = self.beyond_ms != limits.TIME_MS_MIN or self.support
         return [*self[:-1], [list(part) for part in self.support]] if has_beyond else list(self[:-2])
 
     @property
@@ -96,7 +89,7 @@ class PartitionTime(NamedTuple):
         """The largest event time, whether it counts or not."""
         return max(self.last_ms, self.ahead_last_ms, self.beyond_ms)
 
-    def joined(self, other: PartitionTime, active_ms: int = TIME_MS_MAX) -> PartitionTime:
+    def joined(self, other: PartitionTime, active_ms: int = limits.TIME_MS_MAX) -> PartitionTime:
         """Add a later reading."""
         return PartitionTime(
             max(self.last_ms, other.last_ms), other.is_behind, active_ms,
@@ -108,11 +101,11 @@ class PartitionTime(NamedTuple):
         """Add the records since. Their times stay beyond the partition's time until enough records support them."""
         whole = self.joined(read, active_ms)
         last_ms, support = self.last_ms, whole.support
-        if sum(count for count, _ in support) >= SUPPORT_RECORDS_MIN:
+        if sum(count for count, _ in support) >= limits.SUPPORT_RECORDS_MIN:
             last_ms, support = max(last_ms, _reached_by_share(support)), ()
         beyond_ms = max(whole.beyond_ms, read.last_ms)
         return whole._replace(
-            last_ms=last_ms, beyond_ms=beyond_ms if beyond_ms > last_ms else TIME_MS_MIN, support=support
+            last_ms=last_ms, beyond_ms=beyond_ms if beyond_ms > last_ms else limits.TIME_MS_MIN, support=support
         )
 
     def at(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
@@ -128,20 +121,25 @@ class PartitionTime(NamedTuple):
             is_over = time.ahead_last_ms <= now_ms
             time = time._replace(
                 beyond_ms=max(time.beyond_ms, time.ahead_last_ms if is_over else time.ahead_first_ms),
-                ahead_first_ms=TIME_MS_MAX if is_over else time.ahead_last_ms,
-                ahead_last_ms=TIME_MS_MIN if is_over else time.ahead_last_ms,
+                ahead_first_ms=limits.TIME_MS_MAX if is_over else time.ahead_last_ms,
+                ahead_last_ms=limits.TIME_MS_MIN if is_over else time.ahead_last_ms,
             )
-        if time.beyond_ms == TIME_MS_MIN and not time.support:  # almost always
+        if time.beyond_ms == limits.TIME_MS_MIN and not time.support:  # almost always
             return time
         has_backlog = time.is_behind and ahead_ms is not None and time.last_ms < now_ms - ahead_ms
         if has_backlog and now_ms < NO_CLOCK and not is_end:
             return time
-        return time._replace(last_ms=max(time.last_ms, time.beyond_ms), beyond_ms=TIME_MS_MIN, support=())
+        return time._replace(last_ms=max(time.last_ms, time.beyond_ms), beyond_ms=limits.TIME_MS_MIN, support=())
 
 
 PartitionTimes = dict[str, PartitionTime]
-_UNREAD = PartitionTime(TIME_MS_MIN)
-_NO_TIMES = (TIME_MS_MAX, TIME_MS_MAX, TIME_MS_MIN, TIME_MS_MIN)  # values that an earlier build did not write
+_UNREAD = PartitionTime(limits.TIME_MS_MIN)
+_NO_TIMES = (
+    limits.TIME_MS_MAX,
+    limits.TIME_MS_MAX,
+    limits.TIME_MS_MIN,
+    limits.TIME_MS_MIN,
+)  # values that an earlier build did not write
 _VALUES_MORE = len(_NO_TIMES) + 1  # after the first two
 
 
@@ -160,14 +158,14 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
 
     `ahead_ms`: how far ahead of the clock an event may be; None: without a limit, and the clock does not count.
     """
-    last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else TIME_MS_MIN
+    last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else limits.TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
         return PartitionTime(last_ms, is_behind, support=_support(time_ms) if is_behind else ())
     reached = time_ms[time_ms <= now_ms]
     ahead = time_ms[(time_ms > now_ms) & (time_ms <= now_ms + ahead_ms)]
     return PartitionTime(
-        int(reached.max(initial=TIME_MS_MIN)), is_behind, TIME_MS_MAX,
-        int(ahead.min(initial=TIME_MS_MAX)), int(ahead.max(initial=TIME_MS_MIN)),
+        int(reached.max(initial=limits.TIME_MS_MIN)), is_behind, limits.TIME_MS_MAX,
+        int(ahead.min(initial=limits.TIME_MS_MAX)), int(ahead.max(initial=limits.TIME_MS_MIN)),
         support=_support(reached) if is_behind else (),
     )  # fmt: skip
 
@@ -175,12 +173,12 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
 def _support(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
     """Divide records by their times into a few parts, the latest first. Return (count, earliest time) of each part."""
     count = len(time_ms)
-    if count >= SUPPORT_RECORDS_MIN:  # of many records only the latest parts are asked for
-        share = count // SUPPORT_SHARE + 1
+    if count >= limits.SUPPORT_RECORDS_MIN:  # of many records only the latest parts are asked for
+        share = count // limits.SUPPORT_SHARE + 1
         places = [count - 2 * share, count - share]
         second_ms, first_ms = np.partition(time_ms, places)[places].tolist()
         return (share, first_ms), (share, second_ms), (count - 2 * share, int(time_ms.min()))
-    part = max(-(-count // SUPPORT_PARTS), 1)
+    part = max(-(-count // limits.SUPPORT_PARTS), 1)
     ordered = np.sort(time_ms)[::-1].tolist()
     ends = [*range(part, count, part), count] if count else []
     return tuple((end - begin, ordered[end - 1]) for begin, end in zip([0, *ends], ends, strict=False))
@@ -188,19 +186,19 @@ def _support(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 
 def _reached_by_share(support: Sequence[tuple[int, int]]) -> int:
     """Return the time that parts with a tenth of the records reach."""
-    wanted, reached = sum(count for count, _ in support) // SUPPORT_SHARE, 0
+    wanted, reached = sum(count for count, _ in support) // limits.SUPPORT_SHARE, 0
     for count, ms in sorted(support, key=lambda part: -part[1]):
         reached += count
         if reached > wanted:
             return ms
-    return TIME_MS_MIN
+    return limits.TIME_MS_MIN
 
 
 def _folded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """Bound the parts: two neighbours become one, all of which reaches the earlier time."""
-    while len(support) > SUPPORT_PARTS_MAX:
+    while len(support) > limits.SUPPORT_PARTS_MAX:
         ordered = sorted(support, key=lambda part: -part[1])
-        pairs = zip(ordered[::2], [*ordered[1::2], (0, TIME_MS_MAX)], strict=False)
+        pairs = zip(ordered[::2], [*ordered[1::2], (0, limits.TIME_MS_MAX)], strict=False)
         support = tuple((count + more, min(ms, more_ms)) for (count, ms), (more, more_ms) in pairs)
     return support
 
@@ -214,7 +212,7 @@ class TimesRead:
     """
 
     partitions: Mapping[str, PartitionTime]
-    first_ms: int = TIME_MS_MAX
+    first_ms: int = limits.TIME_MS_MAX
     now_ms: int = NO_CLOCK
     is_end: bool = False
 
@@ -237,7 +235,7 @@ class TimesRead:
     @property
     def last_ms(self) -> int:
         """The time of the latest event, TIME_MS_MIN without one."""
-        return max((time.latest_ms for time in self.partitions.values()), default=TIME_MS_MIN)
+        return max((time.latest_ms for time in self.partitions.values()), default=limits.TIME_MS_MIN)
 
 
 NOTHING_READ = TimesRead({})
@@ -249,11 +247,11 @@ def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
     `first_ms` is the time of the earliest new event. Events before the watermark `before_ms` are late, and late events
     are not seen.
     """
-    return since_ms if first_ms == TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
+    return since_ms if first_ms == limits.TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
 
 
 def merge_times(
-    before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = TIME_MS_MIN,
+    before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = limits.TIME_MS_MIN,
     ahead_ms: int | None = None,
 ) -> PartitionTimes:  # fmt: skip
     """Add a reading to the earlier times of the partitions. Times only grow.
@@ -262,7 +260,7 @@ def merge_times(
     otherwise as far as its events move its time. An event before `watermark_ms` is late and does not count. If all
     partitions were idle for `idle_ms`, and one has new records, all count as active. At the end no partition is active.
     """
-    now_ms, counts_ms = read.now_ms, max(watermark_ms, TIME_MS_MIN + 1)
+    now_ms, counts_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
     after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}
     was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
     is_silent = True
@@ -286,8 +284,8 @@ def merge_times(
 def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: int, now_ms: int) -> int:
     """Return the time that every partition has passed, less the lateness; TIME_MS_MIN before the first event."""
     passed = [time.last_ms for time in times.values() if time.is_behind or now_ms < _idle_at(time, idle_ms)]
-    last_ms = min(passed) if passed else max((time.last_ms for time in times.values()), default=TIME_MS_MIN)
-    return max(TIME_MS_MIN, last_ms - lateness_ms)
+    last_ms = min(passed) if passed else max((time.last_ms for time in times.values()), default=limits.TIME_MS_MIN)
+    return max(limits.TIME_MS_MIN, last_ms - lateness_ms)
 
 
 def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> frozenset[str]:
@@ -299,7 +297,7 @@ def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> f
     if len(times) < 2 or ahead_ms is None:
         return frozenset()
     behind = {name: max(time.last_ms, time.beyond_ms) for name, time in times.items() if time.is_behind}
-    slowest_ms = min(behind.values(), default=TIME_MS_MAX)
+    slowest_ms = min(behind.values(), default=limits.TIME_MS_MAX)
     return frozenset(name for name, last_ms in behind.items() if last_ms > slowest_ms + ahead_ms)
 
 
@@ -308,7 +306,7 @@ def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) 
     looks = [time.ahead_first_ms for time in times.values()]
     if len(looks) > 1:
         looks += [_idle_at(time, idle_ms) for time in times.values() if not time.is_behind]
-    return min([ms for ms in looks if ms > now_ms], default=TIME_MS_MAX)
+    return min([ms for ms in looks if ms > now_ms], default=limits.TIME_MS_MAX)
 
 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:

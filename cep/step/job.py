@@ -13,17 +13,8 @@ from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
 
+from cep.base import limits
 from cep.base.errors import UsageError
-from cep.base.limits import (
-    AHEAD_MS_DEFAULT,
-    IDLE_MS_DEFAULT,
-    KEY_GROUPS_DEFAULT,
-    KEY_GROUPS_MAX,
-    PRODUCE_DEPTH_MAX,
-    READ_AHEAD_MS_MAX,
-    TIME_MS_MAX,
-    TIME_MS_MIN,
-)
 from cep.base.schema import Schema
 from cep.base.text import of_type, texts
 from cep.columnar.decode import KeyDomain
@@ -53,30 +44,30 @@ class Job:
 
     schema: Schema
     domains: tuple[KeyDomain, ...]
-    groups_count: int = KEY_GROUPS_DEFAULT
+    groups_count: int = limits.KEY_GROUPS_DEFAULT
     pages_count: int = 1
     lateness_ms: int = 0
     order: str = EVENT_TIME
-    idle_ms: int = IDLE_MS_DEFAULT
+    idle_ms: int = limits.IDLE_MS_DEFAULT
     dedup_ms: int = 0
     levels_count: int = 1
-    begins_ms: int = TIME_MS_MIN
-    ends_ms: int = TIME_MS_MAX
-    ahead_ms: int | None = AHEAD_MS_DEFAULT
+    begins_ms: int = limits.TIME_MS_MIN
+    ends_ms: int = limits.TIME_MS_MAX
+    ahead_ms: int | None = limits.AHEAD_MS_DEFAULT
     trust: Trust | None = None
     is_audited: bool = False
     to_the_end: bool = False
     digest_key: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
-            raise UsageError(f"key groups are 1 to {KEY_GROUPS_MAX}, not {self.groups_count}")
+        if not 1 <= self.groups_count <= limits.KEY_GROUPS_MAX:
+            raise UsageError(f"key groups are 1 to {limits.KEY_GROUPS_MAX}, not {self.groups_count}")
         if self.pages_count < 1:
             raise UsageError(f"a key group has a page or more, not {self.pages_count}")
         if self.order not in (EVENT_TIME, ARRIVAL):
             raise UsageError(f"the order is {EVENT_TIME} or {ARRIVAL}, not {self.order}")
-        if not 1 <= self.levels_count <= PRODUCE_DEPTH_MAX + 1:
-            raise UsageError(f"levels are 1 to {PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
+        if not 1 <= self.levels_count <= limits.PRODUCE_DEPTH_MAX + 1:
+            raise UsageError(f"levels are 1 to {limits.PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
 
@@ -90,11 +81,11 @@ class Job:
 
         In order of arrival an event waits for no other partition.
         """
-        return None if self.order == ARRIVAL else self.lateness_ms + READ_AHEAD_MS_MAX
+        return None if self.order == ARRIVAL else self.lateness_ms + limits.READ_AHEAD_MS_MAX
 
     def latest_ms(self, now_ms: int) -> int:
         """Return the latest time that an event or a heartbeat may have at this clock."""
-        return TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
+        return limits.TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
 
     def govern(self, rulebook: Rulebook) -> None:
         """Tell a rulebook who may sign changes, and whether they go into an audit."""
@@ -133,9 +124,9 @@ class Job:
             of_type("idle_ms", data["idle_ms"], int),
             of_type("dedup_ms", data["dedup_ms"], int),
             of_type("levels_count", data["levels_count"], int),
-            of_type("begins_ms", data.get("begins_ms", TIME_MS_MIN), int),
-            of_type("ends_ms", data.get("ends_ms", TIME_MS_MAX), int),
-            of_type("ahead_ms", data.get("ahead_ms", AHEAD_MS_DEFAULT), int | None),
+            of_type("begins_ms", data.get("begins_ms", limits.TIME_MS_MIN), int),
+            of_type("ends_ms", data.get("ends_ms", limits.TIME_MS_MAX), int),
+            of_type("ahead_ms", data.get("ahead_ms", limits.AHEAD_MS_DEFAULT), int | None),
             None if data.get("trust") is None else Trust.from_json(data["trust"]),
             of_type("is_audited", data.get("is_audited", False), bool),
             digest_key=bytes.fromhex(of_type("digest_key", data.get("digest_key", ""), str)).hex(),

@@ -45,15 +45,7 @@ from cep.columnar.decode import KeyDomain, Poison
 from cep.columnar.tokens import hide_card_numbers
 from cep.lang.explain.render import to_json
 from cep.lists.store import Lists, ListStore
-from cep.model.rule import (
-    ControlRecord,
-    HeartbeatRecord,
-    ListRecord,
-    RollbackRecord,
-    UpsertRecord,
-    VersionedRecord,
-    parse_control,
-)
+from cep.model import rule as model
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
@@ -164,7 +156,9 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
 def given_digest(rules: JobRules) -> str:
     """Return a name for the rules of a job that never change, and its terms: the inputs of its keyed state."""
     rulebook = _initial(rules).rulebook.rulebook
-    lists = [record.decode() for record in rules.initial if isinstance(parse_control(record)[0], ListRecord)]
+    lists = [
+        record.decode() for record in rules.initial if isinstance(model.parse_control(record)[0], model.ListRecord)
+    ]
     meaning = [rules.job.to_json(), rulebook.fingerprint, rulebook.content_hash, lists]
     return f"given {hashlib.sha256(json.dumps(meaning).encode()).hexdigest()}"
 
@@ -298,11 +292,11 @@ def apply_records(
     counters: Counter[str] = Counter()
     audit: list[bytes] = []
     heartbeat_ms, in_force = TIME_MS_MIN, None
-    parsed = [(data, *parse_control(data)) for data in records]
+    parsed = [(data, *model.parse_control(data)) for data in records]
     vouched = vouched_lists((record for _, record, _ in parsed), rulebook.trust) if are_first else None
     for data, record, problems in parsed:
         unverified = _heartbeat_refusal(rulebook, record, seen_ms)
-        if isinstance(record, HeartbeatRecord) and unverified is None and record.event_time_ms <= latest_ms:
+        if isinstance(record, model.HeartbeatRecord) and unverified is None and record.event_time_ms <= latest_ms:
             counters["control_heartbeat"] += 1
             heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
             continue
@@ -313,7 +307,7 @@ def apply_records(
                 Poison("control_refused", unverified.full_reason, _text(data)), {"cause": unverified.cause}
             )
             audit += note(rulebook, None, unverified, data, HEARTBEAT)
-        elif isinstance(record, HeartbeatRecord):
+        elif isinstance(record, model.HeartbeatRecord):
             counters["control_ahead"] += 1
             reason = f"ahead of the job's clock: a heartbeat is {utc_text(latest_ms)} at the latest"
             letter = dead_letter(Poison("control_ahead", reason, _text(data)))
@@ -338,10 +332,10 @@ def apply_records(
     return [*audit, *dead_letters], +counters, heartbeat_ms
 
 
-def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None, seen_ms: int | None) -> Outcome | None:
+def _heartbeat_refusal(rulebook: Rulebook, record: model.ControlRecord | None, seen_ms: int | None) -> Outcome | None:
     """Return why a heartbeat does not count in a job with signed changes; None for other records."""
     trust = rulebook.trust
-    if trust is None or not isinstance(record, HeartbeatRecord):
+    if trust is None or not isinstance(record, model.HeartbeatRecord):
         return None
     return reason_against_heartbeat(record, trust.after(seen_ms))
 
@@ -357,14 +351,14 @@ def refusal_dead_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
     ]
 
 
-def _refused(record: VersionedRecord, outcome: Outcome, data: bytes) -> bytes:
+def _refused(record: model.VersionedRecord, outcome: Outcome, data: bytes) -> bytes:
     """Write the dead letter of a valid control record that was refused: its version, and the problem with its place."""
-    upsert = record.rule if isinstance(record, RollbackRecord) else record
-    sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
+    upsert = record.rule if isinstance(record, model.RollbackRecord) else record
+    sources = {upsert.id: upsert.source} if isinstance(upsert, model.UpsertRecord) else {}
     more = {
-        "rule_id": f"list {record.id}" if isinstance(record, ListRecord) else record.id,
+        "rule_id": f"list {record.id}" if isinstance(record, model.ListRecord) else record.id,
         "version": record.version,
-        "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
+        "content_hash": content_hash(upsert) if isinstance(upsert, model.UpsertRecord) else None,
         "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
         **({"cause": outcome.cause} if outcome.cause else {}),
     }

@@ -39,15 +39,8 @@ from cep.columnar.decode import Decoded, concat_decoded, route
 from cep.engine.advance import Evicted
 from cep.rulebook.suppression import LastAlerts, Policies, Suppression, count_suppressed, suppress_alerts
 from cep.sinks.json_form import json_lines
+from cep.step import event_time
 from cep.step.duplicates import prepare
-from cep.step.event_time import (
-    PartitionTimes,
-    TimesRead,
-    due_before,
-    earliest_seen,
-    merge_times,
-    watermark_of,
-)
 from cep.step.job import ARRIVAL, Job, add_counts, nonzero
 from cep.step.level import LastEvent, LevelTask, last_matched, match_level
 from cep.step.marks import NO_MARKS, Marks, remember_marks, with_marks
@@ -66,7 +59,7 @@ class Progress:
 
     rulebook: NamedRulebook
     watermark_ms: int = TIME_MS_MIN
-    times: PartitionTimes = field(default_factory=dict)
+    times: event_time.PartitionTimes = field(default_factory=dict)
     since_ms: int = TIME_MS_MAX
     heartbeat_ms: int = TIME_MS_MIN
     last_event: LastEvent | None = None
@@ -79,7 +72,7 @@ class MicroBatch:
 
     events: Events
     controls: tuple[bytes, ...]
-    times: TimesRead
+    times: event_time.TimesRead
 
 
 @dataclass(slots=True)
@@ -121,7 +114,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     last_event = progress.last_event if at_once else None
     for level in ports.levels:
         # A derived event may have the time of an event that is still to come, and follows it in the order.
-        due_ms = due_before(progress.watermark_ms, at_once=at_once and level == 0)
+        due_ms = event_time.due_before(progress.watermark_ms, at_once=at_once and level == 0)
         task = LevelTask(
             rules.job, level, outcome.in_force.programs[level], outcome.in_force.domains,
             before_ms, progress.watermark_ms, due_ms, max(progress.since_ms, progress.gap_ms),
@@ -169,10 +162,10 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
     return matched_ms if matched_ms > TIME_MS_MIN else None
 
 
-def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
+def _move_times(job: Job, progress: Progress, read: event_time.TimesRead, before_ms: int) -> Progress:
     """Return the progress with the times of a reading: partition times, watermark and heartbeat."""
-    times = merge_times(progress.times, read, job.idle_ms, before_ms, job.ahead_ms)
-    moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
+    times = event_time.merge_times(progress.times, read, job.idle_ms, before_ms, job.ahead_ms)
+    moved_ms = event_time.watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     heartbeat_ms = progress.heartbeat_ms
     # Records before a heartbeat in the source are a backlog, and must not become late by it.
     if not any(time.is_behind for time in times.values()):
@@ -181,7 +174,7 @@ def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -
         progress.rulebook,
         watermark_ms=max(progress.watermark_ms, moved_ms),
         times=times,
-        since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
+        since_ms=event_time.earliest_seen(progress.since_ms, read.first_ms, before_ms),
         heartbeat_ms=heartbeat_ms,
         last_event=progress.last_event,
         gap_ms=progress.gap_ms,

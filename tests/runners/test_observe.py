@@ -28,10 +28,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cep.base import limits
 from cep.base.errors import UsageError
 from cep.base.limits import HTTP_CONNECTIONS_MAX
 from cep.engine.alerts import NO_ALERTS
-from cep.runners import http
 from cep.runners import observe as observe_module
 from cep.runners import watch as watch_module
 from cep.runners.http import served
@@ -383,10 +383,10 @@ def ask(
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """Serve a port that takes three connections at once, each for a moment."""
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
-    monkeypatch.setattr(http, "HTTP_REQUEST_S_MAX", 0.2)
-    monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 0.2)
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(limits, "HTTP_PROBE_CONNECTIONS", 1)
+    monkeypatch.setattr(limits, "HTTP_REQUEST_S_MAX", 0.2)
+    monkeypatch.setattr(limits, "HTTP_HEADERS_S_MAX", 0.2)
     with served(("127.0.0.1", 0), Observed(60_000)) as address:
         assert address is not None
         yield address
@@ -469,8 +469,8 @@ def test_the_end_does_not_wait_for_open_connections() -> None:
 
 
 def test_slow_clients_do_not_starve_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 3_600)  # so only a new connection ends a slow one
-    monkeypatch.setattr(http, "HTTP_HEADERS_PAUSE_MS", 0)
+    monkeypatch.setattr(limits, "HTTP_HEADERS_S_MAX", 3_600)  # so only a new connection ends a slow one
+    monkeypatch.setattr(limits, "HTTP_HEADERS_PAUSE_MS", 0)
     with served(("127.0.0.1", 0), Observed(60_000)) as address:
         assert address is not None
         slow = []
@@ -484,8 +484,8 @@ def test_slow_clients_do_not_starve_the_probes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_answers_leave_places_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(limits, "HTTP_PROBE_CONNECTIONS", 1)
     begun, end = threading.Semaphore(0), threading.Event()
 
     def answer(_: object) -> str:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cep.base.errors import SourceError, UsageError
 from cep.columnar.decode import decode_json
 from cep.columnar.mapping import PLAIN, mapping_of
+from cep.sources import kafka
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.live import kafka as live_kafka
 from cep.sources.live.base import Chunk
@@ -220,7 +221,7 @@ def test_another_topic_is_refused_at_a_start_that_waits_for_brokers(monkeypatch:
         topic = f"live-{uuid.uuid4().hex[:8]}"
         brokers.create(topic)
         answers = [{}, {topic: "second"}]
-        monkeypatch.setattr(live_kafka, "topic_ids", lambda *_: answers.pop(0))
+        monkeypatch.setattr(kafka, "topic_ids", lambda *_: answers.pop(0))
         source = TopicSource(KafkaSettings(brokers.address, wait_ms=4_000), topic)
         source.expect({topic: "first"})
         with pytest.raises(SourceError, match="created again"):

@@ -134,9 +134,8 @@ class Changelog:
         A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not a
         changelog, or belongs to another job; SourceError, SinkError, StateError.
         """
-        ask_in_time(
-            self._carrier.open
-        )  # an open transaction would hide its end; and from here on no other process can write
+        # An open transaction would hide the end of the topic. From here on no other process can write.
+        ask_in_time(self._carrier.open)
         end = self.follow(store, lists_folder)
         followed, self._followed = self._followed, _Followed()
         if followed.committed_ms is None and not followed.is_empty:
@@ -448,19 +447,14 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
     topic = embedded.changelog if embedded.groups is None else f"{embedded.changelog}-{embedded.groups}"
     kafka = kafka_client(settings)
     Topic(servers, topic, kafka.client_options).create({"max.message.bytes": str(CHANGELOG_RECORD_BYTES_MAX)})
-    return Changelog(topic, kafka, carrier, _Progress(topic, log), settings.job.checkpoint.resolve().name)
+    printed_s = time.monotonic()
 
+    def tell(done: int, whole: int) -> None:
+        """Report, every few seconds and at the end, how far the topic has been read."""
+        nonlocal printed_s
+        if done == whole or time.monotonic() - printed_s >= _TELL_S:
+            printed_s = time.monotonic()
+            text = f"state is read from topic {topic}: {done:,} of {whole:,} offsets"
+            log.tell("changelog", text, done=done, whole=whole)
 
-class _Progress:
-    """Reports, every few seconds and at the end, how far the topic has been read."""
-
-    def __init__(self, topic: str, log: Log) -> None:
-        self._topic, self._log = topic, log
-        self._printed_s = time.monotonic()
-
-    def __call__(self, done: int, whole: int) -> None:
-        if done < whole and time.monotonic() - self._printed_s < _TELL_S:
-            return
-        self._printed_s = time.monotonic()
-        text = f"state is read from topic {self._topic}: {done:,} of {whole:,} offsets"
-        self._log.tell("changelog", text, done=done, whole=whole)
+    return Changelog(topic, kafka, carrier, tell, settings.job.checkpoint.resolve().name)

@@ -8,14 +8,17 @@ All shares use one rulebook and one watermark. They run in parallel and meet at 
 micro-batches all keyed state therefore belongs to one moment, which a checkpoint stores. Patterns that read the events
 that other patterns produce run level by level in the same micro-batch, and each level has its own shares.
 
-The last alert of each rule that suppresses, by key (rulebook/suppression.py), as entries of the store.
+
+The store has the last alert of each rule that suppresses, by key (rulebook/suppression.py), so that a commit writes
+only the changes. A key may be longer than a store key, so the store key has its digest:
+
 
     | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert:
                                                     event time i64, ~for how long i64, severity i64, value f64, key
 
+
 Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
 
-A commit therefore writes only the changes. A key may be longer than a store key, so the store key has its digest.
 
 Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_stored_parts.py.
 """
@@ -40,17 +43,9 @@ from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import divide
 from cep.lists.store import ListStore
 from cep.nfa.program import Program
+from cep.rulebook import suppression
 from cep.rulebook.audit import writes_audit
 from cep.rulebook.saved import rulebook_bytes
-from cep.rulebook.suppression import (
-    NO_MEASURE,
-    UNKNOWN_SEVERITY,
-    Fired,
-    LastAlert,
-    LastAlerts,
-    fired_from_json,
-    fired_json,
-)
 from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
 from cep.runners.embedded.shares import ADDED_DEADLINES, Cache, Shares
@@ -81,7 +76,7 @@ _FIRED_TIMES, _VALUES = struct.Struct("<qq"), struct.Struct("<qqqd")
 _DIGEST_BYTES = 16
 
 
-class StoredLastAlerts(LastAlerts):
+class StoredLastAlerts(suppression.LastAlerts):
     """The last alerts of a job, stored with each `save`."""
 
     def save(self, batch: WriteBatch) -> None:
@@ -91,11 +86,12 @@ class StoredLastAlerts(LastAlerts):
             if times is None:
                 batch.delete(_key(*rule_and_key))
             else:
-                batch.put(_key(*rule_and_key), _packed(times) + rule_and_key[1].encode())
+                value = _VALUES.pack(times[0], ~times[1], *times[2:])
+                batch.put(_key(*rule_and_key), value + rule_and_key[1].encode())
 
     def restore(self, store: KeyedStore) -> None:
         """Restore the entries of the store; there are no changes after it. Raises: StateCorruptError."""
-        fired: Fired = {}
+        fired: suppression.Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
                 last, size = _unpacked(data)
@@ -106,15 +102,15 @@ class StoredLastAlerts(LastAlerts):
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
 
 
-def _packed(last: LastAlert) -> bytes:
+def _packed(last: suppression.LastAlert) -> bytes:
     return _VALUES.pack(last[0], ~last[1], *last[2:])
 
 
-def _unpacked(data: bytes) -> tuple[LastAlert, int]:
+def _unpacked(data: bytes) -> tuple[suppression.LastAlert, int]:
     """Return the last alert of an entry, and how many bytes it takes. Raises: struct.error."""
     time_ms, for_ms = _FIRED_TIMES.unpack_from(data)
     if for_ms >= 0:
-        return (time_ms, for_ms, UNKNOWN_SEVERITY, NO_MEASURE), _FIRED_TIMES.size
+        return (time_ms, for_ms, suppression.UNKNOWN_SEVERITY, suppression.NO_MEASURE), _FIRED_TIMES.size
     _, _, rank, value = _VALUES.unpack_from(data)
     return (time_ms, ~for_ms, rank, value), _VALUES.size
 
@@ -286,7 +282,7 @@ class Engine:
         """
         runs: Counter[str] = Counter()
         check_fits(warm.about, self.job)
-        self._memory.put(fired_from_json(warm.about.memory))
+        self._memory.put(suppression.fired_from_json(warm.about.memory))
         self._progress = replace(
             self._progress, since_ms=warm.about.since_ms, watermark_ms=warm.about.until_ms - 1
         )  # fmt: skip
@@ -347,16 +343,7 @@ class Engine:
     def _save_rest(self, batch: WriteBatch) -> None:
         """Add the state that is not in pages to a write batch: shapes, times, rules and sent alerts."""
         self._shapes.save(batch)
-        head = {
-            "watermark_ms": self._progress.watermark_ms,
-            "since_ms": self._progress.since_ms,
-            "gap_ms": self._progress.gap_ms,
-            "heartbeat_ms": self._progress.heartbeat_ms,
-            "last_event": LastEvent.to_json(self._progress.last_event),
-            "times": times_json(self._progress.times),
-            "pages": self._shares.cache.pages_count,
-        }
-        batch.put(_TIMES, orjson.dumps(head))
+        batch.put(_TIMES, orjson.dumps({**self._times(), "pages": self._shares.cache.pages_count}))
         if self._saved_rulebook is not self.rulebook:
             batch.put(_engine_key(b"rulebook"), rulebook_bytes(self.rulebook.rulebook))
             self._saved_rulebook = self.rulebook
@@ -403,13 +390,20 @@ class Engine:
         """Return the progress that all key groups share, for a savepoint."""
         return {
             "rulebook": rulebook_bytes(self.rulebook.rulebook).decode(),
-            "held_memory": fired_json(self._memory.last),
-            "watermark_ms": self._progress.watermark_ms,
-            "since_ms": self._progress.since_ms,
-            "gap_ms": self._progress.gap_ms,
-            "heartbeat_ms": self._progress.heartbeat_ms,
-            "last_event": LastEvent.to_json(self._progress.last_event),
-            "times": times_json(self._progress.times),
+            "held_memory": suppression.fired_json(self._memory.last),
+            **self._times(),
+        }
+
+    def _times(self) -> dict[str, Any]:
+        """Return the times of the progress, as the store and savepoints have them."""
+        progress = self._progress
+        return {
+            "watermark_ms": progress.watermark_ms,
+            "since_ms": progress.since_ms,
+            "gap_ms": progress.gap_ms,
+            "heartbeat_ms": progress.heartbeat_ms,
+            "last_event": LastEvent.to_json(progress.last_event),
+            "times": times_json(progress.times),
         }
 
     def entries_of(self, group: int) -> list[tuple[bytes, bytes]]:
@@ -429,7 +423,7 @@ class Engine:
         StateError.
         """
         self._take_progress(saved_progress)
-        self._memory.put(fired_from_json(saved_progress["held_memory"]))
+        self._memory.put(suppression.fired_from_json(saved_progress["held_memory"]))
         entries_count, levels = 0, self._programs()
         for group in self.groups:
             group_entries = list(entries(group))

@@ -1,6 +1,7 @@
 """A checked job → the job in this process: its sources, sinks and store, opened, used until the end, and closed.
 
-The changelog of a job that another process runs → a nearly current store here, until this process has the lease.
+With `--standby` a process first waits for the lease of the job (kafka.py), and keeps a nearly current store:
+
 
     lease elsewhere   follow the changelog into FOLDER/store.partial, a few times a second
     lease here        end; opening.py fences the previous owner, reads the rest of the changelog, and the job continues
@@ -52,28 +53,10 @@ from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
 from cep.runners.warm import Warming
-from cep.sinks.base import DeadLetterSink
+from cep.sinks import kinds as sink_kinds
 from cep.sinks.files import DeadLetterFiles
 from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
-from cep.sinks.kinds import (
-    SinkJob,
-    alert_topics,
-    check_dead_letters,
-    kind_of,
-    open_dead_letters,
-    open_sinks,
-    refusals_of,
-    sink_addresses,
-)
-from cep.sources.live.kinds import (
-    SourceJob,
-    check_ending,
-    check_sources,
-    kafka_client,
-    open_control,
-    open_events,
-    record_format,
-)
+from cep.sources.live import kinds as source_kinds
 from cep.sources.registry.kafka import decode
 from cep.state.checkpoints import BESIDE
 from cep.step.job import Job
@@ -99,7 +82,7 @@ def turn_of(
     if changelog is None or store.folder is None:
         raise UsageError("--standby needs --changelog TOPIC: a standby takes the state of the job from there")
     waiting = _Waiting(observed, log)
-    with Lease(kafka_client(settings), changelog.topic, stop.set) as lease:
+    with Lease(source_kinds.kafka_client(settings), changelog.topic, stop.set) as lease:
         if not _has_at_once(lease, stop):
             waiting.begin(changelog.topic)
             warming = Warming()  # while the standby follows, so that the state is here before the kernels are compiled
@@ -189,9 +172,11 @@ class EmbeddedRunner(JobRunner):
                 f"{checkpoint} is of `cep live`; start that, or move the job with `cep job savepoint --portable` and "
                 "`cep job restore` (`cep docs guides/move`)"
             )
-        check_ending(settings, until_end=until_end)
-        check_sources(settings, (*alert_topics(settings), settings.output.dead_letter_topic), _FLAGS)
-        check_dead_letters(settings)
+        source_kinds.check_ending(settings, until_end=until_end)
+        source_kinds.check_sources(
+            settings, (*sink_kinds.alert_topics(settings), settings.output.dead_letter_topic), _FLAGS
+        )
+        sink_kinds.check_dead_letters(settings)
 
     @contextmanager
     def locked(self, settings: Settings) -> Iterator[None]:
@@ -319,29 +304,32 @@ def _sources(settings: Settings, until_end: bool, *, accepts_gap: bool) -> Sourc
     events = settings.events
     if events.format != "json" and events.topic is None:
         raise UsageError(f"{events.format} is read from a topic only; files hold Parquet, CSV or JSON")
-    form = record_format(events)
+    form = source_kinds.record_format(events)
 
     def read(schema: Schema, values: pa.Array) -> Decoded:
         return decode(form, schema, values, events.topic or "")
 
-    source = open_events(SourceJob(settings, form.mapping, until_end, accepts_gap))
-    return Sources(source, open_control(settings), read, form.mapping)
+    source = source_kinds.open_events(source_kinds.SourceJob(settings, form.mapping, until_end, accepts_gap))
+    return Sources(source, source_kinds.open_control(settings), read, form.mapping)
 
 
 def _outlets(start: JobStart) -> Outlets:
     """Open the sinks of alerts, dead letters and suppressed alerts. Raises: UsageError, SinkError."""
     settings, observed = start.settings, start.observed
+    folder = settings.job.checkpoint or settings.output.dead_letters  # without one, suppressed alerts are dropped
     at_once = _sends_at_once(settings)
-    job = SinkJob(settings, observed.refused, None if at_once else partial(_name_in, settings), client_of(settings))
+    job = sink_kinds.SinkJob(
+        settings, observed.refused, None if at_once else partial(_name_in, settings), client_of(settings)
+    )
     # With a changelog, Kafka comes last: its copy of the store then belongs to alerts that all other sinks have.
-    sinks = dict(sorted(open_sinks(job).items(), key=lambda named: isinstance(named[1], _TOPICS)))
-    observed.sink_names, observed.sink_addresses = tuple(sinks), sink_addresses(settings)
+    sinks = dict(sorted(sink_kinds.open_sinks(job).items(), key=lambda named: isinstance(named[1], _TOPICS)))
+    observed.sink_names, observed.sink_addresses = tuple(sinks), sink_kinds.sink_addresses(settings)
     return Outlets(
         list(sinks.values()),
-        open_dead_letters(job),
-        _suppressed_alerts(settings),
+        sink_kinds.open_dead_letters(job),
+        None if folder is None else DeadLetterFiles(folder / SUPPRESSED_FOLDER),
         observed.sending if start.traces is None else start.traces.around(observed.sending),
-        patience=Patience(start.stop.event, observed.away, refusals=refusals_of(list(sinks.values()))),
+        patience=Patience(start.stop.event, observed.away, refusals=sink_kinds.refusals_of(list(sinks.values()))),
         audit=audit_copy(settings),
         names=tuple(sinks),
         abandoned=observed.abandon,
@@ -352,12 +340,6 @@ def _name_in(settings: Settings, topic: str) -> str:
     """Name the job in a topic: the same after a restart, another name for each process of a job."""
     assert settings.job.checkpoint is not None, "or records go out at once"
     return f"{settings.job.checkpoint.resolve().name}-{topic}-{settings.embedded.groups or 'all'}"
-
-
-def _suppressed_alerts(settings: Settings) -> DeadLetterSink | None:
-    """Return where alerts go that the rules suppress; None for a job that keeps nothing."""
-    folder = settings.job.checkpoint or settings.output.dead_letters
-    return None if folder is None else DeadLetterFiles(folder / SUPPRESSED_FOLDER)
 
 
 def _sends_at_once(settings: Settings) -> bool:
@@ -387,5 +369,7 @@ def _interval_ms(settings: Settings) -> int:
     embedded = settings.embedded
     if embedded.interval is not None:
         return embedded.interval
-    is_quick = all(kind_of(where).is_quick for where in settings.output.alerts) and embedded.store != "memory"
+    is_quick = (
+        all(sink_kinds.kind_of(where).is_quick for where in settings.output.alerts) and embedded.store != "memory"
+    )
     return 0 if is_quick else 1_000

@@ -1,4 +1,7 @@
-"""The committed alerts of a job → each sink by itself: a queue, a position and at most one delivery for each.
+"""The alerts of a job → each sink by itself, so that a sink that does not answer delays no other.
+
+A lane brings committed alerts to one sink, with a queue, a position and at most one delivery:
+
 
     commits        1   2   3   4   5   6   7
     kafka:alerts   ─────────────────────▶ (6) [7]       has all up to 6, 7 is on its way
@@ -8,7 +11,8 @@ The store keeps a commit's alerts until the last sink has them, and each commit 
 the number of the delivery that is on its way. A process that goes on from a commit repeats that delivery under its
 number, with the same alerts, and sends what waits after it.
 
-Alerts that wait for no commit → each sink by itself: with `delivery = "at-least-once"`, or without a folder.
+SinkQueues bring alerts that wait for no commit: with `delivery = "at-least-once"`, or without a folder.
+
 
     micro-batch 7 ─┬─▶ kafka:alerts   7
                    └─▶ https://…      5 is on its way, 6 and 7 wait in memory
@@ -17,11 +21,11 @@ A sink that answers has the alerts of a micro-batch before the next one begins. 
 gets them later, and delays no other sink. A job with a folder does not commit meanwhile: after a crash it would lose
 the alerts in memory, so it makes them again from its last commit.
 
-The alerts that sinks have though the job has forgotten them → the alerts that each sink still lacks.
 
-A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then, and sends
-each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them: some come
-twice, with the same ids. PostgreSQL ignores a repeated id.
+A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then (Sent), and
+sends each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them:
+some come twice, with the same ids. PostgreSQL ignores a repeated id.
+
 
 Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_outage.py.

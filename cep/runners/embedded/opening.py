@@ -16,7 +16,9 @@ A checkpoint that was restored and has had no commit since is restored again, be
 sent since. A store that cannot be judged (a full disk, an unreachable target, another format) stays unchanged, and the
 job does not start: it may be the only store.
 
-The folder of a job → the place of its checkpoints: the folder itself, or the configured target.
+
+Checkpoints are in the folder itself, or at the configured target:
+
 
     FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
     FOLDER/target          the place that was asked for, so that `cep job state` and `cep job savepoint` find it
@@ -216,7 +218,8 @@ def _local(
         return None, (f"the local store: {error}",)
     try:
         head = read_head(store)
-        newest, begun = _newest_lineage(target), _begun_lineage(working)
+        newest, payload = _newest_lineage(target), working / PAYLOAD
+        begun = store_of_payload(payload.read_bytes()) if payload.exists() else None  # of the restored checkpoint
     except StateCorruptError as error:
         store.close()
         return None, (f"the local store: {error}",)
@@ -256,9 +259,3 @@ def _newest_lineage(target: Target) -> str | None:
         return store_of_payload(payload_bytes(target, numbers[-1]))
     except StateCorruptError:
         return None
-
-
-def _begun_lineage(working: Path) -> str | None:
-    """Whose checkpoint the local store was brought back from, if it was."""
-    path = working / PAYLOAD
-    return store_of_payload(path.read_bytes()) if path.exists() else None

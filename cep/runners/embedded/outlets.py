@@ -1,9 +1,8 @@
 """Alerts, dead letters and suppressed alerts of a commit → their sinks: step 4 of commit.py.
 
-Each sink takes its part by itself, from a thread of its own, so one that hangs delays no other: lanes.py for committed
-alerts, lanes.py for alerts that wait for no commit.
-Every sink takes a number twice as if it came once. So a sink that is away is tried again under the same number, for as
-long as it takes.
+Each sink takes its part by itself, from a thread of its own, so one that hangs delays no other (lanes.py). Every sink
+takes a number twice as if it came once. So a sink that is away is tried again under the same number, for as long as it
+takes.
 Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_run.py
 """
@@ -29,15 +28,6 @@ from cep.step.step import is_suppressed
 
 _LEAVE_S = 0.05
 Content: TypeAlias = pa.Table | list[bytes]
-
-
-def _nothing(_name: str, _alerts: pa.Table) -> AbstractContextManager[Any]:
-    """Do nothing around a delivery."""
-    return nullcontext()
-
-
-def _is_letter(line: bytes) -> bool:
-    return not is_suppressed(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +68,7 @@ class Outlets:
     sinks: Sequence[AlertSink]
     dead_letters: DeadLetterSink | None
     suppressed: DeadLetterSink | None = None
-    sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = _nothing
+    sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext()
     may_send: Callable[[], bool] = lambda: True
     patience: Patience = field(default_factory=impatient)
     audit: DeadLetterSink | None = None
@@ -91,7 +81,7 @@ class Outlets:
         """Each sink with its part of a commit. The last sink of alerts stands last, for its changelog."""
         lines = (
             ("audit", self.audit, is_audit),
-            (DEAD_LETTERS, self.dead_letters, _is_letter),
+            (DEAD_LETTERS, self.dead_letters, lambda line: not is_suppressed(line)),
             ("suppressed alerts", self.suppressed, is_suppressed),
         )
         names = self.names or [f"sink {place}" for place in range(len(self.sinks))]
@@ -105,22 +95,19 @@ class Outlets:
         """
 
         def with_leave() -> None:
-            self._wait_for_leave()
+            deadline_s = time.monotonic() + KAFKA_WAIT_MS_MAX / 1_000
+            while not self.may_send():
+                if time.monotonic() > deadline_s:
+                    raise SinkAwayError(
+                        f"nobody has said for {KAFKA_WAIT_MS_MAX / 1_000:.0f} s that this process still has its job; "
+                        "check the brokers: nothing is lost",
+                        "lease",
+                    )
+                time.sleep(_LEAVE_S)
             outlet.write(content, number)
 
         with self.sending(outlet.name, content if isinstance(content, pa.Table) else NO_ALERTS):
             self.patience.keep_trying(outlet.name, with_leave)
-
-    def _wait_for_leave(self) -> None:
-        deadline_s = time.monotonic() + KAFKA_WAIT_MS_MAX / 1_000
-        while not self.may_send():
-            if time.monotonic() > deadline_s:
-                raise SinkAwayError(
-                    f"nobody has said for {KAFKA_WAIT_MS_MAX / 1_000:.0f} s that this process still has its job; check "
-                    "the brokers: nothing is lost",
-                    "lease",
-                )
-            time.sleep(_LEAVE_S)
 
     def close(self) -> None:
         for outlet in () if self.left.is_set() else self.all:

@@ -1,16 +1,15 @@
-"""The runs of a key domain in some key groups, in pages: bytes in memory while they are in use, and in a KeyedStore.
+"""The runs and the histories of some key groups, in pages: in memory while they are in use, and in a KeyedStore.
+
 
     | key group u16 | "" | "pages" | domain | page u16 |  →  pack(…), state/packed.py      big-endian
     | FFFF | "" | "shapes" | | shape u64 |                →  Shape.to_bytes()              said once for all pages
 
 A page has a few keys, so that a micro-batch reads and writes little more than the keys of its events. It unpacks all
-pages that it touches at once, and packs them again at once. Changes are kept until `save` adds them to a write batch:
-between two commits the store does not change. The pages that were written last are kept too, up to a limit of bytes.
+pages that it touches at once, and packs them again at once. The pages of runs that were written last stay in memory, up
+to a limit of bytes. Of a page of histories, the head stays while it is in use, and the segments that were used last.
+Changes are kept until `save` adds them to a write batch: between two commits the store does not change.
+group_entries.py has a drawing of the entries.
 
-Pages of histories: the heads that are in use, and the segments that were used last, are in memory.
-
-Changes are kept until `save` adds them to a write batch: the new segments and the head. Between two commits the store
-does not change. group_entries.py has a drawing of the entries.
 
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py.
 """
@@ -19,8 +18,9 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from typing import NamedTuple
 
@@ -36,17 +36,7 @@ from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.runners.handover.group_entries import (
-    NEVER,
-    PAGE,
-    PAGES,
-    PAST,
-    SEGMENT,
-    SEGMENTS,
-    domain_name,
-    page_prefixes,
-    page_store_keys,
-)
+from cep.runners.handover import group_entries
 from cep.state.packed import Shape, by_shape, pack, runs_count, unpack
 from cep.state.past import (
     SegmentCache,
@@ -124,7 +114,7 @@ class Pages:
         self.shapes = shapes
         self._groups, self._groups_count, self._count = layout
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
-        self._prefixes = page_prefixes(self._groups, name)
+        self._prefixes = group_entries.page_prefixes(self._groups, name)
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
         slots_count = len(self._groups) * self._count
@@ -135,10 +125,12 @@ class Pages:
         self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
         self._hand = 0
         self._changed: set[int] = set()  # slots, since the last `save`
-        stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), NEVER, np.int64)
+        stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), group_entries.NEVER, np.int64)
         self._stretches = stretches
         self.deadlines = stretches.reshape(-1)[:slots_count]
-        self._earliest_ms = np.full(len(stretches), NEVER, np.int64)  # of each stretch, or earlier than that
+        self._earliest_ms = np.full(
+            len(stretches), group_entries.NEVER, np.int64
+        )  # of each stretch, or earlier than that
         self.changed_bytes = 0
         self.loads = 0
 
@@ -162,7 +154,7 @@ class Pages:
 
         Cost: O(slots of the ranges that had a page with a reached deadline at the last look).
         """
-        watermark_ms = min(watermark_ms, NEVER - 1)
+        watermark_ms = min(watermark_ms, group_entries.NEVER - 1)
         (stretches,) = (self._earliest_ms <= watermark_ms).nonzero()
         if not len(stretches):
             return stretches
@@ -174,7 +166,7 @@ class Pages:
 
     def read(self, slots: Int64) -> list[bytes]:
         """Read the pages of these slots that exist. Raises: StateError."""
-        slots = slots[self.deadlines[slots] != NEVER]
+        slots = slots[self.deadlines[slots] != group_entries.NEVER]
         pages: list[bytes] = self._encoded[slots].tolist()
         (at,) = (self._sizes[slots] == 0).nonzero()
         if len(at):
@@ -190,9 +182,9 @@ class Pages:
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
         """Replace pages in memory. A page whose deadline is NEVER is removed."""
-        filled = deadlines != NEVER
+        filled = deadlines != group_entries.NEVER
         if np.count_nonzero(filled) < len(filled):
-            self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
+            self._forget(slots[~filled & (self.deadlines[slots] != group_entries.NEVER)])
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
         sizes = list(map(len, pages))
@@ -206,7 +198,7 @@ class Pages:
 
     def drop(self) -> int:
         """Remove all pages and return how many runs were in them. Raises: StateError."""
-        stored = np.flatnonzero(self.deadlines != NEVER)
+        stored = np.flatnonzero(self.deadlines != group_entries.NEVER)
         dropped = runs_count(self.read(stored))
         self._forget(stored)
         return dropped
@@ -218,7 +210,7 @@ class Pages:
         changed = np.fromiter(self._changed, np.int64, len(self._changed))
         changed.sort()
         self._changed, self.changed_bytes = set(), 0
-        is_there = self.deadlines[changed] != NEVER
+        is_there = self.deadlines[changed] != group_entries.NEVER
         written = changed if is_there.all() else changed[is_there]
         batch.put_all(self._keys(written), self._encoded[written].tolist())
         if len(written) < len(changed):
@@ -235,7 +227,7 @@ class Pages:
     def _forget(self, slots: Int64) -> None:
         """Remove these pages."""
         self._let_go(slots)
-        self.deadlines[slots] = NEVER
+        self.deadlines[slots] = group_entries.NEVER
         self._changed.update(slots.tolist())
 
     def _make_room(self) -> None:
@@ -254,7 +246,7 @@ class Pages:
 
     def _keys(self, slots: Int64) -> list[bytes]:
         """Return the keys of these pages in the store."""
-        return page_store_keys(slots, self._count, self._prefixes)
+        return group_entries.page_store_keys(slots, self._count, self._prefixes)
 
 
 class MatchedPages:
@@ -278,7 +270,9 @@ class MatchedPages:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
-        touched_slots = _distinct(self.slots(keys))
+        slots = self.slots(keys)
+        # Each slot once, ascending. For few of them a set is several times as quick as numpy.
+        touched_slots: Int64 = np.unique(slots) if len(slots) > _FEW_SLOTS else np.array(sorted({*slots.tolist()}))
         if self._open is not None:
             of_both = np.union1d(touched_slots, self._open[0])
             # Open pages that are not needed stay in the block if they are fewer than the others.
@@ -343,11 +337,6 @@ class MatchedPages:
                 yield part, slice(cuts[number], cuts[number + 1]), int(self._bounds[number])
 
 
-def _distinct(slots: Int64) -> Int64:
-    """Return each slot once, ascending. For few of them a set is several times as quick as numpy."""
-    return np.unique(slots) if len(slots) > _FEW_SLOTS else np.array(sorted({*slots.tolist()}), np.int64)
-
-
 def _is_within(some: Int64, slots: Int64) -> bool:
     """Return True if all of some slots are among others; both ascending, each once."""
     return len(some) <= len(slots) and bool(np.isin(some, slots, assume_unique=True).all())
@@ -369,7 +358,12 @@ def stored_states(
     shapes = Shapes(store)
     for domain in domains:
         if domain in programs:
-            pages = [page for _, page in store.scan(prefix_range(group, b"", PAGES, domain_name(domain, level)))]
+            pages = [
+                page
+                for _, page in store.scan(
+                    prefix_range(group, b"", group_entries.PAGES, group_entries.domain_name(domain, level))
+                )
+            ]
             joined, _ = joined_pages(pages, shapes, programs[domain])
             if joined is not None:
                 yield domain, joined
@@ -502,7 +496,10 @@ class Pasts:
         return data
 
     def _fetch(self, place: Place) -> Histories:
-        histories = decode_head(self._get(self._key(PAST, place, PAGE.pack(place.page))), self._loader(place))
+        histories = decode_head(
+            self._get(self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page))),
+            partial(self._block, place),
+        )
         self._there[place] = digests_of(histories)
         return histories
 
@@ -510,15 +507,15 @@ class Pasts:
         def put(number: int, data: bytes) -> None:
             batch.put(self._segment(place, number), data)
 
-        now = store_segments(page, put, self._loader(place), self._blocks)
+        now = store_segments(page, put, partial(self._block, place), self._blocks)
         there = digests_of(now)
         self._forget(place, {n: d for n, d in self._there.get(place, {}).items() if d != there.get(n)}, there, batch)
         self._there[place] = there
-        batch.put(self._key(PAST, place, PAGE.pack(place.page)), encode_head(now))
+        batch.put(self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page)), encode_head(now))
         return now
 
     def _delete(self, place: Place, batch: WriteBatch) -> None:
-        head = self._key(PAST, place, PAGE.pack(place.page))
+        head = self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page))
         if place not in self._there and self._store.get(head) is not None:
             self._fetch(place)
         self._forget(place, self._there.pop(place, {}), {}, batch)
@@ -535,10 +532,7 @@ class Pasts:
         return int(page.keys.nbytes) + page.pinned.nbytes + sum(256 + segment.nbytes for segment in page.segments)
 
     def _segment(self, place: Place, number: int) -> bytes:
-        return self._key(SEGMENTS, place, SEGMENT.pack(place.page, number))
-
-    def _loader(self, place: Place) -> Callable[[StoredSegment], Block]:
-        return lambda stored: self._block(place, stored)
+        return self._key(group_entries.SEGMENTS, place, group_entries.SEGMENT.pack(place.page, number))
 
     def _block(self, place: Place, stored: StoredSegment) -> Block:
         block = self._blocks.get(stored.digest)
@@ -553,14 +547,16 @@ def pasts_of_group(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, whole: bool
 ) -> Iterator[StoredPast]:
     """Read the pages of histories of a key group at all levels, if wanted with their segments."""
-    domain_of = {domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
+    domain_of = {
+        group_entries.domain_name(domain, level): domain for level in range(levels_count) for domain in domains
+    }
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
-    for raw, data in store.scan(prefix_range(key_group, b"", SEGMENTS)) if whole else ():
+    for raw, data in store.scan(prefix_range(key_group, b"", group_entries.SEGMENTS)) if whole else ():
         at = split_key(raw)
-        page, number = SEGMENT.unpack(at.item)
+        page, number = group_entries.SEGMENT.unpack(at.item)
         segments.setdefault((at.name, page), {})[number] = data
-    for raw, data in store.scan(prefix_range(key_group, b"", PAST)):
+    for raw, data in store.scan(prefix_range(key_group, b"", group_entries.PAST)):
         at = split_key(raw)
         if at.name in domain_of:
-            (page,) = PAGE.unpack(at.item)
+            (page,) = group_entries.PAGE.unpack(at.item)
             yield StoredPast(key_group, domain_of[at.name], data, segments.get((at.name, page), {}))

@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -133,10 +134,7 @@ def replay(
         counters: Counter[str] = Counter()
         parts_of_marks: list[Marks] = []
 
-        def split_work(piece: Piece) -> Callable[[], _Split]:
-            return lambda: _split(job, read, piece.decode(), (shares_count, now_ms))
-
-        works = ((piece.size, split_work(piece)) for piece in history.pieces)
+        works = ((piece.size, partial(_split, job, read, piece, (shares_count, now_ms))) for piece in history.pieces)
         for size, split in _in_order(pool, works, _AHEAD * workers):
             for share_key, batch in split.shares.items():
                 shares.setdefault(share_key, []).append(batch)
@@ -221,12 +219,14 @@ def _matched(
     """
     share_keys = [share_key for share_key in sorted(shares) if job.domains[share_key[0]] in programs]
 
-    def work(share_key: tuple[int, int]) -> Callable[[], tuple[MatchOutput, KeyedState]]:
+    def match(share_key: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
         output = MatchOutput(since_ms=span.first_ms, made=[] if keeps_made else None)
         program = programs[job.domains[share_key[0]]]
-        return lambda: _match(program, shares.pop(share_key) if is_last else shares[share_key], span, output)
+        events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])
+        return output, match_events(program, None, events, span.watermark_ms, output, is_end=span.is_end)
 
-    matched = _in_order(pool, ((share_key, work(share_key)) for share_key in share_keys), len(share_keys))
+    works = ((share_key, partial(match, share_key)) for share_key in share_keys)
+    matched = _in_order(pool, works, len(share_keys))
     for number, (share_key, (output, keyed_state)) in enumerate(matched):
         show("matching", number + 1, len(share_keys))
         yield share_key[0], output, keyed_state
@@ -241,13 +241,13 @@ def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tup
     return {domain: tuple(names) for domain, names in columns.items()}
 
 
-def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded, shares_at: tuple[int, int]) -> _Split:
+def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_at: tuple[int, int]) -> _Split:
     """Divide the events of a piece by key domain and share of keys. Retain the columns that the domain's rules read.
 
     `shares_at`: the number of shares, and the clock.
     """
     shares_count, now_ms = shares_at
-    validated = validate_events(job, decoded, now_ms)
+    validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
     for number, (domain, batch) in enumerate(zip(job.domains, validated.batches, strict=True)):
         if domain not in read:
@@ -308,10 +308,3 @@ def _add_produced(
             batch, _ = route(events, domain, types)
             for share_key, part in _shared_out(number, read[domain], batch, shares_count):
                 shares.setdefault(share_key, []).append(part)
-
-
-def _match(
-    program: Program, parts: list[EventBatch], span: _Span, output: MatchOutput
-) -> tuple[MatchOutput, KeyedState]:
-    keyed_state = match_events(program, None, concat_batches(parts), span.watermark_ms, output, is_end=span.is_end)
-    return output, keyed_state

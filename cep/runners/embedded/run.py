@@ -289,7 +289,7 @@ class Runner:
         schema, sources = self._engine.job.schema, self._sources
         decoded = self._answer(lambda: decode_chunks(schema, chunks, sources.decode, sources.mapping))
         matching_s = time.monotonic()
-        if any(_is_heartbeat(data) for data in controls):
+        if any(b"heartbeat" in data for data in controls):  # perhaps one; a look too many costs a request
             self._answer(sources.events.look)  # it counts for later events, not for earlier ones
         behind = self._sources.events.behind()
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
@@ -342,11 +342,6 @@ class Runner:
             self._commits.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
             queues.send(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
-
-
-def _is_heartbeat(data: bytes) -> bool:
-    """Return True if a control record may be a heartbeat; a look too many costs a request."""
-    return b"heartbeat" in data
 
 
 def shorten_pauses() -> None:

@@ -26,19 +26,13 @@ from cep.columnar.batch import TEXT
 from cep.columnar.decode import KeyDomain, key_groups
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
+from cep.runners import live_checkpoint
 from cep.runners.embedded.commit import DELIVERED
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
 from cep.runners.embedded.opening import PART, StoreSettings, default_target, is_embedded, target_of
 from cep.runners.embedded.pages import pasts_of_group, stored_states
 from cep.runners.handover.payload import Payload, Saved, payload_in
-from cep.runners.live_checkpoint import (
-    JOB_FILE,
-    RULES_FILE,
-    first_rules,
-    lock_checkpoint,
-    read_job,
-)
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
 from cep.state.past import StoredPage, StoredPast, encode_page
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
@@ -63,9 +57,10 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
         payloads: list[Payload] = []
         lists: list[Path] = []
         for number, folder in enumerate(checkpoints):
-            opened.enter_context(lock_checkpoint(folder))
+            opened.enter_context(live_checkpoint.lock_checkpoint(folder))
             newest = _newest(folder, work / str(number))
-            if not _is_delivered(folder, newest.manifest.number):
+            delivered = folder / DELIVERED
+            if not delivered.exists() or delivered.read_bytes() != str(newest.manifest.number).encode():
                 raise UsageError(
                     f"the process of {folder} did not end in order, so that its last alerts may not be out; start it "
                     "once more and stop it with SIGTERM"
@@ -95,8 +90,8 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payloa
         engine.restore()
         common.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
         return Payload(
-            job=read_document(folder / JOB_FILE),
-            rules=read_document(folder / RULES_FILE),
+            job=read_document(folder / live_checkpoint.JOB_FILE),
+            rules=read_document(folder / live_checkpoint.RULES_FILE),
             base=head.base + head.number,
             engine=engine.shared_progress(),
             positions=head.positions,
@@ -108,14 +103,14 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payloa
 
 
 def _engine(folder: Path, store: DurableStore, groups: range) -> Engine:
-    job = read_job(folder)
+    job = live_checkpoint.read_job(folder)
     assert job is not None, "_newest has refused one without"
     if groups.stop > job.groups_count:
         raise StateCorruptError(
-            f"{folder / JOB_FILE} has {job.groups_count} key groups, and the state beside it is of the groups "
-            f"{groups.start}-{groups.stop - 1}; restore it"
+            f"{folder / live_checkpoint.JOB_FILE} has {job.groups_count} key groups, and the state beside it is of the "
+            f"groups {groups.start}-{groups.stop - 1}; restore it"
         )
-    return Engine(job, first_rules(folder), store, Workers(1, groups.start, groups.stop))
+    return Engine(job, live_checkpoint.first_rules(folder), store, Workers(1, groups.start, groups.stop))
 
 
 def load(
@@ -150,8 +145,8 @@ def _load(
     payload = change(payload_in(savepoint))
     # Totals go on once: with the process of the first key groups.
     totals = payload.totals if chosen.start == savepoint.groups.start else {}
-    (checkpoint / RULES_FILE).write_bytes(orjson.dumps(payload.rules))
-    (checkpoint / JOB_FILE).write_bytes(orjson.dumps(payload.job))
+    (checkpoint / live_checkpoint.RULES_FILE).write_bytes(orjson.dumps(payload.rules))
+    (checkpoint / live_checkpoint.JOB_FILE).write_bytes(orjson.dumps(payload.job))
     with ExitStack() as opened:
         common = opened.enter_context(StoreSettings(checkpoint).open(scratch / "common"))
         load_savepoint(savepoint, common, chosen, scratch / "entries")
@@ -180,7 +175,7 @@ def _backend_of(restored: Restored, backend: str) -> str:
 
 
 def _newest(folder: Path, into: Path) -> Restored:
-    if read_job(folder) is None or not is_embedded(folder):
+    if live_checkpoint.read_job(folder) is None or not is_embedded(folder):
         raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
     newest = restore(target_of(folder), into) or restore(default_target(folder), into)
     if newest is None:
@@ -190,11 +185,6 @@ def _newest(folder: Path, into: Path) -> Restored:
             f"the checkpoint of {folder} has {len(newest.manifest.parts)} stores, a process has one"
         )
     return newest
-
-
-def _is_delivered(folder: Path, number: int) -> bool:
-    path = folder / DELIVERED
-    return path.exists() and path.read_bytes() == str(number).encode()
 
 
 def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
@@ -233,7 +223,7 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
     """
     with tempfile.TemporaryDirectory(prefix="cep-state-") as scratch:
         newest = _newest(checkpoint, Path(scratch) / "checkpoint")
-        job = read_job(checkpoint)
+        job = live_checkpoint.read_job(checkpoint)
         assert job is not None, "_newest has refused one without"
         (part,) = newest.manifest.parts
         groups = range(part.first, part.end)

@@ -14,6 +14,7 @@ Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from threading import Lock
 
@@ -94,7 +95,7 @@ class SeenOfLevel:
     def __init__(self, names: Sequence[bytes], groups_count: int) -> None:
         self._names = names
         self._groups_count = groups_count
-        self._tables: dict[tuple[int, int], _Table] = {}
+        self._tables: defaultdict[tuple[int, int], _Table] = defaultdict(_Table)
         self._changed: set[tuple[int, int]] = set()
         self._gone: list[bytes] = []
         self._secrets: dict[tuple[int, int], _Secrets] = {}  # uint64[key groups, 2]
@@ -118,7 +119,7 @@ class SeenOfLevel:
         groups = key_groups(keys, self._groups_count)
         with self._lock:
             self._changed.add((number, bucket))
-            return self._table(number, bucket).take(ids, groups)
+            return self._tables[number, bucket].take(ids, groups)
 
     def forget(self, oldest: int) -> None:
         """See SeenIds.forget."""
@@ -201,17 +202,12 @@ class SeenOfLevel:
             self._secrets[number, bucket] = duplicates.new_secrets(self._groups_count)
         return self._secrets[number, bucket]
 
-    def _table(self, number: int, bucket: int) -> _Table:
-        if (number, bucket) not in self._tables:
-            self._tables[number, bucket] = _Table()
-        return self._tables[number, bucket]
-
     def _read(self, group: int, number: int, bucket: int, data: bytes) -> None:
         self._secrets_of(number, bucket)[group], pairs = duplicates.from_bytes(data)
         self._hold(number, bucket, pairs, np.full(pairs.shape[1], group, np.int32))
 
     def _hold(self, number: int, bucket: int, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
-        self._table(number, bucket).take(np.ascontiguousarray(pairs), groups)
+        self._tables[number, bucket].take(np.ascontiguousarray(pairs), groups)
 
     def _key(self, group: int, number: int, bucket: int) -> bytes:
         return store_key(group, b"", SEEN, self._names[number], BUCKET.pack(bucket))

@@ -136,13 +136,10 @@ class WaitingOfShare:
             for key, value in store.scan(prefix_range(STORE_GROUP, b"", ADDED_WAITING, name)):
                 commits.setdefault(split_key(key).item[:COMMIT_BYTES], []).append(value)
             for part in _still_waiting(parts, [commits[commit] for commit in sorted(commits)]):
-                self._hold_part(number, part)
-
-    def _hold_part(self, number: int, events: EventBatch) -> None:
-        groups = key_groups(events.key, self._groups_count)
-        of_share = (groups >= self._groups.start) & (groups < self._groups.stop)
-        if of_share.any():
-            self.hold(number, events if of_share.all() else events.take(np.flatnonzero(of_share)))
+                groups = key_groups(part.key, self._groups_count)
+                of_share = (groups >= self._groups.start) & (groups < self._groups.stop)
+                if of_share.any():
+                    self.hold(number, part if of_share.all() else part.take(np.flatnonzero(of_share)))
 
 
 def _run(events: EventBatch) -> _Run:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,8 @@ def _with_rules(
 
 def ways_to_write(texts: Iterable[str]) -> list[bytes]:
     """Return the bytes that texts may have in files: plain, and as JSON with or without other characters than ASCII."""
-    return sorted({way for text in texts for way in (text.encode(), _quoted(text), json.dumps(text)[1:-1].encode())})
+    ways = ((text.encode(), orjson.dumps(text)[1:-1], json.dumps(text)[1:-1].encode()) for text in texts)
+    return sorted({*chain.from_iterable(ways)})
 
 
 def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
@@ -175,10 +177,6 @@ def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], e
             name = "rulebook" if entry_key is None else f"{entry_key.namespace.decode()} by {entry_key.name.decode()}"
             erased.remaining.update([name] * is_left)
             erased.unsearched.update([name] * is_unsearched)
-
-
-def _quoted(text: str) -> bytes:
-    return orjson.dumps(text)[1:-1]
 
 
 @dataclass(slots=True)

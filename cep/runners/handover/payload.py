@@ -7,10 +7,10 @@
 
 Both runners write it and both read it. A savepoint may come from anywhere, so `from_bytes` checks every field.
 
-A savepoint whose watermark is in the future → the same payload with an earlier watermark, and the consequences.
-
 An event from the future that an earlier build took, or a wrong heartbeat, sets the watermark so far ahead that every
-later event is late. Windows that the watermark has closed stay closed, and the operator has to know that.
+later event is late. `set_back` gives such a savepoint an earlier watermark. Windows that the watermark has closed stay
+closed, and `consequences` tells the operator.
+
 
 Tested by: tests/runners/handover/test_handover.py, tests/runners/embedded/test_savepoint.py.
 """

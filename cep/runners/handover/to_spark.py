@@ -15,9 +15,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -77,19 +76,15 @@ def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) ->
         raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
     store = RulebookStore(folder / RULEBOOKS_FOLDER)
     load_beside(savepoint, store.list_folder)
-    _put_rules(store, job, progress, folder)
+    data = progress["rulebook"].encode()
+    store.put(SavedRulebook.from_bytes(data))
+    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
+    begin_rule_output(folder, status, progress["held_memory"])
     replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
     write_progress(folder, begins.first_number - 1, payload.totals)
     entries = write_beginning(folder, begins, _groups(savepoint, folder / "fetched"))
     replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
     return Saved(savepoint.groups, len(savepoint.manifest.files), entries)
-
-
-def _put_rules(store: RulebookStore, job: Job, progress: Mapping[str, Any], folder: Path) -> None:
-    data = progress["rulebook"].encode()
-    store.put(SavedRulebook.from_bytes(data))
-    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
-    begin_rule_output(folder, status, progress["held_memory"])
 
 
 def _groups(savepoint: Savepoint, work: Path) -> Iterator[tuple[int, Entries]]:

@@ -36,16 +36,7 @@ from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels.groups import NEW
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.spark.group_parts import GroupParts, Part
-from cep.state.past import (
-    SegmentCache,
-    decode_head,
-    decode_page,
-    decode_segment,
-    digests_of,
-    encode_head,
-    encode_page,
-    store_segments,
-)
+from cep.state import past
 from cep.step import duplicates
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
@@ -59,7 +50,7 @@ _DIGEST_BYTES = 16
 PagePlace = tuple[int, int, int]  # level, key group, page id
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
-_BLOCKS = SegmentCache(SEGMENT_CACHE_BYTES)
+_BLOCKS = past.SegmentCache(SEGMENT_CACHE_BYTES)
 T = TypeVar("T")
 
 
@@ -177,8 +168,8 @@ class PastPages:
         """Read a page that is there. Raises: StateError."""
         data = self._heads.get(page)
         assert data is not None, "a page that is not over yet is stored"
-        histories = decode_head(data, lambda stored: self._block(page, stored))
-        self._there[page] = digests_of(histories)
+        histories = past.decode_head(data, lambda stored: self._block(page, stored))
+        self._there[page] = past.digests_of(histories)
         return histories
 
     def write(self, page: int, histories: Histories) -> None:
@@ -187,11 +178,11 @@ class PastPages:
         def put(number: int, data: bytes) -> None:
             self._segments.put(page, data, number)
 
-        now = store_segments(histories, put, lambda stored: self._block(page, stored), _BLOCKS)
-        there = digests_of(now)
+        now = past.store_segments(histories, put, lambda stored: self._block(page, stored), _BLOCKS)
+        there = past.digests_of(now)
         for number in sorted(self._there.pop(page, {}).keys() - there.keys()):
             self._segments.remove(page, number)
-        self._heads.put(page, encode_head(now))
+        self._heads.put(page, past.encode_head(now))
 
     def remove(self, page: int) -> None:
         """Forget a page that is there."""
@@ -206,7 +197,7 @@ class PastPages:
         if block is None:
             data = self._segments.get(page, stored.number)
             assert data is not None, "a segment that a head names is stored"
-            block = decode_segment(data)
+            block = past.decode_segment(data)
             _BLOCKS.put(stored.digest, block)
         return block
 
@@ -277,10 +268,10 @@ class DomainPages(SinglePages):
         if data is None:
             data = self._pages.get(page)
             assert data is not None, "a page with a deadline is stored"
-        return decode_page(data)
+        return past.decode_page(data)
 
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
-        page, data = self._base + slot, encode_page(keyed_state, compressed=True)
+        page, data = self._base + slot, past.encode_page(keyed_state, compressed=True)
         self._pages.put(page, data)
         self._deadlines[page] = deadline_ms
         self._digests[page] = _CACHED.put((self._level, self._group, page), data)
@@ -343,15 +334,13 @@ class _WaitingEvents:
         batches = [conformed(decode_batch(stored), self._schema)] if stored is not None else []
         released, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
         if rest:
-            self._store(number, concat_batches(rest))
+            waiting = concat_batches(rest)
+            self._part.put(number, encode_batch(waiting))
+            earliest_ms, before_ms = int(waiting.time_ms.min()), self._progress.waiting_ms
+            self._progress.waiting_ms = earliest_ms if before_ms is None else min(before_ms, earliest_ms)
         elif stored is not None:
             self._part.remove(number)
         return released
-
-    def _store(self, number: int, waiting: EventBatch) -> None:
-        self._part.put(number, encode_batch(waiting))
-        earliest_ms, before_ms = int(waiting.time_ms.min()), self._progress.waiting_ms
-        self._progress.waiting_ms = earliest_ms if before_ms is None else min(before_ms, earliest_ms)
 
 
 class _SeenIds:

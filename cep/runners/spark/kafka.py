@@ -65,16 +65,7 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.runners.spark.admission import AdmittedReader, ReadAllAvailable, ReadLimit, ReadMaxRows
 from cep.runners.spark.paused_partitions import partition_name, read_paused, without_paused
 from cep.runners.spark.sources import PACKED_SCHEMA
-from cep.sources.kafka import (
-    KafkaSettings,
-    latest_offsets,
-    latest_offsets_and_ids,
-    mean_record_bytes,
-    offsets_at_time,
-    read_range,
-    resolve_offsets,
-    topic_ids,
-)
+from cep.sources import kafka
 from cep.sources.offsets import (
     Look,
     OffsetRange,
@@ -161,7 +152,7 @@ class KafkaEventsSource(KafkaDataSource):
 class Options:
     """The checked options of one read. `job` has the form of `Job.to_json`: planning needs two of its numbers."""
 
-    settings: KafkaSettings
+    settings: kafka.KafkaSettings
     topics: tuple[str, ...]
     starting_offsets: str | None
     ending_offsets: str | None
@@ -179,8 +170,8 @@ class Options:
 
     def starting(self, otherwise: str, absent: str) -> Offsets:
         if self.starting_ms is not None:
-            return offsets_at_time(self.settings, self.topics, self.starting_ms)
-        return resolve_offsets(self.settings, self.topics, self.starting_offsets or otherwise, absent)
+            return kafka.offsets_at_time(self.settings, self.topics, self.starting_ms)
+        return kafka.resolve_offsets(self.settings, self.topics, self.starting_offsets or otherwise, absent)
 
     @property
     def has_ending(self) -> bool:
@@ -188,8 +179,8 @@ class Options:
 
     def ending(self) -> Offsets:
         if self.ending_ms is not None:
-            return offsets_at_time(self.settings, self.topics, self.ending_ms)
-        return resolve_offsets(self.settings, self.topics, self.ending_offsets or "latest", "latest")
+            return kafka.offsets_at_time(self.settings, self.topics, self.ending_ms)
+        return kafka.resolve_offsets(self.settings, self.topics, self.ending_offsets or "latest", "latest")
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
@@ -215,7 +206,9 @@ def parse_options(options: Mapping[str, str]) -> Options:
             raise UsageError(f"{FORMAT} takes {side}Offsets or {side}Timestamp, not both")
     wait_ms = _positive(values, "waitMs")
     return Options(
-        KafkaSettings(servers, tuple(sorted(client.items())), wait_ms if wait_ms is not None else KAFKA_WAIT_MS_MAX),
+        kafka.KafkaSettings(
+            servers, tuple(sorted(client.items())), wait_ms if wait_ms is not None else KAFKA_WAIT_MS_MAX
+        ),
         topics,
         values.get("startingoffsets"),
         values.get("endingoffsets"),
@@ -272,7 +265,7 @@ class KafkaReader(DataSourceReader):
         """Plan the tasks of a batch read: ranges of offsets. Raises: SourceError if an ending offset does not exist."""
         options = self._options
         start, end = options.starting("earliest", "earliest"), options.ending()
-        latest = latest_offsets(options.settings, options.topics)
+        latest = kafka.latest_offsets(options.settings, options.topics)
         for offset_range in ranges_between(start, end):
             last = latest[offset_range.topic][offset_range.partition]
             if offset_range.end > last:
@@ -300,7 +293,7 @@ class KafkaStreamReader(AdmittedReader):
     def first(self) -> dict[str, Any]:
         options = self._options
         return Position(
-            options.starting("latest", "earliest"), {}, topic_ids(options.settings, options.topics)
+            options.starting("latest", "earliest"), {}, kafka.topic_ids(options.settings, options.topics)
         ).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -308,7 +301,7 @@ class KafkaStreamReader(AdmittedReader):
         return ReadAllAvailable() if records_max is None else ReadMaxRows(records_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = latest_offsets(self._options.settings, self._options.topics)
+        self._target = kafka.latest_offsets(self._options.settings, self._options.topics)
 
     def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions."""
@@ -320,16 +313,18 @@ class KafkaStreamReader(AdmittedReader):
                     "name it again or start with a new checkpoint directory"
                 )
         if self._target is None:
-            latest, ids = latest_offsets_and_ids(options.settings, options.topics)
+            latest, ids = kafka.latest_offsets_and_ids(options.settings, options.topics)
         else:
-            latest, ids = self._target, topic_ids(options.settings, options.topics)
+            latest, ids = self._target, kafka.topic_ids(options.settings, options.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
         if options.plans_late and self._target is None:
             end, self._seen = self._seen or latest, latest
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if options.has_ending:
-            end = bounded(position.offsets, latest, self._ending_offsets())
+            if self._ending is None:  # once, so that a time is the same place for all micro-batches of a start
+                self._ending = options.ending()
+            end = bounded(position.offsets, latest, self._ending)
             ranges = ranges_between(position.offsets, end)
         if options.paused_partitions is not None and (paused := read_paused(options.paused_partitions)):
             end = without_paused(ranges, end, paused)
@@ -337,7 +332,7 @@ class KafkaStreamReader(AdmittedReader):
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if options.bytes_per_trigger_max is not None and ranges:
             longest = max(ranges, key=lambda r: r.end - r.start)
-            by_size = max(1, options.bytes_per_trigger_max // mean_record_bytes(options.settings, longest))
+            by_size = max(1, options.bytes_per_trigger_max // kafka.mean_record_bytes(options.settings, longest))
             records_max = by_size if records_max is None else min(by_size, records_max)
         if records_max is not None:
             end = limit_offsets(position.offsets, end, records_max)
@@ -346,7 +341,7 @@ class KafkaStreamReader(AdmittedReader):
 
     def _look(self, start: Position, end: Offsets) -> Look | None:
         """Return the clock of the next micro-batch, or the last one's clock if it has neither records nor deadlines."""
-        job, now_ms = self._options.job, _clock_ms()
+        job, now_ms = self._options.job, int(time.time() * 1_000)
         if job is None:
             return None
         if end != start.offsets:
@@ -357,14 +352,6 @@ class KafkaStreamReader(AdmittedReader):
         if sum(map(len, end.values())) > 1:
             waits_ms.add(job["idle_ms"])
         return next_look(start.look, now_ms, sorted(waits_ms - {0})) or start.look
-
-    def _ending_offsets(self) -> Offsets:
-        """Return where the stream ends: asked for once, so that a time is the same place for all micro-batches of a
-        start.
-        """
-        if self._ending is None:
-            self._ending = self._options.ending()
-        return self._ending
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()
@@ -387,10 +374,6 @@ class KafkaEventsReader(KafkaStreamReader):
         if options.job is None:
             raise UsageError(f"{EVENTS_FORMAT} needs option job")
         return read_events(options.settings, options.form, options.job, partition.ranges, partition.times)
-
-
-def _clock_ms() -> int:
-    return int(time.time() * 1_000)
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
@@ -427,4 +410,4 @@ def _times(start: Position, end: Position, look: Look) -> TimesRead:
 
 def _read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, TaskRanges)
-    return chain.from_iterable(read_range(options.settings, offset_range) for offset_range in partition.ranges)
+    return chain.from_iterable(kafka.read_range(options.settings, offset_range) for offset_range in partition.ranges)

@@ -3,8 +3,6 @@
     events ─▶ pack (packed.py) ────────────┐
     control ─▶ once to every key group ────┴─▶ match, level by level ─▶ driver (live_output.py) ─▶ sinks
 
-Hadoop's local file system without a process for each file.
-
 Where Hadoop's native library is missing, as in Spark's Python package, its local file system starts `chmod` for every
 file that it makes: six per micro-batch, a tenth of a small micro-batch's time. Java can set permissions itself. Hadoop
 has no setting for that, but creates one file system per process and keeps it. A file system that differs in this method
@@ -332,16 +330,16 @@ def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> Data
 
     Spark opens no file: of this format it reads the columns that are selected, and the content is not.
     """
+    if not source.directory.is_dir():
+        raise UsageError(f"{source.directory} is no folder; make it first, files may come later")
     reader = spark.readStream.format("binaryFile").schema(_FILE_COLUMNS).option("pathGlobFilter", names)
     if source.files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
-    rows = reader.load(str(_existing(source.directory)))
+    rows = reader.load(str(source.directory.resolve()))
+    if source.read:
+        rows = rows.where(~F.col("_metadata.file_name").isin(list(source.read)))
     path = F.url_decode(F.replace(F.regexp_replace("path", "^file:/*", "/"), F.lit("+"), F.lit("%2B")))
-    return _unread(rows, source).select(path.alias(PART_COLUMN), WRITTEN_COLUMN)
-
-
-def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
-    return rows.where(~F.col("_metadata.file_name").isin(list(source.read))) if source.read else rows
+    return rows.select(path.alias(PART_COLUMN), WRITTEN_COLUMN)
 
 
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
@@ -388,9 +386,3 @@ def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: st
     for name, value in source.settings:
         reader = reader.option(f"kafka.{name}", value)
     return reader
-
-
-def _existing(directory: Path) -> Path:
-    if not directory.is_dir():
-        raise UsageError(f"{directory} is no folder; make it first, files may come later")
-    return directory.resolve()

@@ -43,22 +43,7 @@ from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.suppression import SHADOW, Policies, suppress_alerts
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, put_state
 from cep.runners.output import UNCONFIRMED, decode_alerts, encode_alerts
-from cep.runners.spark.packed import (
-    ALERTS,
-    CLOCK_COLUMN,
-    COUNTERS,
-    DEAD,
-    EVENTS,
-    MARKS,
-    NO_ORDER,
-    STATE,
-    TIMES,
-    PackedRow,
-    as_batch,
-    in_arrival_order,
-    packer,
-    produced_rows,
-)
+from cep.runners.spark import packed as packing
 from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
 from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
 from cep.step.duplicates import first_ones
@@ -104,7 +89,7 @@ def match(
 
     def alerts_of(one_job: Job) -> DataFrame:
         rows = match_levels(one_job, rulebook, shipped, packed, tasks)
-        return rows.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
+        return rows.filter(F.col("kind") == packing.ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 
     alerts = alerts_of(replace(job, to_the_end=False))
     if job.to_the_end:  # as in output.py: the alerts that only the end of time gives, with their mark
@@ -124,7 +109,7 @@ def suppresses(rulebook: Rulebook) -> bool:
 
 def pack_history(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:
     """Pack a history of a user's columns."""
-    return events.mapInArrow(packer(job, history_times(), mapping), PACKED_SCHEMA)
+    return events.mapInArrow(packing.packer(job, history_times(), mapping), PACKED_SCHEMA)
 
 
 def history_times() -> TimesRead:
@@ -134,7 +119,9 @@ def history_times() -> TimesRead:
 
 def pack_stream(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:
     """Pack a stream of a user's columns, with the clock of each micro-batch."""
-    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, mapping=mapping), PACKED_SCHEMA)
+    return events.withColumn(packing.CLOCK_COLUMN, batch_clock()).mapInArrow(
+        packing.packer(job, mapping=mapping), PACKED_SCHEMA
+    )
 
 
 def match_levels(
@@ -154,10 +141,10 @@ def match_levels(
         matched = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
         if level + 1 < count:
             matched = store(matched)
-            packed = packed.filter(F.col("kind").isin(EVENTS, TIMES, MARKS))
-            packed = packed.unionByName(matched.filter(F.col("kind") == EVENTS))
+            packed = packed.filter(F.col("kind").isin(packing.EVENTS, packing.TIMES, packing.MARKS))
+            packed = packed.unionByName(matched.filter(F.col("kind") == packing.EVENTS))
         levels.append(matched)
-    return reduce(lambda one, other: one.unionByName(other), levels).filter(F.col("kind") != EVENTS)
+    return reduce(lambda one, other: one.unionByName(other), levels).filter(F.col("kind") != packing.EVENTS)
 
 
 def fields_of(
@@ -176,7 +163,7 @@ def fields_of(
 def set_aside(job: Job, rulebook: Rulebook, events: DataFrame, mapping: FieldMapping = PLAIN) -> DataFrame:
     """Return the unreadable records, each as the JSON text of a dead letter. For a stream the result is a stream."""
     packed = pack_stream(job, events, mapping) if events.isStreaming else pack_history(job, events, mapping)
-    dead = packed.filter(F.col("kind") == DEAD).select("payload")
+    dead = packed.filter(F.col("kind") == packing.DEAD).select("payload")
     epoch, content_hash = rulebook.epoch, rulebook.content_hash
 
     def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -248,22 +235,22 @@ def _matcher(
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arriving: dict[tuple[int, int], list[tuple[str, EventBatch]]] = {}
-        rows: list[PackedRow] = []
+        rows: list[packing.PackedRow] = []
         times, marks = TimesRead({}), list[Marks]()
         for batch in batches:
             groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
             orders, payloads = batch.column("order").to_pylist(), batch.column("payload")
             for row, kind in enumerate(batch.column("kind").to_pylist()):
-                if kind == EVENTS:
+                if kind == packing.EVENTS:
                     events = orders[row], decode_batch(payloads[row].as_py())
                     arriving.setdefault((domains[row], groups[row]), []).append(events)
-                elif kind == TIMES:
+                elif kind == packing.TIMES:
                     times = times.joined(TimesRead.from_bytes(payloads[row].as_py()))
-                elif kind == MARKS:
+                elif kind == packing.MARKS:
                     marks.append(marks_from_bytes(payloads[row].as_py()))
-                elif kind in (DEAD, COUNTERS):
-                    rows.append((0, kind, 0, NO_ORDER, payloads[row].as_py()))
-        shares = {at: in_arrival_order(batches) for at, batches in arriving.items()}
+                elif kind in (packing.DEAD, packing.COUNTERS):
+                    rows.append((0, kind, 0, packing.NO_ORDER, payloads[row].as_py()))
+        shares = {at: packing.in_arrival_order(batches) for at, batches in arriving.items()}
         output = MatchOutput(since_ms=times.first_ms)
         cut = None if ending is None or not shares else cut_ms(ending, times.last_ms)
         watermark_ms = watermark_at_end(job, times.last_ms, times.now_ms, cut)
@@ -278,25 +265,28 @@ def _matcher(
                 if left and ending is not None:
                     for group, share in by_group(left, programs[domain], job.groups_count):
                         file = put_state(ending.folder, level, number, group, share)
-                        rows.append((0, STATE, 0, NO_ORDER, json.dumps(asdict(file)).encode()))
+                        rows.append((0, packing.STATE, 0, packing.NO_ORDER, json.dumps(asdict(file)).encode()))
             elif domain not in rulebook.domains():
                 output.counters["events_without_rule"] += len(bunch)
-        rows += [(0, DEAD, 0, NO_ORDER, letter) for letter in evicted_dead_letters(output.evicted)]
+        rows += [(0, packing.DEAD, 0, packing.NO_ORDER, letter) for letter in evicted_dead_letters(output.evicted)]
         keys, joined = Policies.of(rulebook).keys, joined_marks(marks)
-        rows += [(0, ALERTS, 0, NO_ORDER, encode_alerts(with_marks(alerts, keys, joined))) for alerts in output.alerts]
+        rows += [
+            (0, packing.ALERTS, 0, packing.NO_ORDER, encode_alerts(with_marks(alerts, keys, joined)))
+            for alerts in output.alerts
+        ]
         if joined and level == 0:
-            rows.append((0, MARKS, 0, NO_ORDER, marks_bytes(joined)))
-        rows += [row for made in output.produced for row in produced_rows(job, within_history(job, made))]
-        rows.append((0, COUNTERS, 0, NO_ORDER, json.dumps(output.counters).encode()))
-        rows.append((0, TIMES, 0, NO_ORDER, times.to_bytes()))
-        yield as_batch(rows)
+            rows.append((0, packing.MARKS, 0, packing.NO_ORDER, marks_bytes(joined)))
+        rows += [row for made in output.produced for row in packing.produced_rows(job, within_history(job, made))]
+        rows.append((0, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(output.counters).encode()))
+        rows.append((0, packing.TIMES, 0, packing.NO_ORDER, times.to_bytes()))
+        yield packing.as_batch(rows)
 
     return match
 
 
 def _without_repeats(
     job: Job, level: int, shares: dict[tuple[int, int], list[EventBatch]], output: MatchOutput
-) -> Iterator[PackedRow]:
+) -> Iterator[packing.PackedRow]:
     """Leave out the events that came before, in place. The first level counts them and yields letters of reused ids."""
     for (number, _), batches_of_group in shares.items():
         counts = output if level == 0 else MatchOutput()
@@ -304,7 +294,7 @@ def _without_repeats(
         batches_of_group[:] = [first]
         if level == 0:
             letters = bounded_equals(event_dead_letters(reused), output.counters)
-            yield from ((0, DEAD, 0, NO_ORDER, letter) for letter in letters)
+            yield from ((0, packing.DEAD, 0, packing.NO_ORDER, letter) for letter in letters)
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:

@@ -32,48 +32,23 @@ from cep.columnar.batch import EventBatch, decode_batch
 from cep.lists.store import ListStore
 from cep.runners.handover.beginning import Beginning, group_beginning
 from cep.runners.output import encode_alerts
+from cep.runners.spark import packed as packing
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.group_ports import GroupPorts, GroupProgress, PastPages
-from cep.runners.spark.packed import (
-    ALERTS,
-    CONTROL,
-    COUNTERS,
-    DEAD,
-    EVENTS,
-    LATE,
-    NO_ORDER,
-    REFUSED,
-    STATUS,
-    TIMES,
-    WATERMARK,
-    PackedRow,
-    in_arrival_order,
-    produced_rows,
-    stage_row,
-)
 from cep.runners.spark.place import Place
+from cep.step import rules as step_rules
 from cep.step.dead_letters import evicted_dead_letters
 from cep.step.event_time import NOTHING_READ, TimesRead, times_json
-from cep.step.rules import (
-    JobRules,
-    clock_of,
-    given_digest,
-    given_rulebook,
-    read_records,
-    rule_status,
-    rulebook_of,
-    save_rulebook,
-)
 from cep.step.step import MicroBatch, Outcome, Progress, step
 
-_TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
+_TAKEN = (packing.EVENTS, packing.TIMES, packing.CONTROL)  # the kinds of rows that a stage works on
 
 
 class MatchStage:
     """One stage of one job, in one task."""
 
     def __init__(
-        self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
+        self, rules: step_rules.JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
         stored: GroupParts, list_files: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """`level`: the level of the rules (rulebook/rulebook.py). `begins`: the directory and state that the job begins
@@ -96,26 +71,26 @@ class MatchStage:
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
             if row.kind not in _TAKEN or not is_last:
-                yield stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
-            if row.kind == EVENTS:
+                yield packing.stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
+            if row.kind == packing.EVENTS:
                 events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
-            elif row.kind == TIMES:
+            elif row.kind == packing.TIMES:
                 times = times.joined(TimesRead.from_bytes(bytes(row.payload)))
-            elif row.kind == CONTROL:
+            elif row.kind == packing.CONTROL:
                 controls.append(bytes(row.payload).decode())
         if events or controls or times != NOTHING_READ:
-            times = replace(times, now_ms=min(times.now_ms, clock_of(controls)))
-            records = read_records(self._rules, tuple(sorted(controls))) if controls else ()
-            arrived = {number: in_arrival_order(batches) for number, batches in events.items()}
+            times = replace(times, now_ms=min(times.now_ms, step_rules.clock_of(controls)))
+            records = step_rules.read_records(self._rules, tuple(sorted(controls))) if controls else ()
+            arrived = {number: packing.in_arrival_order(batches) for number, batches in events.items()}
             micro_batch = MicroBatch(arrived, records, times)
             for packed in self._step(group, micro_batch):
-                yield stage_row(packed)
+                yield packing.stage_row(packed)
 
-    def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[PackedRow]:
+    def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[packing.PackedRow]:
         """Do the step of one key group with its stored progress, store the new progress, and yield the results."""
         stored = self._load_progress(group)
         has_folder = self._rules.store is not None
-        rulebook = (rulebook_of if has_folder else given_rulebook)(self._rules, stored.rulebook)
+        rulebook = (step_rules.rulebook_of if has_folder else step_rules.given_rulebook)(self._rules, stored.rulebook)
         progress = Progress(
             rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event,
             stored.gap_ms,
@@ -123,10 +98,10 @@ class MatchStage:
         ports = GroupPorts(self._rules, (self._level, group), stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
-        digest = after.rulebook.digest if has_folder else given_digest(self._rules)
+        digest = after.rulebook.digest if has_folder else step_rules.given_digest(self._rules)
         is_changed = digest != stored.rulebook
         if is_changed and has_folder:
-            save_rulebook(self._rules, after.rulebook)
+            step_rules.save_rulebook(self._rules, after.rulebook)
         stored.rulebook = digest
         stored.watermark_ms, stored.times, stored.since_ms = after.watermark_ms, after.times, after.since_ms
         stored.heartbeat_ms, stored.last_event = after.heartbeat_ms, after.last_event
@@ -135,19 +110,19 @@ class MatchStage:
         if self._level == 0 and group == 0:  # all key groups have the same rules and times; one of them reports
             yield from _common_rows(outcome, is_changed=is_changed)
 
-    def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[PackedRow]:
+    def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[packing.PackedRow]:
         """Pack the alerts, events and counters of this key group."""
         if outcome.events_aside:
-            yield group, LATE, 0, NO_ORDER, json.dumps(outcome.events_aside).encode()
+            yield group, packing.LATE, 0, packing.NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
-            yield group, DEAD, 0, NO_ORDER, letter
+            yield group, packing.DEAD, 0, packing.NO_ORDER, letter
         if outcome.alerts:
-            yield group, ALERTS, 0, NO_ORDER, encode_alerts(pa.concat_tables(outcome.alerts))
+            yield group, packing.ALERTS, 0, packing.NO_ORDER, encode_alerts(pa.concat_tables(outcome.alerts))
         if self._level + 1 < self._job.levels_count:
             for produced in outcome.produced:
-                yield from produced_rows(self._job, produced)
+                yield from packing.produced_rows(self._job, produced)
         if outcome.counters:
-            yield group, COUNTERS, 0, NO_ORDER, json.dumps(outcome.counters).encode()
+            yield group, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(outcome.counters).encode()
 
     # --------------------------------------------------------------------------------------- what a group begins with
 
@@ -185,22 +160,22 @@ class MatchStage:
 
 
 @lru_cache
-def _with_lists(rules: JobRules, list_files: tuple[str, ...]) -> JobRules:
+def _with_lists(rules: step_rules.JobRules, list_files: tuple[str, ...]) -> step_rules.JobRules:
     """Name the folder of this machine into which Spark has copied the files of lists."""
     return replace(rules, job_lists=ListStore(Path(SparkFiles.get(list_files[0])).parent))
 
 
-def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
+def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[packing.PackedRow]:
     """Pack the results that are equal in all key groups: refused control records, the rules' status, the watermark."""
     for letter in outcome.refused:
-        yield 0, REFUSED, 0, NO_ORDER, letter
+        yield 0, packing.REFUSED, 0, packing.NO_ORDER, letter
     if outcome.rule_counters:
-        yield 0, COUNTERS, 0, NO_ORDER, json.dumps(outcome.rule_counters).encode()
+        yield 0, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(outcome.rule_counters).encode()
     progress = outcome.progress
     if is_changed:
         # The alerts of this micro-batch may be suppressed by rules that are forgotten at its end.
-        status = {**rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
-        yield 0, STATUS, 0, NO_ORDER, orjson.dumps(status)
+        status = {**step_rules.rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
+        yield 0, packing.STATUS, 0, packing.NO_ORDER, orjson.dumps(status)
     if progress.times:
         times = {"ms": progress.watermark_ms, "partitions": times_json(progress.times)}
-        yield 0, WATERMARK, 0, NO_ORDER, json.dumps(times).encode()
+        yield 0, packing.WATERMARK, 0, packing.NO_ORDER, json.dumps(times).encode()

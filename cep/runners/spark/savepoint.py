@@ -1,4 +1,7 @@
-"""The checkpoint directory of a stopped live job → a savepoint in a target, and back; verified both ways.
+"""The checkpoint directory of a stopped live job on Spark → a savepoint in a target, as a copy or for both runners.
+
+A copy is verified in both directions:
+
 
     TARGET/savepoint-NNNNNN.manifest    what the savepoint is made of (state/manifest.py); number: its last micro-batch
     TARGET/files/SHA256                 the files; what two savepoints share is there once
@@ -13,7 +16,8 @@ Steps of a savepoint, each of which may be the last one before a crash:
 A restore fetches and verifies every file into a folder next to the new checkpoint directory, and renames that folder
 last. A job locks its checkpoint directory, so a savepoint of a running job is refused, not torn.
 
-The checkpoint directory of a stopped live job on Spark → a savepoint that both runners start from.
+`save_for_both` writes a savepoint that both runners start from:
+
 
     Spark's state store, by its data source ─▶ entries by key group (group_entries.py), through a store on disk
     progress of a key group, rulebook ───────▶ rulebook, watermark, event times
@@ -43,18 +47,10 @@ from pyspark.sql import SparkSession
 from cep.base.errors import StateCorruptError, UsageError
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import RulebookStore, rulebook_bytes
+from cep.runners import live_checkpoint
 from cep.runners.handover.beginning import lane_name, read_beginning
 from cep.runners.handover.group_entries import GroupState, entries_of
 from cep.runners.handover.payload import STAGES, Payload, Saved
-from cep.runners.live_checkpoint import (
-    JOB_FILE,
-    LOCK_FILE,
-    QUERY_FOLDER,
-    RULEBOOKS_FOLDER,
-    RULES_FILE,
-    lock_checkpoint,
-    read_progress,
-)
 from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
 from cep.runners.spark.group_ports import GroupProgress
@@ -94,7 +90,7 @@ def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
     job_of(checkpoint)
     batch_id = last_batch(checkpoint)
     assert batch_id is not None, "job_of has refused one without"
-    with lock_checkpoint(checkpoint):
+    with live_checkpoint.lock_checkpoint(checkpoint):
         files = [_described(path, checkpoint) for path in sorted(checkpoint.rglob("*")) if _belongs(path)]
         sizes = target.sizes(FOLDER)
         copied = 0
@@ -150,7 +146,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Copied
 
 def _belongs(path: Path) -> bool:
     """Return True for a file of the job, but not for its lock or unfinished files."""
-    return path.is_file() and path.name != LOCK_FILE and not path.name.endswith(".tmp")
+    return path.is_file() and path.name != live_checkpoint.LOCK_FILE and not path.name.endswith(".tmp")
 
 
 def _described(path: Path, checkpoint: Path) -> StoredFile:
@@ -170,13 +166,18 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
     StateError, StoreError.
     """
     job = job_of(checkpoint)
-    with lock_checkpoint(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
+    with (
+        live_checkpoint.lock_checkpoint(checkpoint),
+        tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch,
+    ):
         last_batch_id = ended_batch(checkpoint, "make the savepoint")
         refuse_waiting(checkpoint)
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
             progress = _gather(spark, checkpoint, job, store)
-            rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
+            rulebook = RulebookStore(checkpoint / live_checkpoint.RULEBOOKS_FOLDER).get(
+                progress.rulebook, job.schema, job.domains
+            )
             payload = _payload(checkpoint, rulebook, progress, last_batch_id)
             part = Part(STAGES, store, 0, job.groups_count)
             created_ms = int(time.time() * 1_000)
@@ -232,13 +233,13 @@ def _stored_parts(
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
     """Build the payload of a savepoint: rules, positions, totals and the state that all key groups share."""
     begins = read_beginning(checkpoint)
-    query = checkpoint / QUERY_FOLDER
+    query = checkpoint / live_checkpoint.QUERY_FOLDER
     before = {} if begins is None else begins.positions
     names = ("events", "control")
     offsets = [_offset(query, number, batch_id) for number in range(len(names))]
     return Payload(
-        job=orjson.loads((checkpoint / JOB_FILE).read_bytes()),
-        rules=orjson.loads((checkpoint / RULES_FILE).read_bytes()),
+        job=orjson.loads((checkpoint / live_checkpoint.JOB_FILE).read_bytes()),
+        rules=orjson.loads((checkpoint / live_checkpoint.RULES_FILE).read_bytes()),
         base=batch_id + (0 if begins is None else begins.first_number),
         engine={
             "rulebook": rulebook_bytes(rulebook).decode(),
@@ -253,7 +254,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             name: {**before.get(name, {}), **read_positions(query, number, batch_id)}
             for number, name in enumerate(names)
         },
-        totals=dict(read_progress(checkpoint)[1]),
+        totals=dict(live_checkpoint.read_progress(checkpoint)[1]),
         topic_ids={
             **({} if begins is None else begins.topic_ids),
             **{t: i for offset in offsets if isinstance(offset, Position) for t, i in offset.topic_ids.items()},

@@ -13,7 +13,6 @@ Tested by: tests/runners/spark/test_driver.py
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import threading
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.errors import SinkError, UsageError
+from cep.base.files import sync
 from cep.runners.output import decode_alerts
 from cep.runners.patience import Patience
 from cep.sinks.durable import write_durably
@@ -101,17 +101,6 @@ class SinkQueue:
                 self._store(content, number)
                 self._offered = None
 
-    def wait(self, wait_s: float) -> None:
-        """Wait for a change, at most so long."""
-        with self._changed:
-            self._changed.wait(wait_s)
-
-    def away(self) -> None:
-        """Note that a try has failed: the micro-batch that waits for it goes on."""
-        with self._changed:
-            self._failures += 1
-            self._changed.notify_all()
-
     @property
     def sizes(self) -> dict[int, tuple[int, int, float]]:
         """By micro-batch that waits in a file: alerts, bytes, and the time of the file (seconds since 1970)."""
@@ -152,7 +141,9 @@ class SinkQueue:
         try:
             self._write(content, number)
         except SinkError:
-            self.away()
+            with self._changed:  # the micro-batch that waits for the try goes on
+                self._failures += 1
+                self._changed.notify_all()
             raise
 
     def _next(self) -> tuple[int, Any] | None:
@@ -172,7 +163,8 @@ class SinkQueue:
             if self._offered is not None and self._offered[0] == number:
                 self._offered = None
             if self._sizes.pop(number, None) is not None:
-                _remove(self._folder, f"{number:0{_NUMBER_CHARS}d}")
+                (self._folder / f"{number:0{_NUMBER_CHARS}d}").unlink(missing_ok=True)
+                sync(self._folder)  # a file that a power cut brings back would come after later micro-batches
             self._delivered_count += count
             self._newest = number
             self._changed.notify_all()
@@ -224,13 +216,3 @@ def refuse_waiting(directory: Path) -> None:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*") if path.name.isdigit())
-
-
-def _remove(folder: Path, name: str) -> None:
-    """Remove a file for good: a file that a power cut brings back would come after later micro-batches."""
-    (folder / name).unlink(missing_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

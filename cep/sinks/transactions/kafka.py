@@ -42,17 +42,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from cep.base import kafka as client
 from cep.base.errors import SinkAwayError, SinkError
-from cep.base.kafka import (
-    END_CODE,
-    is_away,
-    produce,
-    reader_options,
-    reason_of,
-    seconds_left,
-    sink_reason,
-    writer_options,
-)
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.base import SINK_REASONS, TAKEN_OVER, TAKEN_OVER_HELP
 
@@ -113,7 +104,7 @@ class Transactions:
         """Make new clients, whose `_open` ends open transactions of the same name."""
         target = self._target
         open_ms = {"transaction.timeout.ms": str(target.wait_ms_max + _OPEN_MS_MORE)}
-        options = writer_options(target.servers, target.settings, target.wait_ms_max, open_ms)
+        options = client.writer_options(target.servers, target.settings, target.wait_ms_max, open_ms)
         try:
             self._producer = Producer({**options, "transactional.id": f"{self._name}-{target.topic}"})
             self._consumer = Consumer({**options, "group.id": self._name, "enable.auto.commit": "false"})
@@ -147,7 +138,7 @@ class Transactions:
             if _is_fenced(error):
                 raise SinkError(self._failed(records, batch_id, _reason(error))) from error
             self._is_doubtful = True
-            reason = sink_reason(error)
+            reason = client.sink_reason(error)
             raise SinkAwayError(self._failed(records, batch_id, _reason(error), reason), reason) from error
         self._newest = (batch_id, digest)
         self._has_written = True
@@ -165,9 +156,9 @@ class Transactions:
             "group.id": self._name,
             "isolation.level": "read_uncommitted",
         }  # open transactions must not block this reader
-        consumer = Consumer(reader_options(target.servers, target.settings, fixed=fixed))
+        consumer = Consumer(client.reader_options(target.servers, target.settings, fixed=fixed))
         try:
-            (place,) = consumer.committed([self._place], timeout=seconds_left(deadline_s))
+            (place,) = consumer.committed([self._place], timeout=client.seconds_left(deadline_s))
         finally:
             consumer.close()
         if place.error is not None:
@@ -240,23 +231,25 @@ class Transactions:
 
     def _learn_ends(self, deadline_s: float) -> None:
         topic = self._target.topic
-        partitions = self._consumer.list_topics(topic, seconds_left(deadline_s)).topics[topic].partitions
+        partitions = self._consumer.list_topics(topic, client.seconds_left(deadline_s)).topics[topic].partitions
         end_requests = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
-        ends = self._consumer.offsets_for_times(end_requests, seconds_left(deadline_s)) if end_requests else []
+        ends = self._consumer.offsets_for_times(end_requests, client.seconds_left(deadline_s)) if end_requests else []
         self._ends, self._ends_s = {end.partition: end.offset for end in ends if end.error is None}, monotonic()
 
     def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
         """Yield the keys of the topic's records from the known places on, or since a time."""
         fixed = {**_READING, "group.id": self._name}
-        consumer = Consumer(reader_options(self._target.servers, self._target.settings, fixed=fixed))
+        consumer = Consumer(client.reader_options(self._target.servers, self._target.settings, fixed=fixed))
         try:
             partitions = (
-                consumer.list_topics(self._target.topic, seconds_left(deadline_s)).topics[self._target.topic].partitions
+                consumer.list_topics(self._target.topic, client.seconds_left(deadline_s))
+                .topics[self._target.topic]
+                .partitions
             )
             ends = {topic: dict(offsets) for topic, offsets in map(orjson.loads, places)}.get(self._target.topic)
             if ends is None:
                 start_times = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
-                consumer.assign(consumer.offsets_for_times(start_times, seconds_left(deadline_s)))
+                consumer.assign(consumer.offsets_for_times(start_times, client.seconds_left(deadline_s)))
             else:  # a partition that the topic got later is read from its start
                 consumer.assign(
                     [TopicPartition(self._target.topic, p, ends.get(p, OFFSET_BEGINNING)) for p in partitions]
@@ -267,7 +260,7 @@ class Transactions:
                     error, key = message.error(), message.key()
                     if error is None and isinstance(key, bytes):
                         yield key.decode()
-                    elif error is not None and error.code() == END_CODE:
+                    elif error is not None and error.code() == client.END_CODE:
                         unread.discard(message.partition() or 0)
                     elif error is not None:
                         raise KafkaException(error)
@@ -284,8 +277,8 @@ class Transactions:
         """End the transaction that an earlier process of this job left open, and read its last micro-batch."""
         if self._is_open:
             return
-        self._producer.init_transactions(seconds_left(deadline_s))
-        (committed,) = self._consumer.committed([self._place], timeout=seconds_left(deadline_s))
+        self._producer.init_transactions(client.seconds_left(deadline_s))
+        (committed,) = self._consumer.committed([self._place], timeout=client.seconds_left(deadline_s))
         if committed.error is not None:
             raise KafkaException(committed.error)
         if committed.offset >= 0:
@@ -316,8 +309,10 @@ class Transactions:
         try:
             for record in records:
                 topic = record.topic or self._target.topic
-                produce(self._producer, topic, record.value, record.key, deadline_s, headers=list(record.headers))
-            self._producer.flush(seconds_left(deadline_s))
+                client.produce(
+                    self._producer, topic, record.value, record.key, deadline_s, headers=list(record.headers)
+                )
+            self._producer.flush(client.seconds_left(deadline_s))
             if place is not None:
                 self._send_offset(place, deadline_s)
         except KafkaException as error:
@@ -333,7 +328,7 @@ class Transactions:
         job over while this one was stopped. Raises: _AgainError then.
         """
         producer, group = self._producer, self._consumer.consumer_group_metadata()
-        wait_s = min(_COORDINATOR_S, seconds_left(deadline_s))
+        wait_s = min(_COORDINATOR_S, client.seconds_left(deadline_s))
         answer: Future[None] = Future()
 
         def send() -> None:
@@ -360,7 +355,7 @@ class Transactions:
     def _commit(self, deadline_s: float) -> None:
         while True:
             try:
-                self._producer.commit_transaction(seconds_left(deadline_s))
+                self._producer.commit_transaction(client.seconds_left(deadline_s))
             except KafkaException as error:
                 if error.args[0].retriable() and monotonic() < deadline_s:
                     continue
@@ -371,8 +366,8 @@ class Transactions:
     def _abort(self, error: KafkaException, deadline_s: float) -> None:
         """Abort the transaction where the failure asks for it. Raises: _AgainError if a new one may do at once."""
         if error.args[0].txn_requires_abort():
-            self._producer.abort_transaction(seconds_left(deadline_s))
-            if is_away(error):
+            self._producer.abort_transaction(client.seconds_left(deadline_s))
+            if client.is_away(error):
                 raise _AgainError(error.args[0].str()) from error
 
     def _failed(self, records: Sequence[Record], batch_id: int, error_text: str, reason: str | None = None) -> str:
@@ -386,7 +381,7 @@ class Transactions:
 
 def _kind(error: Exception) -> type[SinkError]:
     """Return the kind of error for a failure of brokers at the start of a job."""
-    return SinkAwayError if not isinstance(error, KafkaException) or is_away(error) else SinkError
+    return SinkAwayError if not isinstance(error, KafkaException) or client.is_away(error) else SinkError
 
 
 def _digest(records: Sequence[Record]) -> str:
@@ -406,4 +401,4 @@ def _reason(error: KafkaException) -> str:
     cause = error.args[0]
     if _is_fenced(error):
         return f"{TAKEN_OVER} ({cause.str()}); {TAKEN_OVER_HELP}"
-    return reason_of(error)
+    return client.reason_of(error)

@@ -114,22 +114,17 @@ class FilesSource:
             self._look()
         if self._waiting:
             path = self._waiting.popleft()
-            self._name = self._name_of(path)
+            self._name = file_name(path)
             start = self._done.get(self._name, 0)
             self._current = read_file(path, self._path, start, records_max, self._mapping)
 
     def _look(self) -> None:
         self._looked_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
-        fresh = [p for p in paths if self._is_wanted(p) and self._done.get(self._name_of(p)) != _DONE]
+        wanted = [p for p in paths if self._takes_events or FORMATS.get(suffix_of(p)) == "json"]
+        fresh = [p for p in wanted if self._done.get(file_name(p)) != _DONE]
         written = [(written_ms, p.name, p) for p in fresh if (written_ms := _written_ms(p)) is not None]
         self._waiting.extend(p for _, _, p in sorted(written))
-
-    def _is_wanted(self, path: Path) -> bool:
-        return self._takes_events or FORMATS.get(suffix_of(path)) == "json"
-
-    def _name_of(self, path: Path) -> str:
-        return file_name(path)
 
 
 def _written_ms(path: Path) -> int | None:

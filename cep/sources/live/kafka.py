@@ -21,15 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cep.base.errors import SourceError, SourceGoneError
 from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, is_away, is_temporary, reader_options
-from cep.sources.kafka import (
-    KafkaSettings,
-    damaged,
-    earliest_offsets,
-    latest_offsets,
-    latest_offsets_and_ids,
-    offsets_of,
-    topic_ids,
-)
+from cep.sources import kafka as topics
 from cep.sources.live.base import Chunk, Positions
 from cep.sources.offsets import refuse_new_topics
 from cep.sources.registry.form import with_headers
@@ -46,7 +38,7 @@ class TopicSource:
     """The partitions of a topic. A lane is named `topic[partition]`; positions are next offsets."""
 
     def __init__(
-        self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,
+        self, settings: topics.KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,
         headers: tuple[str, ...] = (), *, accepts_gap: bool = False,
     ) -> None:  # fmt: skip
         """Begin at `starting` without positions, and end at `ending` (both as in kafka.offsets_of).
@@ -128,16 +120,16 @@ class TopicSource:
 
         Raises: SourceError if the topic cannot be read, was replaced or has a gap.
         """
-        ids = topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
+        ids = topics.topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
         if not ids:  # brokers without ids, or away: once they are back they are asked again
-            latest_offsets(self._settings, [self._topic])
-            ids = topic_ids(self._settings, [self._topic])
+            topics.latest_offsets(self._settings, [self._topic])
+            ids = topics.topic_ids(self._settings, [self._topic])
         self._take_ids(ids)
         starting = "earliest" if positions else self._starting
-        begins = offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
+        begins = topics.offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
         if self._ending_at is not None:
-            self._ending = offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
-            last = latest_offsets(self._settings, [self._topic])[self._topic]
+            self._ending = topics.offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
+            last = topics.latest_offsets(self._settings, [self._topic])[self._topic]
             self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
         offsets = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
         self.gaps = {
@@ -158,7 +150,7 @@ class TopicSource:
         if not self._next:
             self.seek({})
         ends = self._look()
-        self._there = latest_offsets(self._settings, [self._topic])[self._topic] if ends is None else ends
+        self._there = topics.latest_offsets(self._settings, [self._topic])[self._topic] if ends is None else ends
 
     def hold(self, lanes: Collection[str]) -> None:
         """Take partitions from the client, and give them back where they were left."""
@@ -227,8 +219,8 @@ class TopicSource:
         self._looked_s = time.monotonic()
         settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
         try:
-            earliest = earliest_offsets(settings, [self._topic])[self._topic]
-            latest, ids = latest_offsets_and_ids(settings, [self._topic])
+            earliest = topics.earliest_offsets(settings, [self._topic])[self._topic]
+            latest, ids = topics.latest_offsets_and_ids(settings, [self._topic])
         except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
             return None
         self._take_ids(ids)
@@ -276,7 +268,7 @@ class TopicSource:
                 "topic was created again; start the job again, which says what is missing and what you can do"
             )
         if error.code() in DAMAGED_CODES:
-            raise damaged(place, self._next[partition], error)
+            raise topics.damaged(place, self._next[partition], error)
         if error.fatal() or (error.code() > 0 and not is_temporary(error)):
             raise SourceError(f"reading {place} from {self._settings.bootstrap_servers}: {error.str()}")
 

@@ -1,8 +1,7 @@
-"""The form of a topic's values, as in the settings.
+"""The form of a topic's values, as in the settings, and headers of records → members of the JSON objects in them.
 
 It is separate from the decoders: planning a read of a topic needs only the form, and starts in half the time.
 
-Headers of Kafka records → members of the JSON objects that the records hold, for mappings that read them.
 
     columns   event_type = header:ce_type
     record    ce_type=payment  {"id": "p1"}  ─▶  {"header:ce_type":"payment","id": "p1"}

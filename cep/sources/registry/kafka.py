@@ -10,11 +10,10 @@ one. A record that does not match its schema is set aside. So is one whose schem
 answers other requests. If the registry answers nothing, the records may be valid: the caller gets SourceAwayError and
 reads them again later. This module must not depend on Spark.
 
-A schema of Avro → whether a short record of it may be made to cost without end.
-
-The reader takes as many levels of the processor's stack as a record has, and as many items of an array as the record
-says there are. So a schema that has itself inside lets a sender end the process. An array whose items take no bytes
-lets a few bytes ask for all of the memory.
+Some schemas of Avro let a short record cost without end, so the shape of each schema is looked at first. The reader
+takes as many levels of the processor's stack as a record has, and as many items of an array as the record says there
+are. A schema that has itself inside lets a sender end the process. An array whose items take no bytes lets a few bytes
+ask for all of the memory.
 
 Tested by: tests/sources/registry/test_registry.py.
 """
@@ -36,15 +35,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base import limits
 from cep.base.errors import SourceAwayError, SourceError, UnreadableError, UsageError
 from cep.base.files import read_file
-from cep.base.limits import (
-    FAILING_SCHEMAS_MAX,
-    NESTED_RECORD_BYTES_MAX,
-    SCHEMA_FILE_BYTES_MAX,
-    SCHEMA_REFERENCES_MAX,
-    UNKNOWN_SCHEMAS_MAX,
-)
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, EventRows, Poison, decode_json, decode_rows, in_row_order
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping
@@ -311,8 +304,8 @@ def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[b
 def _too_costly(shape: Shape, value: bytes) -> str:
     if shape.has_empty_items:
         return "its schema has an array of items that take no bytes"
-    if shape.is_nested and len(value) > NESTED_RECORD_BYTES_MAX:
-        return f"its schema has itself inside, and it has more than {NESTED_RECORD_BYTES_MAX} bytes"
+    if shape.is_nested and len(value) > limits.NESTED_RECORD_BYTES_MAX:
+        return f"its schema has itself inside, and it has more than {limits.NESTED_RECORD_BYTES_MAX} bytes"
     return ""
 
 
@@ -337,8 +330,8 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
         if frame in shapes:
             continue
         number = int.from_bytes(frame[1:], "big")
-        if failing >= FAILING_SCHEMAS_MAX or len(unknown) >= UNKNOWN_SCHEMAS_MAX:
-            count = FAILING_SCHEMAS_MAX if failing >= FAILING_SCHEMAS_MAX else UNKNOWN_SCHEMAS_MAX
+        if failing >= limits.FAILING_SCHEMAS_MAX or len(unknown) >= limits.UNKNOWN_SCHEMAS_MAX:
+            count = limits.FAILING_SCHEMAS_MAX if failing >= limits.FAILING_SCHEMAS_MAX else limits.UNKNOWN_SCHEMAS_MAX
             unknown[frame] = f"schema {number} is not asked for: {count} others are not to be had from the registry"
             continue
         answer = _asked(form, number, has_schemas=bool(shapes))
@@ -445,7 +438,7 @@ def _referred(client: SchemaRegistryClient, schema: Any) -> list[object]:
     """Return the schemas that a registry's schema refers to, directly or indirectly."""
     waiting, referred = list(schema.references or ()), []
     references: set[tuple[str, int]] = set()
-    while waiting and len(references) < SCHEMA_REFERENCES_MAX:
+    while waiting and len(references) < limits.SCHEMA_REFERENCES_MAX:
         reference = waiting.pop()
         if (reference.subject, reference.version) not in references:
             references.add((reference.subject, reference.version))
@@ -580,6 +573,6 @@ def _message_class(path: str, name: str) -> type[Message]:
 
 def _file(path: str) -> bytes:
     try:
-        return read_file(Path(path), SCHEMA_FILE_BYTES_MAX)
+        return read_file(Path(path), limits.SCHEMA_FILE_BYTES_MAX)
     except UnreadableError as error:
         raise UsageError(f"the schema file {path} cannot be read: {error}") from error
