@@ -39,8 +39,7 @@ from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import shown_symbol
 from cep.columnar.convert import Written, convert_us
 from cep.columnar.mapping import AS_WRITTEN, JOIN, ROW_NUMBER, FileForm, path_of_text
-from cep.columnar.numbers import different_count
-from cep.columnar.texts import different_texts
+from cep.columnar.texts import different_count, different_texts
 from cep.columnar.times import times_us
 from cep.lang.field_names import Role, role_of
 from cep.lang.format.file import format_text

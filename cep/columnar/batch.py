@@ -3,7 +3,7 @@
 A column is an Arrow array: int64 (int, scaled decimal, enum code, time and duration in ms), bool, float64 or
 large_string, with Arrow's nulls. `slots` turns one into the int64 slots and null flags that kernels read.
 
-The one codec: an EventBatch, or arrays with named columns, as bytes and back.
+An EventBatch, or arrays with named columns, has one form as bytes:
 
     | "CEP" | format u8 | crc32 u32 | Arrow IPC stream: one schema, one record batch |      little-endian
 

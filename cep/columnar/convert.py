@@ -4,14 +4,16 @@ Each kind has one function below. Bytes are texts in UTF-8. A float is a decimal
 in binary arithmetic, up to 2**53 units. `Written` overrides the forms of times and decimals: a unit, a form, a zone,
 minor units.
 
-The bytes of whole numbers, or their base64 → the numbers: decimals of Debezium (`decimal.handling.mode=precise`).
+Decimals of Debezium (`decimal.handling.mode=precise`) are the bytes of whole numbers, or their base64:
 
     "BBo="  →  bytes 04 1A  →  1050        two's complement, the highest byte first
 
-Numbers as people write them in texts, `1.234,50` or `$1,234.50` → the plain form, `1234.50`.
+Texts may have numbers as people write them, `1.234,50` or `$1,234.50` for `1234.50`: one decimal sign, a sign for
+thousands or none between groups of three digits, and a sign of a currency before or after. Another form is null.
 
-A number has one decimal sign, and between groups of three digits a sign for thousands or none. A sign of a currency
-before or after it is left out. A text of another form is null.
+Amounts in minor units become units of a decimal field, by the currency of the event (ISO 4217 has its digits):
+
+    1050 JPY, 1050 EUR, 1050 KWD   →  1050, 10.50, 1.050
 
 Tested by: tests/columnar/test_convert.py, tests/columnar/test_number_texts.py.
 """
@@ -241,7 +243,9 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in
     if source.type == _AS_THEY_ARE.get(type_.kind) and not source.null_count:
         return Converted(source, None)
     if pa.types.is_dictionary(source.type):
-        source = _written_out(source)
+        if pa.types.is_string(source.dictionary.type):  # as TEXT may hold more than 2 GB of them
+            source = pa.DictionaryArray.from_arrays(source.indices, source.dictionary.cast(TEXT))
+        source = source.dictionary_decode()
     if pa.types.is_string_view(source.type):  # as polars has texts
         source = source.cast(TEXT)
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
@@ -269,14 +273,6 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in
     return Converted(values, nulls, bad, reason)
 
 
-def _written_out(source: pa.DictionaryArray) -> pa.Array:
-    """Return the values of a dictionary column, texts in the type that may hold more than 2 GB of them."""
-    values = source.dictionary
-    if pa.types.is_string(values.type):
-        source = pa.DictionaryArray.from_arrays(source.indices, values.cast(TEXT))
-    return source.dictionary_decode()
-
-
 def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
     """Convert a column of times as `convert` does, but to whole microseconds, int64."""
     return convert(source, Type(Kind.TIME), written, in_us=True)
@@ -292,7 +288,11 @@ def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Arra
     if written.has_bytes:
         is_readable = _is_text(source.type) or is_bytes(source.type)
         return whole_numbers(source) if is_readable else pa.nulls(len(source), pa.int64())
-    return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
+    if not written.minor:
+        return _CONVERSIONS[type_.kind](source, type_)
+    if pa.types.is_decimal(source.type):
+        source = _cast(source, pa.decimal128(38, 0))
+    return _integer(source, Type(Kind.INT))
 
 
 def _with_words(source: pa.Array, type_: Type, words: tuple[tuple[str, str], ...]) -> pa.Array:
@@ -300,13 +300,6 @@ def _with_words(source: pa.Array, type_: Type, words: tuple[tuple[str, str], ...
     texts = source if _is_text(source.type) else _text(source, type_)
     values, meanings = (pa.array(side, texts.type) for side in zip(*words, strict=True))
     return pc.coalesce(meanings.take(pc.index_in(texts, value_set=values)), texts)
-
-
-def _minor(source: pa.Array) -> pa.Array:
-    """Return whole numbers of units, however they are written."""
-    if pa.types.is_decimal(source.type):
-        source = _cast(source, pa.decimal128(38, 0))
-    return _integer(source, Type(Kind.INT))
 
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
@@ -587,3 +580,47 @@ _CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {
     Kind.BOOL: _bool,
     Kind.ENUM: _enum,
 }
+
+
+_BY_DIGITS = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    2: "AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BMD BND BOB BOV BRL BSD BTN BWP BYN BZD CAD CDF CHE "
+    "CHF CHW CNY COP COU CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HRK "
+    "HTG HUF IDR ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR "
+    "MWK MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP "
+    "SLE SLL SOS SRD SSP STN SVC SYP SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XCD XCG YER "
+    "ZAR ZMW ZWG ZWL",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+_CODES = [code for codes in _BY_DIGITS.values() for code in codes.split()]
+_DIGITS = np.array([digits for digits, codes in _BY_DIGITS.items() for _ in codes.split()] + [0], np.int64)
+_INT64_MAX = 2**63 - 1
+
+
+def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> Converted:
+    """Convert amounts in minor units to units of the field, by the currency of each amount in `source`.
+
+    An amount without a currency of ISO 4217, or with more digits than the field has, is a bad value.
+    """
+    minor, is_valid = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
+    codes = pa.nulls(len(minor), TEXT) if source is None else convert(source, Type(Kind.STRING)).values
+    places = pc.index_in(pc.utf8_upper(pc.utf8_trim_whitespace(codes)), value_set=pa.array(_CODES, TEXT))
+    shift = type_.scale - _DIGITS[slot_values(places.cast(pa.int64()).fill_null(-1))]
+    up, down = 10 ** np.maximum(shift, 0), 10 ** np.maximum(-shift, 0)
+    fits = np.asarray(pc.is_valid(places)) & (minor % down == 0) & (np.abs(minor) <= _INT64_MAX // up)
+    bad = is_valid & ~fits
+    units = pa.array(np.where(fits, minor // down * up, 0), mask=~(is_valid & fits))
+    if not bad.any():
+        return amounts._replace(values=units)
+    code_texts = codes.to_pylist()
+
+    def reason(row: int) -> str:
+        if not bad[row]:
+            return amounts.reason(row)
+        code = code_texts[row]
+        if places[row].is_valid:
+            return f"{minor[row]} minor units of {code} are not a value of type {type_.as_nullable(False)}"
+        return f"{minor[row]} minor units need a currency of ISO 4217, not {code!r}"
+
+    return Converted(units, amounts.nulls, bad if amounts.bad is None else bad | amounts.bad, reason)

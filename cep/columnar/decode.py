@@ -7,9 +7,8 @@ A record without a readable id, time or event type is set aside, and so is one t
 of another field becomes null: the event stays for rules that do not read the field, and its record becomes a dead
 letter as well. So a column may have nulls although its field is declared without `?`.
 
-No Python object is made for a good record.
-
-Decoded events → one EventBatch a key domain, split by key group.
+No Python object is made for a good record. `route` makes one EventBatch a key domain of decoded events, and
+`split_by_group` divides it by key group.
 
 A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and that
 are not null in it. The key is text: the fields' values, joined by U+001F where there are several. In parts that hold
@@ -44,16 +43,15 @@ from cep.columnar.batch import (
     text_buffers,
     text_offsets,
 )
-from cep.columnar.convert import US_PER_MS, convert, convert_us
+from cep.columnar.convert import US_PER_MS, convert, convert_us, in_currencies
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
-from cep.columnar.minor_units import in_currencies
 from cep.columnar.order import order_table, with_partitions
 from cep.columnar.parse_json import columns_of, parse_json, text_of
 from cep.columnar.strays import NO_STRAYS, Strays, without_broken_texts
 from cep.columnar.texts import numbered, rows_among
 from cep.columnar.times import counting_skipped
 from cep.columnar.tokens import with_tokens
-from cep.kernels.arrange import hash_slots, hash_texts
+from cep.kernels.arrange import hash_slots
 from cep.kernels.layout import Int64
 
 TOO_LONG = "too_long"
@@ -141,7 +139,7 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
     A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
     where the schema has a single one.
     """
-    return _of_views(schema, mapping, partial(json_rows, schema, values))
+    return events_of_views(schema, mapping, partial(json_rows, schema, values))[0]
 
 
 def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
@@ -189,7 +187,7 @@ def decode_table(
     A missing column is null in every record. Conversions are those of convert.py. A text that is not UTF-8, which only
     a forged or broken file has, is a bad value. So are `strays`, which are null in the table.
     """
-    return _of_views(schema, mapping, lambda view: decode_rows(schema, table, show, view, strays))
+    return events_of_views(schema, mapping, lambda view: decode_rows(schema, table, show, view, strays))[0]
 
 
 def decode_rows(
@@ -211,10 +209,6 @@ def decode_rows(
     return _decode(schema, table.num_rows, columns, show, mapping, strays)
 
 
-def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]) -> Decoded:
-    return events_of_views(schema, mapping, decode)[0]
-
-
 def events_of_views(
     schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]
 ) -> tuple[Decoded, NDArray[np.int64], NDArray[np.int64]]:
@@ -225,21 +219,11 @@ def events_of_views(
     if not mapping.has_views:
         decoded, rows = decode(mapping)
         return decoded, rows, np.zeros(len(rows), np.int64)
-    first, *others = (decode(view) for view in mapping.views)
-    already_set_aside = {poison.record for poison in first[0].poison if poison.code == _UNREADABLE}
-    parts = [
-        first,
-        *(
-            (
-                replace(
-                    each,
-                    poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in already_set_aside),
-                ),
-                rows,
-            )
-            for each, rows in others
-        ),
-    ]
+    parts = [decode(view) for view in mapping.views]
+    already_set_aside = {poison.record for poison in parts[0][0].poison if poison.code == _UNREADABLE}
+    for view, (each, rows) in enumerate(parts[1:], 1):
+        poison = tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in already_set_aside)
+        parts[view] = replace(each, poison=poison), rows
     views = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])
     by_row = np.argsort(np.concatenate([rows for _, rows in parts]), kind="stable")
     return *in_row_order(schema, parts), views[by_row]
@@ -577,14 +561,6 @@ def _key_text(values: pa.Array, type_: Type) -> pa.Array:
     if type_.kind is Kind.ENUM:
         return pa.array(type_.symbols, TEXT).take(values)
     return values if values.type == TEXT else values.cast(TEXT)
-
-
-def key_hashes(key: pa.Array) -> np.ndarray:
-    """Hash each key, the same in every process: uint64[N]."""
-    offsets, data = text_buffers(key)
-    hashes = np.empty(len(key), np.uint64)
-    hash_texts(offsets, data, 0, hashes)
-    return hashes
 
 
 def key_groups(key: pa.Array, groups_count: int) -> np.ndarray:

@@ -10,7 +10,7 @@ A column is a path into nested values, and `*` is where all other fields are. Th
 a field, as `event_type`. A view in front of a field, as in `sent/account_id`, makes each record an event of that view:
 a transfer is one of both accounts. Flags, settings and the API say the same.
 
-The form of a file of texts: which signs divide and quote fields, which numbers have, and its encoding.
+`FileForm` is the form of a file of texts: which signs divide and quote fields, which numbers have, and its encoding.
 
 Tested by: tests/columnar/test_mapping.py, tests/sources/test_csv_form.py.
 """

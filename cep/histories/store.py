@@ -9,14 +9,11 @@
 A micro-batch adds one small segment and leaves the others unchanged, so the bytes that it writes do not depend on the
 length of windows. A segment is dropped without reading it when its youngest event has left every window.
 
-Segments → fewer and smaller segments: join small ones and drop unreachable events.
+Small segments are joined, and unreachable events are dropped. Each event is rewritten at most once for each of three
+sizes, independent of the length of windows.
 
-Each event is rewritten at most once for each of three sizes, independent of the length of windows.
-
-HistoryRows: the past events of many keys that histories may still read, as columns.
-
-They are a separate part of the keyed state, because the past of a key outlives its last run, and rules without
-histories never read it.
+HistoryRows, the past events that histories may still read, are a separate part of the keyed state, because the past of
+a key outlives its last run, and rules without histories never read it.
 
 Tested by: tests/histories/test_store.py, tests/histories/test_values.py.
 """

@@ -2,27 +2,22 @@
 
     merchant_id, channel  ──▶  64 bits of a hash        of one numeric field: distinct for distinct values
 
-Rows of busy keys → the sub-keys whose past a key still remembers: the ones that came last.
-
 A key may have a million merchants in a window. A key with more events than are retained one by one (numbers/folds.py)
 remembers the `HISTORY_VALUES_MAX` values that came last; of values with the same time, the ones with the greater
-numbers. All events of other values are forgotten: if such a value comes again, it starts from nothing. So
-a value's count may be too low but never too high, and the newest events up to the limit are always counted.
+numbers. All events of other values are forgotten: if such a value comes again, it starts from nothing. So a value's
+count may be too low but never too high, and the newest events up to the limit are always counted.
 
-The order of events alone decides which values are remembered (known_values.py), so the result is the same in a replay
-and for every split into micro-batches. The memory at the time when older events were folded is stored with the panes,
-as separate rows:
+The order of events alone decides which values are remembered, so the result is the same in a replay and for every split
+into micro-batches. The memory at the time when older events were folded is stored with the panes, as separate rows:
 
     PaneRows   key | pane_ms: time of the value's last event | sub | code: how long before it was first remembered
                weight: how long before that time the last forgotten events may have been; -1: none were forgotten
 
-Limit windows by sub-key to remembered values, for functions whose value one event decides.
-
-A key remembers `HISTORY_VALUES_MAX` values of a sub-key. `last` and `exists` remember the values that came last, in the
-order (time, id) of events; `first` and `first_seen` the values that came first. A forgotten value has no past: `last`
-is null, and `first_seen` begins with the event under test. The order of events alone decides which values are
-remembered. After each call, the deciding events of all remembered values are pinned (retained.py). So the result is the
-same in a replay and for every split of the events into micro-batches.
+For functions whose value one event decides, a key remembers `HISTORY_VALUES_MAX` values of a sub-key. `last` and
+`exists` remember the values that came last, in the order (time, id) of events; `first` and `first_seen` the values that
+came first. A forgotten value has no past: `last` is null, and `first_seen` begins with the event under test. The order
+of events alone decides which values are remembered. After each call, the deciding events of all remembered values are
+pinned (retained.py). So the result is the same in a replay and for every split of the events into micro-batches.
 
 Tested by: tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py.
 """

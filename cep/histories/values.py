@@ -2,25 +2,20 @@
 
 1. Choose the past events that the call reads (reach.py).
 2. Place them before the new events, key by key, and evaluate conditions over all of them (table.py).
-3. Compute each history at each new event (with one module per kind in kinds/).
+3. Compute each history at each new event (one module per kind in kinds/).
 4. Decide which events and numbers to retain, pin and carry from now on (retained.py).
 
 A window ends at the event itself. It excludes an event of the same time that comes later in the order (time, event id).
 So a value does not depend on how the events are split into batches.
 
-A call → the value of each history at each new event, and which values are incomplete.
-
 A value is *folded* if its window has more events than are retained one by one (numbers/folds.py). It may be *cut* if a
-key has more sub-keys than it remembers (sub_keys.py, sub_keys.py) and the requested one was forgotten at some
-time within its window. Each event gets a text that names its incomplete values (columns.INCOMPLETE).
+key has more sub-keys than it remembers (sub_keys.py) and the requested one was forgotten at some time within its
+window. Each event gets a text that names its incomplete values (columns.INCOMPLETE).
 
-The carried tally of one key → the number that a report shows.
-
-Limit a page: join its segments, and drop the events of each key that its histories do not use.
-
-A history's value is computed from the newest `events_max` events of its key, and from panes of the events before them
-(folds.py). Finding these events takes all events of a key. So the search runs only if the segments show that some key
-may exceed the limit by a quarter.
+After a call, `compact_page` joins the segments of a page and drops the events of each key that its histories do not
+use. A history's value is computed from the newest `events_max` events of its key, and from panes of the events before
+them (folds.py). Finding these events takes all events of a key. So the search runs only if the segments show that some
+key may exceed the limit by a quarter.
 
 Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py,
 tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py, tests/report/test_report.py.
@@ -234,10 +229,8 @@ def _used(
     busy_rows = np.flatnonzero(busy[whole.rows.key])
     table = _table(plan, store.Block(whole.keys, whole.rows.take(busy_rows)))
     marked = np.zeros(len(table.time), np.uint8)
-    call, far_back = (
-        Call(table, panes=window_panes.panes_of_keys(panes, whole.keys, busy)),
-        np.full(len(marked), -(2**62), np.int64),
-    )
+    call = Call(table, panes=window_panes.panes_of_keys(panes, whole.keys, busy))
+    far_back = np.full(len(marked), -(2**62), np.int64)
     foldable = [history for history in plan.histories if history.is_foldable]
     still_counting = {history.identity: call.sub_keys.still_counting(history) for history in foldable}
     for history in foldable:
@@ -283,7 +276,7 @@ def _table(plan: HistoryPlan, block: store.Block) -> HistoryTable:
     return build_table(plan, NO_LISTS, block.rows, 0, new)  # the results of lists are stored with the events
 
 
-# The interface of this package, together with store.py, store.py and pages.py. Other packages import no other module.
+# The interface of this package, together with store.py and pages.py. Other packages import no other module.
 __all__ = [
     "CallKeys",
     "HistoryValues",

@@ -1,6 +1,6 @@
 """The contracts of sinks, which a runner relies on: one for alerts, one for dead letters.
 
-Alerts that a receiver refuses for good → dead letters, a counter and a line of the log.
+Alerts that a receiver refuses for good become dead letters, a counter and a line of the log (`RefusedAlerts`):
 
     {"code": "alert_refused", "sink": "https://…", "reason": "it answered 400", "record": "the alert as it was sent"}
 

@@ -3,14 +3,12 @@
     alerts/batch-0000000000000000007.jsonl
     alerts/batch-0000000000000000007.parquet
 
-A file is written under another name, made durable, and renamed. A reader sees all of it or nothing, and a
-micro-batch that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique. A
-file with other alerts under the same batch id is another job's, and is not overwritten. Parquet has the columns of the
-alert table, and Spark, Arrow and DuckDB read the folder as one table.
+A file is written under another name, made durable, and renamed. A reader sees all of it or nothing, and a micro-batch
+that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique. A file with
+other alerts under the same batch id is another job's, and is not overwritten. Parquet has the columns of the alert
+table, and Spark, Arrow and DuckDB read the folder as one table.
 
-Dead letters → JSON lines, one file for each micro-batch that has any.
-
-A micro-batch that comes again replaces its own file: all or nothing, under the same name.
+Dead letters are written as JSON lines in the same way.
 
 Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py.
 """

@@ -79,7 +79,12 @@ class PostgresSink:
             self.close()
             sqlstate = error.sqlstate or ""
             reason = _REASONS.get(sqlstate) or _REASONS.get(sqlstate[:2], "refused")
-            raise SinkAwayError(self._failed(rows, batch_id, error, reason), reason) from error
+            error_text = " ".join(str(error).split()) or type(error).__name__
+            raise SinkAwayError(
+                f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {error_text}; "
+                f"{SINK_REASONS[reason]}: nothing is lost",
+                reason,
+            ) from error
 
     def close(self) -> None:
         """Close the connection; a later write opens another."""
@@ -96,13 +101,6 @@ class PostgresSink:
             self._connection.execute(_TABLE)
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.executemany(_INSERT, rows)
-
-    def _failed(self, rows: Sequence[tuple[Any, ...]], batch_id: int, error: psycopg.Error, reason: str) -> str:
-        error_text = " ".join(str(error).split()) or type(error).__name__
-        return (
-            f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {error_text}; "
-            f"{SINK_REASONS[reason]}: nothing is lost"
-        )
 
 
 def _rows(alerts: pa.Table) -> list[tuple[Any, ...]]:

@@ -134,9 +134,15 @@ class WebhookSink:
 
     def _status(self, lines: Sequence[bytes], batch_id: int) -> int | None:
         """Send a request; return None for a delivery, or the status with which the receiver refuses its alerts."""
-        body = b"\n".join(lines) + b"\n"
+        body, stamp = b"\n".join(lines) + b"\n", str(int(time.time()))
+        headers = {
+            "content-type": "application/x-ndjson",
+            "x-cep-batch": str(batch_id),
+            "x-cep-timestamp": stamp,
+            "x-cep-signature": signature(self._target.secret, stamp, body),
+        }
         try:
-            answer = self._client.post(self._target.url, content=body, headers=self._headers(body, batch_id))
+            answer = self._client.post(self._target.url, content=body, headers=headers)
         except self._library.HTTPError as error:
             error_text = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
             raise self._away(len(lines), batch_id, error_text, "no_answer") from error
@@ -156,15 +162,6 @@ class WebhookSink:
             f"{SINK_REASONS[reason]}: nothing is lost",
             reason,
         )
-
-    def _headers(self, body: bytes, batch_id: int) -> dict[str, str]:
-        stamp = str(int(time.time()))
-        return {
-            "content-type": "application/x-ndjson",
-            "x-cep-batch": str(batch_id),
-            "x-cep-timestamp": stamp,
-            "x-cep-signature": signature(self._target.secret, stamp, body),
-        }
 
 
 def signature(secret: bytes, stamp: str, body: bytes) -> str:

@@ -134,12 +134,8 @@ class PartitionTime(NamedTuple):
 
 PartitionTimes = dict[str, PartitionTime]
 _UNREAD = PartitionTime(limits.TIME_MS_MIN)
-_NO_TIMES = (
-    limits.TIME_MS_MAX,
-    limits.TIME_MS_MAX,
-    limits.TIME_MS_MIN,
-    limits.TIME_MS_MIN,
-)  # values that an earlier build did not write
+# values that an earlier build did not write
+_NO_TIMES = (limits.TIME_MS_MAX, limits.TIME_MS_MAX, limits.TIME_MS_MIN, limits.TIME_MS_MIN)
 _VALUES_MORE = len(_NO_TIMES) + 1  # after the first two
 
 

@@ -1,7 +1,5 @@
 """The description of a job: the settings on which replay and live must agree to give the same alerts.
 
-Counters by name, added up once for each micro-batch at several places.
-
 Tested by: tests/step/test_step.py.
 """
 

@@ -3,7 +3,7 @@
     events ─▶ 4 duplicates ─▶ 5 late ─▶ 6 due ─▶ 7 match ─▶ alerts, produced events
                 left out       set aside   others wait   pages touched or due, all key groups together
 
-Pages that events touch and pages that are due → matched together → the changed pages; step 7 of a micro-batch.
+Step 7 matches the pages that events touch and the pages that are due:
 
     keys of the batch ─▶ touched ─┐
     deadlines ───────▶ due ───────┴▶ read, joined ─▶ match_events ─▶ divided by page ─▶ written, or removed if empty
@@ -12,16 +12,13 @@ The histories of a page's keys are stored next to its runs. They are read and wr
 have events, and removed without reading when all of them have expired. The runner decides the place and the form of
 pages (ports.py).
 
-Events of one millisecond in several micro-batches → how many of them came out of their order; step 6.
-
-Where one partition brings events without lateness, no event waits: the last millisecond of a micro-batch is matched
-before the next micro-batch may bring another event of it. A replay has both events together, in the order of events
+Step 6 counts events of one millisecond that came out of their order, in several micro-batches. Where one partition
+brings events without lateness, no event waits: the last millisecond of a micro-batch is matched before the next
+micro-batch may bring another event of it. A replay has both events together, in the order of events
 (columnar/order.py). Arrival is the last part of that order, and a later micro-batch arrives later. So live and replay
 can differ only by an event with fewer microseconds, or a lower value in the declared field, than one which is matched
 already. Each of these counts as `ties_out_of_order`. With a lateness, or several partitions, events wait until the
 watermark is past them, and nothing is counted.
-
-Events in order of arrival → due events, while the others wait; step 6 of a micro-batch.
 
 Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py.
 """

@@ -6,7 +6,6 @@ Tested by: tests/step/test_step.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
 from cep.engine.advance import Evicted, Matches, advance_in_slices
-from cep.engine.alerts import NO_ALERTS, Alerting, alerting, alerts_of
+from cep.engine.alerts import NO_ALERTS, alerting, alerts_of
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import hand_over
 from cep.engine.produced import produced_events
@@ -85,17 +84,10 @@ def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
     parts = alerting(program, matches)
     if parts:
         output.alerts.append(alerts_of(parts, matches, output.since_ms, output.counters))
-        add_counts(output.counters, _counted(parts))
+        for part in parts:
+            rule = part.rule.deployed
+            output.counters[f"alerts[{rule.rule_id}@{rule.version}]"] += len(part.rows)
     events = produced_events(program, matches, output.counters, output.since_ms, output.made)
     if events is not None:
         output.produced.append(events)
         output.counters["events_produced"] += len(events)
-
-
-def _counted(parts: Sequence[Alerting]) -> Counter[str]:
-    """Count alerts by rule and version: `alerts[card_testing@3]`."""
-    counters: Counter[str] = Counter()
-    for part in parts:
-        rule = part.rule.deployed
-        counters[f"alerts[{rule.rule_id}@{rule.version}]"] += len(part.rows)
-    return counters

@@ -5,14 +5,14 @@ the digest of it, and the job's folder has the rulebook (rulebook/saved.py). A w
 caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given, always;
 its state says which ones these were.
 
-The head of a job's audit ↔ JSON values, signed if the process has a key of manifests (state/manifest.py).
+The head of a job's audit is signed if the process has a key of manifests (state/manifest.py):
 
     {"count": 12, "hash": HASH, "signature": HEX}
 
 The status of a job has the head, on its topic and in the checkpoint folder. Each checkpoint of `cep run` has it too. An
 attacker who can write there without the key cannot forge a head for an audit that was cut or written again.
 
-A rulebook → its status, one JSON value: for the status topic, the status file, and the step that suppresses alerts.
+The status of a rulebook is one JSON value, for the status topic, the status file and the step that suppresses alerts:
 
     {"digest": …, "epoch": 7, "content_hash": …, "rules": [{"rule_id": …, "version": …, "from_ms": …}],
      "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
@@ -20,8 +20,6 @@ A rulebook → its status, one JSON value: for the status topic, the status file
 
 An absent time, such as the end of a version without a successor, is null. The head of the audit is there if the job
 writes an audit.
-
-A rulebook → the compiled programs of each level, once a process.
 
 Tested by: tests/runners/spark/test_tasks.py, tests/step/test_step.py, tests/runners/test_output.py.
 """
@@ -123,7 +121,6 @@ _RULEBOOKS: OrderedDict[tuple[JobRules, str], NamedRulebook] = OrderedDict()
 _SAVED: OrderedDict[tuple[JobRules, str], None] = OrderedDict()
 _INITIAL: OrderedDict[JobRules, _Initial] = OrderedDict()
 _FORGOTTEN: OrderedDict[tuple[JobRules, str, int], NamedRulebook] = OrderedDict()
-_RECORDS: OrderedDict[tuple[JobRules, tuple[str, ...]], tuple[bytes, ...]] = OrderedDict()
 _CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None, int], Change] = OrderedDict()
 
 
@@ -205,23 +202,21 @@ def clock_of(places: Iterable[str]) -> int:
     return min((int(place.split(" ")[2]) for place in places), default=NO_CLOCK)
 
 
+@lru_cache(_CACHED_MAX)
 def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
     """Read the control records of a micro-batch in their order; `places` are from `bundle_records`.
 
     Raises: as RulebookStore.get_control.
     """
-    key = (rules, places)
-    if key not in _RECORDS:
-        assert rules.store is not None, "control records come through a folder"
-        records: list[bytes] = []
-        for place in sorted(places):
-            frames, start = rules.store.get_control(place.split(" ")[1]), 0
-            while start < len(frames):
-                end = start + 4 + int.from_bytes(frames[start : start + 4], "little")
-                records.append(frames[start + 4 : end])
-                start = end
-        _cache(_RECORDS, key, tuple(records))
-    return _RECORDS[key]
+    assert rules.store is not None, "control records come through a folder"
+    records: list[bytes] = []
+    for place in sorted(places):
+        frames, start = rules.store.get_control(place.split(" ")[1]), 0
+        while start < len(frames):
+            end = start + 4 + int.from_bytes(frames[start : start + 4], "little")
+            records.append(frames[start + 4 : end])
+            start = end
+    return tuple(records)
 
 
 def change_rules(

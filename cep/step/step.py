@@ -14,10 +14,9 @@
 all alerts of a micro-batch are together. The same numbers are in README.md, in comments and in tests. A step does no
 input or output, reads no clock and starts no thread; the ports may.
 
-Alerts of a micro-batch → alerts to send and suppressed alerts: step 9 of every runner.
-
-The rules decide (rulebook/suppression.py). Their memory of sent alerts is a `LastAlerts`, which the runner stores. `cep
-run` does this in its engine, Spark in its driver, because only there all alerts of a micro-batch are together.
+In step 9 the rules decide (rulebook/suppression.py). Their memory of sent alerts is a `LastAlerts`, which the runner
+stores. `cep run` does this in its engine, Spark in its driver, because only there all alerts of a micro-batch are
+together.
 
 Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py,
 tests/runners/test_output.py.

@@ -11,7 +11,9 @@ import orjson
 import pyarrow as pa
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.batch import text_buffers
 from cep.columnar.decode import Decoded, decode_json
+from cep.kernels.arrange import hash_texts
 
 PAYMENT = EventType(
     "payment",
@@ -96,3 +98,10 @@ def assert_crafted_cost_what_others_do(use: Callable[[pa.Array], object]) -> Non
     )
     cost_s(honest)  # compiles kernels
     assert min(cost_s(crafted) for _ in range(3)) < 10 * max(cost_s(honest) for _ in range(3))
+
+
+def key_hashes(keys: pa.Array) -> np.ndarray:
+    """Hash each key as the groups and pages of keys do: uint64[N]."""
+    hashes = np.empty(len(keys), np.uint64)
+    hash_texts(*text_buffers(keys), 0, hashes)
+    return hashes

@@ -22,7 +22,7 @@ from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar.convert import FORMS, AmbiguousError, NumberForm, form_of, plain_numbers, whole_numbers
 from cep.columnar.decode import decode_json, decode_table
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
-from cep.columnar.numbers import different_count
+from cep.columnar.texts import different_count
 
 EUROPEAN, AMERICAN = NumberForm(",", "."), NumberForm(".", ",")
 

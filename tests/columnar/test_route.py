@@ -19,7 +19,6 @@ from cep.columnar.decode import (
     concat_decoded,
     in_partition,
     key_groups,
-    key_hashes,
     key_pages,
     route,
     split_by_group,
@@ -27,7 +26,7 @@ from cep.columnar.decode import (
 from cep.columnar.digests import CONTENT, KEYS, _salts, with_digests
 from cep.kernels.arrange import HASH_PRIME
 from cep.kernels.groups import add_numbers
-from tests.columnar.common import ONE, TWO, decode, record
+from tests.columnar.common import ONE, TWO, decode, key_hashes, record
 
 CARDS = pa.array(["", "a", "card-1", "é", "x" * 40], TEXT)
 

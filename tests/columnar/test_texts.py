@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pytest
 
 from cep.columnar.batch import TEXT, read_only
-from cep.columnar.decode import Decoded, key_groups, key_hashes, key_pages, key_slots
+from cep.columnar.decode import Decoded, key_groups, key_pages, key_slots
 from cep.columnar.texts import encoded, numbered, rows_among, table_key, taken
 from cep.engine.advance import advance
 from cep.state.past import encode_page
-from tests.columnar.common import assert_crafted_cost_what_others_do
+from tests.columnar.common import assert_crafted_cost_what_others_do, key_hashes
 from tests.engine.rules import batch, program, rule
 
 

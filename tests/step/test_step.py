@@ -32,7 +32,7 @@ from cep.base.errors import StateCorruptError, UsageError
 from cep.base.limits import EQUAL_LETTERS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import NO_VALUE, TEXT, EventBatch, concat_batches, no_order
-from cep.columnar.decode import concat_decoded, key_hashes, route
+from cep.columnar.decode import concat_decoded, route
 from cep.columnar.order import rows_in_order
 from cep.engine.alerts import NO_ALERTS
 from cep.engine.keyed_state import KeyedState
@@ -60,7 +60,7 @@ from cep.step.match import MatchOutput, match_events
 from cep.step.rules import Programs, apply_records, head_values, programs_by_level, read_head, sign_status
 from cep.step.step import filter_alerts
 from cep.step.validate import validate_events
-from tests.columnar.common import ONE, TWO, decode, record
+from tests.columnar.common import ONE, TWO, decode, key_hashes, record
 from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
 from tests.oracle.random_cases import SCHEMA, random_case

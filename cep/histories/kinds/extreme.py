@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cep.base.schema import Type
 from cep.histories.call import Call
-from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.kinds.kind import Column, carry_nothing
 from cep.histories.numbers.folds import Members, extreme, extreme_in, sortable
+from cep.histories.numbers.panes import argument_type
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
@@ -20,12 +20,10 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     """Find the least or the greatest event of each window."""
     events, is_least = call.table.columns[history.value, windows.rows], history.expr.fn == "min"
     empty = (windows.highs == windows.lows).astype(np.uint8)
-    return Column(extreme(events, _type(history), windows, is_least=is_least), empty)
+    return Column(extreme(events, argument_type(history), windows, is_least=is_least), empty)
 
 
-def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
-    """Carry no numbers, because the deciding events are pinned."""
-    return NOTHING
+carry = carry_nothing  # because the deciding events are pinned
 
 
 def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
@@ -34,7 +32,7 @@ def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
         return None
     table, windows = call.table, call.windows.windows_of(history)
     pinned = np.zeros(len(table.time), np.uint8)
-    ordered = sortable(table.columns[history.value, windows.rows], _type(history))
+    ordered = sortable(table.columns[history.value, windows.rows], argument_type(history))
     ordered = ordered if history.expr.fn == "min" else ~ordered
     kernels.mark_least(windows.rows, windows.segment, table.time, opens, ordered, pinned)
     return pinned
@@ -44,8 +42,3 @@ def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Colu
     """Find the least or the greatest of events and panes."""
     both = call.woven(history)
     return Column(extreme_in(history, both), (both.lows == both.highs).astype(np.uint8))
-
-
-def _type(history: HistoryColumn) -> Type:
-    assert history.expr.argument is not None, "it has a field"
-    return history.expr.argument.type

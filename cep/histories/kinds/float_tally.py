@@ -9,10 +9,10 @@ import numpy as np
 
 from cep.histories.call import Call
 from cep.histories.kinds import tally
-from cep.histories.kinds.kind import Carry, Column
+from cep.histories.kinds.kind import Carry, Column, pin_nothing
 from cep.histories.numbers.folds import Members, counts_in, float_spreads, float_spreads_in, float_sums, float_sums_in
 from cep.histories.numbers.tally import float_tallies_of, float_windows, quotients
-from cep.kernels.layout import Int64, UInt8
+from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
@@ -45,9 +45,7 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
     return tally.named(call, history, after, is_exact=is_exact)
 
 
-def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing, because the tally is enough."""
-    return None
+pin = pin_nothing  # because the tally is enough
 
 
 def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:

@@ -45,6 +45,16 @@ class Carry:
 NOTHING = Carry()
 
 
+def carry_nothing(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
+    """Carry no numbers: of a kind whose events or panes are enough."""
+    return NOTHING
+
+
+def pin_nothing(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
+    """Pin no events: of a kind whose numbers are enough."""
+    return None
+
+
 class Kind(Protocol):
     """A group of history functions that are computed and carried in the same way, such as `sum` and `avg`."""
 

@@ -6,10 +6,9 @@ Tested by: tests/histories/test_panes.py
 from __future__ import annotations
 
 from cep.histories.call import Call
-from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.kinds.kind import Column, carry_nothing, pin_nothing
 from cep.histories.numbers.folds import Members
 from cep.histories.numbers.panes import values_of
-from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 
 
@@ -18,14 +17,7 @@ def values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
     return Column(*values_of(history, call.woven(history)))
 
 
-def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
-    """Carry no numbers, because panes are segments."""
-    return NOTHING
-
-
-def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing, because panes are segments."""
-    return None
+carry, pin = carry_nothing, pin_nothing  # because panes are segments
 
 
 def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:

@@ -11,17 +11,17 @@ import numpy as np
 
 from cep.base.schema import Type
 from cep.histories.call import Call
-from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.kinds.kind import NOTHING, Carry, Column, pin_nothing
 from cep.histories.numbers.bands import Bands, after, bands_of, ranked
 from cep.histories.numbers.folds import Members, as_floats, of_rank, sortable
-from cep.histories.numbers.panes import values_of
-from cep.kernels.layout import Int64, UInt8
+from cep.histories.numbers.panes import argument_type, values_of
+from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     """Find the rank in the carried band, or in whole windows."""
-    type_ = _type(history)
+    type_ = argument_type(history)
     if call.windows.is_ranked(history):
         counts, chosen = _ranked(call, history, windows, type_)
     else:
@@ -36,14 +36,12 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
     if not call.windows.is_ranked(history):
         return NOTHING
     moves = call.windows.moves(history, clock_ms)
-    moves = replace(moves, values=sortable(moves.values, _type(history)))
+    moves = replace(moves, values=sortable(moves.values, argument_type(history)))
     bands = after(_begin(call, history)[0], moves, history.percent)
     return Carry({history.ranked: bands.counts}, {history.band: bands.entries()})
 
 
-def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing, because the band is enough."""
-    return None
+pin = pin_nothing  # because the band is enough
 
 
 def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
@@ -76,8 +74,3 @@ def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -
         bands, replace(moves, values=ordered), history.percent, windows_in_bands
     )
     return counts, chosen_values
-
-
-def _type(history: HistoryColumn) -> Type:
-    assert history.expr.argument is not None, "it has a field"
-    return history.expr.argument.type

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from cep.histories.call import Call
-from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.kinds.kind import Column, carry_nothing
 from cep.histories.numbers.folds import Members
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
@@ -29,9 +29,7 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     return Column(call.table.columns[history.value, rows], nulls)
 
 
-def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
-    """Carry no numbers, because the deciding events are pinned."""
-    return NOTHING
+carry = carry_nothing  # because the deciding events are pinned
 
 
 def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:

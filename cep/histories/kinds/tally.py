@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from cep.histories.call import Call
-from cep.histories.kinds.kind import Carry, Column
+from cep.histories.kinds.kind import Carry, Column, pin_nothing
 from cep.histories.numbers.folds import Members, counts_in, tallies_in
 from cep.histories.numbers.tally import (
     at_clock,
@@ -24,7 +24,7 @@ from cep.histories.numbers.tally import (
     whole_sums,
 )
 from cep.histories.store import SubTallies, tally_width
-from cep.kernels.layout import Int64, UInt8
+from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
@@ -51,9 +51,7 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
     return named(call, history, at_clock(begin(call, history), call.windows.moves(history, clock_ms)))
 
 
-def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing, because the tally is enough."""
-    return None
+pin = pin_nothing  # because the tally is enough
 
 
 def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:

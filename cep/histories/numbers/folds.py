@@ -12,9 +12,9 @@ the same whether its older events are still there one by one, as in a replay, or
     first                     the first event of each pane, which stays an event (values.py)
 
 A calendar unit is one pane, so its edge is not rounded. By a sub-key there are panes for each remembered value
-(known_values.py), and the limit applies to the events of all values together.
+(sub_keys.py), and the limit applies to the events of all values together.
 
-The events of windows → sums, extremes and standard deviations, computed from whole windows.
+Windows without a carried tally are computed here from all their events.
 
 Tested by: tests/histories/test_folds.py, tests/histories/test_values.py, tests/histories/test_store.py.
 """
@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.schema import Type
-from cep.histories.numbers.panes import PaneRows, Woven, codes_of, concat_panes, pane_of
+from cep.histories.numbers.panes import PaneRows, Woven, argument_type, codes_of, concat_panes, pane_of
 from cep.histories.numbers.tally import Pair, can_be_squared, of_parts, parts_of, spreads_of, squares, two_sums
 from cep.histories.store import tally_width
 from cep.kernels.histories import windows as kernels
@@ -193,7 +193,7 @@ def extreme_in(history: HistoryColumn, both: Woven) -> Int64:
     positions = np.empty(len(both.lows), np.int64)
     kernels.least(both.rows.code, both.lows, both.highs, positions)
     chosen = both.rows.code[np.maximum(positions, 0)] if len(both.rows) else positions
-    return sortable(chosen if history.expr.fn == "min" else ~chosen, _type(history))
+    return sortable(chosen if history.expr.fn == "min" else ~chosen, argument_type(history))
 
 
 def _is_old(both: Woven) -> np.ndarray:
@@ -216,11 +216,6 @@ def _codes(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     if history.tally:
         return np.zeros(len(values), np.int64)
     if history.is_extreme:
-        ordered = sortable(values, _type(history))
+        ordered = sortable(values, argument_type(history))
         return ordered if history.expr.fn == "min" else ~ordered
     return codes_of(history, values, texts)
-
-
-def _type(history: HistoryColumn) -> Type:
-    assert history.expr.argument is not None, "they have a field"
-    return history.expr.argument.type

@@ -15,7 +15,7 @@ times.
     HistoryRows   key | event_type -1 | time_ms: start of the pane | span | pane_code, pane_weight: int32 if they fit
                   pane_sub: the number of the sub-key (sub_keys.py), for histories that have one
 
-Values ↔ their codes in panes, and the value of a window computed from its codes.
+The codes of values, from which the value of a window is computed:
 
     approx_percentile   a bucket: 50 of equal width between two powers of two, so that its middle is at most 1 % off
                         any value in it; zero and negative values have their own. Each whole number or decimal below
@@ -233,10 +233,15 @@ def opens_pane(history: HistoryColumn, time_ms: Int64) -> Int64:
     return opens if history.is_of_calendar else pane_of(history, opens)
 
 
+def argument_type(history: HistoryColumn) -> Type:
+    """Return the type of the field that a history reads."""
+    assert history.expr.argument is not None, "it has a field"
+    return history.expr.argument.type
+
+
 def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     """Return the code of each of a history's values."""
-    assert history.expr.argument is not None, "they have a field"
-    type_ = history.expr.argument.type
+    type_ = argument_type(history)
     return hashes(values, type_, texts) if history.is_hashed else buckets(values, type_)
 
 

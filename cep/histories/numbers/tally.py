@@ -7,13 +7,10 @@ A segment is a key, or one value of a sub-key within a key. A new event *enters*
 in the tally or is new. The value at an event is the carried tally, plus the events that entered up to it, minus the
 events that left before its window. No value is rounded.
 
-Tallies of floats: exact sums over windows, carried from call to call (float_sums.py) and rounded once.
+Tallies of floats are exact sums, also carried from call to call (kernels/histories/float_sums.py), and rounded once.
+Where each float may stand for many events (folds.py), sums and standard deviations are computed to twice the digits.
 
-Sums and standard deviations of floats to twice the digits, where each float may stand for many events (folds.py).
-
-histories/windows.py does the same for windows of events.
-
-SubTallies: the tallies of one history by sub-key, for many keys: one entry for each sub-key with events in its
+SubTallies are the tallies of one history by sub-key, for many keys: one entry for each sub-key with events in its
 window.
 
     entry    key | the sub-key's fields | tally        removed when the last event leaves its window
