@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cep.base import limits
 from cep.base.errors import InputError, UnreadableError
 from cep.base.limits import PARQUET_PAGE_BYTES_MAX
 from cep.columnar.decode import concat_decoded
@@ -74,7 +75,7 @@ def test_rows_are_those_of_arrow_in_batches_of_bounded_bytes(seed: int, tmp_path
     columns: Sequence[str] | None = None
     if random.random() < 0.5:
         columns = random.sample(table.column_names, random.randrange(1, len(table.column_names) + 1))
-    with patch.object(parquet, "BATCH_BYTES_MAX", _LIMIT):
+    with patch.object(limits, "BATCH_BYTES_MAX", _LIMIT):
         batches = list(read_batches(path, columns, random.choice((1, 13, 1_000))))
     names = table.column_names if columns is None else columns
     expected = pq.read_table(path).select(names)
@@ -146,9 +147,9 @@ def test_files_beyond_the_limits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="more than 4 a byte"):
         list(read_pieces(path, ONE).pieces)
     pq.write_table(pa.table({"tx_id": ["x" * 5_000] * 10}), path, compression="zstd", use_dictionary=False)
-    with patch.object(parquet, "PARQUET_PAGE_BYTES_MAX", 10_000), pytest.raises(pa.ArrowInvalid, match="takes 50"):
+    with patch.object(limits, "PARQUET_PAGE_BYTES_MAX", 10_000), pytest.raises(pa.ArrowInvalid, match="takes 50"):
         list(read_batches(path, None, 10))
-    with patch.object(parquet, "PARQUET_PAGES_MAX", 0), pytest.raises(pa.ArrowInvalid, match="may have 0 pages"):
+    with patch.object(limits, "PARQUET_PAGES_MAX", 0), pytest.raises(pa.ArrowInvalid, match="may have 0 pages"):
         list(read_batches(path, None, 10))
     with pytest.raises(UnreadableError, match="no regular file"), opened_parquet(Path("/dev/zero")):
         pass
@@ -207,7 +208,7 @@ def test_the_longest_text_of_a_dictionary_is_never_underestimated(seed: int, cod
     count, longest = len(lengths), max(lengths, default=0)
     packed = bytes(pa.compress(page, parquet._CODECS[codec], asbytes=True)) if codec in parquet._CODECS else page
     texts_max = random.choice((3, 1_000))
-    with patch.object(parquet, "PARQUET_DICTIONARY_TEXTS_MAX", texts_max):
+    with patch.object(limits, "PARQUET_DICTIONARY_TEXTS_MAX", texts_max):
         estimate = parquet._longest_text_of(packed, len(page), count, codec)
     if count <= min(texts_max, 8 * len(packed)) and codec != 99:
         assert estimate == longest
