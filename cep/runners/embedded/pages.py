@@ -1,6 +1,5 @@
 """The runs and the histories of some key groups, in pages: in memory while they are in use, and in a KeyedStore.
 
-
     | key group u16 | "" | "pages" | domain | page u16 |  →  pack(…), state/packed.py      big-endian
     | FFFF | "" | "shapes" | | shape u64 |                →  Shape.to_bytes()              said once for all pages
 
@@ -9,7 +8,6 @@ pages that it touches at once, and packs them again at once. The pages of runs t
 to a limit of bytes. Of a page of histories, the head stays while it is in use, and the segments that were used last.
 Changes are kept until `save` adds them to a write batch: between two commits the store does not change.
 group_entries.py has a drawing of the entries.
-
 
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py.
 """
@@ -128,9 +126,8 @@ class Pages:
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), group_entries.NEVER, np.int64)
         self._stretches = stretches
         self.deadlines = stretches.reshape(-1)[:slots_count]
-        self._earliest_ms = np.full(
-            len(stretches), group_entries.NEVER, np.int64
-        )  # of each stretch, or earlier than that
+        # of each stretch, or earlier than that
+        self._earliest_ms = np.full(len(stretches), group_entries.NEVER, np.int64)
         self.changed_bytes = 0
         self.loads = 0
 
@@ -272,7 +269,8 @@ class MatchedPages:
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
         slots = self.slots(keys)
         # Each slot once, ascending. For few of them a set is several times as quick as numpy.
-        touched_slots: Int64 = np.unique(slots) if len(slots) > _FEW_SLOTS else np.array(sorted({*slots.tolist()}))
+        is_few = len(slots) <= _FEW_SLOTS
+        touched_slots: Int64 = np.array(sorted({*slots.tolist()}), np.int64) if is_few else np.unique(slots)
         if self._open is not None:
             of_both = np.union1d(touched_slots, self._open[0])
             # Open pages that are not needed stay in the block if they are fewer than the others.
@@ -358,12 +356,8 @@ def stored_states(
     shapes = Shapes(store)
     for domain in domains:
         if domain in programs:
-            pages = [
-                page
-                for _, page in store.scan(
-                    prefix_range(group, b"", group_entries.PAGES, group_entries.domain_name(domain, level))
-                )
-            ]
+            prefix = prefix_range(group, b"", group_entries.PAGES, group_entries.domain_name(domain, level))
+            pages = [page for _, page in store.scan(prefix)]
             joined, _ = joined_pages(pages, shapes, programs[domain])
             if joined is not None:
                 yield domain, joined
