@@ -10,7 +10,6 @@ are one Arrow stream.
 
 A replay that closes all windows at the end of a history marks the uncertain alerts:
 
-
     replay up to the last event ─────▶ confirmed alerts ──────────────────────────────┐
                                                                                       ├─▶ both, each alert once
     replay up to the end of time ────▶ more alerts, each with `unconfirmed: true` ────┘

@@ -14,7 +14,6 @@ with all their columns, and chooses types:
 
 A text of digits that begins with a zero is no number: it is an account, or a card.
 
-
 Tested by: tests/sources/test_tables.py, tests/api/test_forms.py, tests/sources/test_csv_form.py.
 """
 

@@ -8,17 +8,13 @@ All shares use one rulebook and one watermark. They run in parallel and meet at 
 micro-batches all keyed state therefore belongs to one moment, which a checkpoint stores. Patterns that read the events
 that other patterns produce run level by level in the same micro-batch, and each level has its own shares.
 
-
 The store has the last alert of each rule that suppresses, by key (rulebook/suppression.py), so that a commit writes
 only the changes. A key may be longer than a store key, so the store key has its digest:
-
 
     | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert:
                                                     event time i64, ~for how long i64, severity i64, value f64, key
 
-
 Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
-
 
 Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_stored_parts.py.
 """

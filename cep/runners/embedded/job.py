@@ -2,7 +2,6 @@
 
 With `--standby` a process first waits for the lease of the job (kafka.py), and keeps a nearly current store:
 
-
     lease elsewhere   follow the changelog into FOLDER/store.partial, a few times a second
     lease here        end; opening.py fences the previous owner, reads the rest of the changelog, and the job continues
 

@@ -2,7 +2,6 @@
 
 A lane brings committed alerts to one sink, with a queue, a position and at most one delivery:
 
-
     commits        1   2   3   4   5   6   7
     kafka:alerts   ─────────────────────▶ (6) [7]       has all up to 6, 7 is on its way
     https://…      ──▶ (1) [2   3]  4   5   6   7        2 and 3 are on their way, the rest waits
@@ -13,7 +12,6 @@ number, with the same alerts, and sends what waits after it.
 
 SinkQueues bring alerts that wait for no commit: with `delivery = "at-least-once"`, or without a folder.
 
-
     micro-batch 7 ─┬─▶ kafka:alerts   7
                    └─▶ https://…      5 is on its way, 6 and 7 wait in memory
 
@@ -21,11 +19,9 @@ A sink that answers has the alerts of a micro-batch before the next one begins. 
 gets them later, and delays no other sink. A job with a folder does not commit meanwhile: after a crash it would lose
 the alerts in memory, so it makes them again from its last commit.
 
-
 A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then (Sent), and
 sends each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them:
 some come twice, with the same ids. PostgreSQL ignores a repeated id.
-
 
 Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_outage.py.

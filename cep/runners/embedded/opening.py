@@ -16,9 +16,7 @@ A checkpoint that was restored and has had no commit since is restored again, be
 sent since. A store that cannot be judged (a full disk, an unreachable target, another format) stays unchanged, and the
 job does not start: it may be the only store.
 
-
 Checkpoints are in the folder itself, or at the configured target:
-
 
     FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
     FOLDER/target          the place that was asked for, so that `cep job state` and `cep job savepoint` find it

@@ -7,7 +7,6 @@
 Each level has its own shares. A small micro-batch does not repay several threads: all shares are then matched as one in
 the caller's thread, which pays the fixed cost of a match only once. A share matches with its keyed state in pages:
 
-
     events of a micro-batch ─▶ on time? ─▶ seen before? ─▶ due? ─▶ advance ─▶ alerts
                                  late       duplicates     wait     pages touched or due, all key groups together
 

@@ -11,7 +11,6 @@ An event from the future that an earlier build took, or a wrong heartbeat, sets 
 later event is late. `set_back` gives such a savepoint an earlier watermark. Windows that the watermark has closed stay
 closed, and `consequences` tells the operator.
 
-
 Tested by: tests/runners/handover/test_handover.py, tests/runners/embedded/test_savepoint.py.
 """
 

@@ -17,9 +17,7 @@ has each alert once. The counters of a micro-batch are in the query's progress, 
 Without a folder the rules never change. With a folder they change by control records, like the rules of `cep live`: the
 folder has the rulebooks that keyed state names.
 
-
 The last stage of a user's own query, in one task, keeps the alerts that the rules let out:
-
 
     part of its state   at       holds
     progress            0        what the rules in force suppress (Policies)

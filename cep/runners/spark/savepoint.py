@@ -2,7 +2,6 @@
 
 A copy is verified in both directions:
 
-
     TARGET/savepoint-NNNNNN.manifest    what the savepoint is made of (state/manifest.py); number: its last micro-batch
     TARGET/files/SHA256                 the files; what two savepoints share is there once
 
@@ -17,7 +16,6 @@ A restore fetches and verifies every file into a folder next to the new checkpoi
 last. A job locks its checkpoint directory, so a savepoint of a running job is refused, not torn.
 
 `save_for_both` writes a savepoint that both runners start from:
-
 
     Spark's state store, by its data source ─▶ entries by key group (group_entries.py), through a store on disk
     progress of a key group, rulebook ───────▶ rulebook, watermark, event times

@@ -2,7 +2,6 @@
 
 It is separate from the decoders: planning a read of a topic needs only the form, and starts in half the time.
 
-
     columns   event_type = header:ce_type
     record    ce_type=payment  {"id": "p1"}  ─▶  {"header:ce_type":"payment","id": "p1"}
 
