@@ -452,7 +452,7 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
     def tell(done: int, whole: int) -> None:
         """Report, every few seconds and at the end, how far the topic has been read."""
         nonlocal printed_s
-        if done == whole or time.monotonic() - printed_s >= _TELL_S:
+        if done >= whole or time.monotonic() - printed_s >= _TELL_S:
             printed_s = time.monotonic()
             text = f"state is read from topic {topic}: {done:,} of {whole:,} offsets"
             log.tell("changelog", text, done=done, whole=whole)

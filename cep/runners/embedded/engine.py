@@ -98,10 +98,6 @@ class StoredLastAlerts(suppression.LastAlerts):
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
 
 
-def _packed(last: suppression.LastAlert) -> bytes:
-    return _VALUES.pack(last[0], ~last[1], *last[2:])
-
-
 def _unpacked(data: bytes) -> tuple[suppression.LastAlert, int]:
     """Return the last alert of an entry, and how many bytes it takes. Raises: struct.error."""
     time_ms, for_ms = _FIRED_TIMES.unpack_from(data)

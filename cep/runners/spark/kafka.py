@@ -341,7 +341,7 @@ class KafkaStreamReader(AdmittedReader):
 
     def _look(self, start: Position, end: Offsets) -> Look | None:
         """Return the clock of the next micro-batch, or the last one's clock if it has neither records nor deadlines."""
-        job, now_ms = self._options.job, int(time.time() * 1_000)
+        job, now_ms = self._options.job, _clock_ms()
         if job is None:
             return None
         if end != start.offsets:
@@ -374,6 +374,10 @@ class KafkaEventsReader(KafkaStreamReader):
         if options.job is None:
             raise UsageError(f"{EVENTS_FORMAT} needs option job")
         return read_events(options.settings, options.form, options.job, partition.ranges, partition.times)
+
+
+def _clock_ms() -> int:
+    return int(time.time() * 1_000)
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:

@@ -2,9 +2,8 @@
 
 The result is the state at the end of the last recorded micro-batch. `rescale` gives a stopped job another number of
 matching tasks: Spark's checkpoint repartitioning. Key groups move whole, because they are Spark's keys. It writes a
-micro-batch of its own that reads nothing;
-the job goes on after it. A micro-batch that has begun and not ended must end first: its rows are in no state yet, and
-the sinks know it by its number.
+micro-batch of its own that reads nothing; the job goes on after it. A micro-batch that has begun and not ended must end
+first: its rows are in no state yet, and the sinks know it by its number.
 
 Tested by: tests/runners/spark/test_savepoint.py.
 """
