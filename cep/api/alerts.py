@@ -32,8 +32,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import KEY_SEPARATOR
-from cep.columnar.numbers import different_count
-from cep.columnar.texts import encoded
+from cep.columnar.texts import different_count, encoded
 from cep.lang.diagnostics import did_you_mean
 from cep.report.picture import timeline, timeline_spec
 from cep.runners.output import check_writable, format_of, write_outputs
