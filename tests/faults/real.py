@@ -182,7 +182,7 @@ class RealJob:
             "--topic", self.topics["payments"], "--control-topic", self.topics["rules"],
             "--status-topic", self.topics["status"], "--checkpoint", str(place / "job"),
             "--lateness", f"{LATENESS_S:.0f} s", "--idle", "3 s", "--dedup", "1 min", "--key-groups", "4",
-            "--log", "json", "--listen", address, "--alerts", str(self.folder / "alerts"),
+            "--log", "json", "--listen", address, "--alerts", str(self.folder / "alerts"), "--rejected-max", "1",
         ]  # fmt: skip
         if self.database is not None:
             words += ["--alerts", self.database]
