@@ -53,6 +53,7 @@ from tests.real_postgres import IS_THERE, RealPostgres
 from tests.webhook import Webhook, url_of
 
 CARDS, DEVICES = 300, 40
+PARTITIONS = 4  # of the payments
 HUGE = 4_000_000_000_000_000_000
 CROWD = 1_100  # more runs of a rule than one key may have
 DAY_MS = 86_400_000
@@ -292,7 +293,7 @@ class Soak:
         self.webhook = Webhook()
         server = self.webhook.serve()
         stack.callback(server.shutdown)
-        for topic, partitions in (("payments", 4), ("rules", 1), ("alerts", 1)):
+        for topic, partitions in (("payments", PARTITIONS), ("rules", 1), ("alerts", 1)):
             self.kafka.create(topic, partitions)
         write_rules(folder / "rules")
         self.payments = Payments(Random(1), folder / "history.jsonl")
@@ -405,7 +406,7 @@ class Soak:
 
     def _send(self, topic: str, value: bytes) -> None:
         """Partitions are drawn without keys, and control records have one partition."""
-        number = 0 if topic == "rules" else self.payments.chance.randrange(4)
+        number = 0 if topic == "rules" else self.payments.chance.randrange(PARTITIONS)
         self.producer.produce(topic, value, partition=number)
 
     def _now_ms(self) -> int:
@@ -518,13 +519,17 @@ class Soak:
         aside = set[str]()
         for path in self.folder.glob("*/job/dead_letters/*.jsonl"):
             aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
-        history = self.folder / "counted.jsonl"
-        with history.open("wb") as file:
-            for line in (self.folder / "history.jsonl").read_bytes().splitlines():
-                if orjson.loads(line)["tx_id"] not in aside:
-                    file.write(line + b"\n")
+        lines = (self.folder / "history.jsonl").read_bytes().splitlines()
+        counted = {line for line in lines if orjson.loads(line)["tx_id"] not in aside}
+        history = self.folder / "counted"
+        history.mkdir()
+        for number in range(PARTITIONS):  # events of one time are in the order of the partitions
+            with (history / f"{number}.jsonl").open("wb") as file:
+                for line in dict.fromkeys(committed(self.kafka.address, "payments", number)):
+                    file.write(line + b"\n" if line in counted else b"")
         out = self.folder / "replayed.jsonl"
-        words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(history), "--out", str(out)]
+        words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(history), "--out", str(out),
+                 "--to-the-end"]  # fmt: skip
         command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
         return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
@@ -542,12 +547,12 @@ def _mend(target: Path) -> None:
         target.with_suffix(".away").rename(target)
 
 
-def committed(address: str, topic: str) -> list[bytes]:
-    """Return the committed values of a topic with one partition."""
+def committed(address: str, topic: str, partition: int = 0) -> list[bytes]:
+    """Return the committed values of a partition."""
     options = {"bootstrap.servers": address, "group.id": "soak", "enable.auto.commit": False,
                "enable.partition.eof": True, "isolation.level": "read_committed"}  # fmt: skip
     consumer, values, is_over = Consumer(options), list[bytes](), False
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     while not is_over:
         for message in consumer.consume(1_000, 0.5):
             error, value = message.error(), message.value()
