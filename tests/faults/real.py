@@ -150,6 +150,7 @@ class RealJob:
     unknown_until_s: float = 0.0  # until this time the job may not know the last partition
     extra_words: tuple[str, ...] = ()
     has_standby: bool = True  # of `cep run`
+    partition_of: dict[bytes, int] = field(default_factory=dict)  # of each payment that was sent
     unknown: set[str] = field(default_factory=set)  # ids of payments sent to it until then, which may be late
 
     def __post_init__(self) -> None:
@@ -244,6 +245,8 @@ class RealJob:
         partition = self.chance.randrange(self.partitions) if kind == "payments" else 0
         if partition == self.partitions - 1 and time.monotonic() < self.unknown_until_s:
             self.unknown.add(orjson.loads(value)["tx_id"])
+        if kind == "payments":
+            self.partition_of[value] = partition
         self.producer.produce(self.topics[kind], value, partition=partition)
         self.producer.poll(0)
 
@@ -365,9 +368,12 @@ class RealJob:
         aside = set[str]()
         for path in self.checkpoints.glob("*/job/dead_letters/*.jsonl"):
             aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
-        counted, out = self.folder / "counted.jsonl", self.folder / "replayed.jsonl"
-        lines = self.history.read_bytes().splitlines()
-        counted.write_bytes(b"".join(line + b"\n" for line in lines if orjson.loads(line)["tx_id"] not in aside))
+        counted, out = self.folder / "counted", self.folder / "replayed.jsonl"
+        counted.mkdir()
+        lines = [line for line in self.history.read_bytes().splitlines() if orjson.loads(line)["tx_id"] not in aside]
+        for number in range(self.partitions):  # events of one time are in the order of the partitions
+            of_partition = (line + b"\n" for line in lines if self.partition_of.get(line, 0) == number)
+            (counted / f"{number}.jsonl").write_bytes(b"".join(of_partition))
         words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(counted), "--out", str(out)]
         words.append("--to-the-end")  # the heartbeats of `settle` are later than the last payment
         command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
