@@ -1,20 +1,18 @@
-"""Pairs of numbers → one number for each distinct pair, in order of first appearance.
+"""Kernels that find equal things: groups of pairs, places in sorted arrays, repeated events, digests of events.
+
+A group is numbered by the first appearance of its pair of numbers.
 
     places   int32[2^n]   a table of groups, −1 for an empty place; more places than there are groups
     firsts   int64[G]     the first row of each group
 
 A sender may choose both columns, so the hashes have a key (siphash.py).
 
-A value → its position in a sorted array.
+An event came before if its pair (hash of the id, digest of the content) did. Pairs are in the order of arrival, in a
+table of slots with open addressing, at most half full: slots int32[S], S a power of two. A slot has the number of a
+kept pair, or is NO_PAIR.
 
-Pairs (hash of an id, digest of the content) in the order of arrival → which of them came before.
-
-A table of slots with open addressing, at most half full: slots int32[S], S a power of two, of which each has the number
-of a kept pair, or is NO_PAIR.
-
-Columns of events → one digest an event: 64 bits, the sum of a hash of each value with the salt of its column.
-
-A value that is null adds nothing, so a column that is null everywhere need not be looked at.
+A digest of an event has 64 bits: the sum of a hash of each value with the salt of its column. A value that is null adds
+nothing, so a column that is null everywhere need not be looked at.
 
 Tested by: tests/kernels/test_groups.py, tests/engine/test_starts.py, tests/histories/test_classes.py,
 tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py, tests/columnar/test_route.py.

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
-Int16 = NDArray[np.int16]
 UInt8 = NDArray[np.uint8]
 UInt64 = NDArray[np.uint64]
 Float64 = NDArray[np.float64]

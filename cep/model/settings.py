@@ -6,9 +6,8 @@ Every runner reads the same model. A setting is declared once, here: its name, t
 the command line. Unknown names and wrong types are problems, never ignored. A path in a file is relative to the file's
 folder. A value `env:NAME` of [kafka.client] is read from the environment, so that no secret needs to be in a file.
 
-The settings of `cep run` alone: threads, stores, checkpoints, changelog and standby.
-
-The settings that say where the fields of events are in the records of a job, and how they are written.
+[embedded] has the settings of `cep run` alone: threads, stores, checkpoints, changelog and standby. [events] says where
+the fields of events are in the records of a job, and how they are written.
 
 Tested by: tests/model/test_settings.py, tests/cli/test_replay.py.
 """

@@ -6,7 +6,7 @@
 
 `cep run` and `cep live` start their jobs here.
 
-The lines of a job in its log: problems of rules, its start, changes of rules, rejected records, and its end.
+It also writes the lines of a job in its log: problems of rules, the start, changes of rules, rejected records, the end.
 
 Tested by: tests/cli/test_run.py, tests/cli/test_main.py, tests/cli/test_rejected.py.
 """

@@ -8,7 +8,7 @@ that comes again after a restore, under any name, cannot be taken for another.
 A manifest may come from anywhere, so `from_bytes` checks each field and each name. `path_inside` is the one place that
 turns a name into a path: it never leaves the folder of the restore.
 
-A secret of the environment → the first line of a manifest, and whether one that came back fits.
+The first line of a manifest depends on whether the environment has a secret.
 
     CEP_MANIFEST_KEY         the key itself
     CEP_MANIFEST_KEY_FILE    or a file that has it

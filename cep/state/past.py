@@ -1,4 +1,6 @@
-"""The histories of a page's keys as bytes: a head, rewritten when the page is touched, and segments that never change.
+"""The forms in which pages and histories are stored, as bytes.
+
+The histories of a page's keys have a head, rewritten when the page is touched, and segments that never change:
 
     head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          events that alone decide a value
               tally:IDENTITY …                                                     counts and sums of windows, by key
@@ -11,19 +13,19 @@
 A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets
 (below) with a format version; another format is refused by name.
 
-A page, the runs of some keys of one key group ↔ bytes. Histories are kept apart (above).
+A page has the runs of some keys of one key group. Histories are kept apart (above).
 
     runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
     about: page format, width of a run, fingerprint and layout of the program that wrote it
 
 Bytes of another format are refused by name. A page written for other rules is carried over by `engine.migrate`.
 
-Named columns of different lengths, with a format version ↔ bytes.
+A sheet has named columns of different lengths, with a format version:
 
     one record batch of one row (columnar/batch.py); every column is a list, so lengths may differ
     metadata: KIND → JSON with the format, and further values of the writer
 
-A whole KeyedState, runs and histories, as one block that can be read without a store.
+A whole KeyedState, runs and histories, is one block that can be read without a store:
 
     page | head | segments, each with its number        the three parts in the forms above
 

@@ -5,14 +5,14 @@ the write buffers are charged to. Without the log (`wal=False`) a crash loses al
 checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A store that has
 lost synced writes is damaged, and is not opened.
 
-The list of files of a RocksDB folder, record by record → StateCorruptError if it is invalid.
+Before a folder is opened, its list of files is read record by record, and refused if it is invalid.
 
     CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
 
 RocksDB hangs when it opens a folder whose list has a record of a kind that only logs have, and blocks Python. The
 headers are therefore checked before. RocksDB checks checksums and a cut end.
 
-The number of the last synced write of a store on disk, in a small file next to its own.
+A small file next to those of the store has the number of the last synced write.
 
     | number of the last write u64 | crc32 of that u32 |      little-endian
 

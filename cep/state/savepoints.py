@@ -8,7 +8,7 @@ A checkpoint belongs to the stores that wrote it. A savepoint is independent: it
 later, loaded into another kind of store, or divided between several by ranges of key groups. Its manifest is written
 last: a savepoint with a manifest is complete.
 
-Entries of a store ↔ a file that any store can read: blocks of the one codec (columnar/batch.py).
+The file of a key group has blocks of the one codec (columnar/batch.py).
 
     ( length u32 | block: key binary, value binary ) … | 00 00 00 00 |      little-endian
 

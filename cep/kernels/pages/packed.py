@@ -9,12 +9,11 @@ state/packed.py defines the content of a page and its order.
 Shapes, throughout: P pages; `line` int64[rows of the largest page] is scratch. Rows are as in layout.py; events are
 int64[C, E] by column, one of them the length of the id.
 
-Rows of a keyed state → the same rows in another order or numbering, with adjusted pointers.
+Other kernels here bring the rows of a keyed state into another order or numbering, and adjust their pointers. A run
+points to a node and to the row of its first event; some of its registers point to rows. A node points to a row, or as a
+union to another node, and to the previous node.
 
-A run points to a node and to the row of its first event; some of its registers point to rows. A node points to a row,
-or as a union to another node, and to the previous node.
-
-Shapes, throughout: runs int64[n, W], run_rule int32[n], nodes int64[m, NODE_WIDTH]; row_registers uint8[rules, R] is
+Their shapes are runs int64[n, W], run_rule int32[n], nodes int64[m, NODE_WIDTH]; row_registers uint8[rules, R] is
 not 0 where a rule's register holds a row.
 
 Tested by: tests/kernels/test_packed.py, tests/state/test_pages.py, tests/engine/test_keyed_state.py.
