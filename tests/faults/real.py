@@ -53,7 +53,7 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
 from tests.faults.alarms import Alarms
-from tests.faults.soak import ROOT, committed
+from tests.faults.soak import ROOT, committed, replayed
 from tests.real_kafka import TIMEOUT_S, RealKafka, add_partitions
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk
@@ -150,7 +150,7 @@ class RealJob:
     unknown_until_s: float = 0.0  # until this time the job may not know the last partition
     extra_words: tuple[str, ...] = ()
     has_standby: bool = True  # of `cep run`
-    partition_of: dict[bytes, int] = field(default_factory=dict)  # of each payment that was sent
+    sent: list[tuple[int, bytes]] = field(default_factory=list)  # payments with their partitions
     unknown: set[str] = field(default_factory=set)  # ids of payments sent to it until then, which may be late
 
     def __post_init__(self) -> None:
@@ -246,7 +246,7 @@ class RealJob:
         if partition == self.partitions - 1 and time.monotonic() < self.unknown_until_s:
             self.unknown.add(orjson.loads(value)["tx_id"])
         if kind == "payments":
-            self.partition_of[value] = partition
+            self.sent.append((partition, value))
         self.producer.produce(self.topics[kind], value, partition=partition)
         self.producer.poll(0)
 
@@ -365,20 +365,7 @@ class RealJob:
 
     def replayed(self) -> list[str]:
         """Return the ids of the replay of all payments that were not set aside."""
-        aside = set[str]()
-        for path in self.checkpoints.glob("*/job/dead_letters/*.jsonl"):
-            aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
-        counted, out = self.folder / "counted", self.folder / "replayed.jsonl"
-        counted.mkdir()
-        lines = [line for line in self.history.read_bytes().splitlines() if orjson.loads(line)["tx_id"] not in aside]
-        for number in range(self.partitions):  # events of one time are in the order of the partitions
-            of_partition = (line + b"\n" for line in lines if self.partition_of.get(line, 0) == number)
-            (counted / f"{number}.jsonl").write_bytes(b"".join(of_partition))
-        words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(counted), "--out", str(out)]
-        words.append("--to-the-end")  # the heartbeats of `settle` are later than the last payment
-        command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
-        return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
+        return replayed(self.folder, self.checkpoints, self.sent)
 
     def set_aside(self) -> int:
         """Return how many payments were set aside, without payments of a partition that the job could not know yet."""

@@ -297,6 +297,7 @@ class Soak:
             self.kafka.create(topic, partitions)
         write_rules(folder / "rules")
         self.payments = Payments(Random(1), folder / "history.jsonl")
+        self.sent: list[tuple[int, bytes]] = []  # payments with their partitions
         base = next(record for record in read_rules(folder / "rules")[0] if record.id == "testing")
         self.publisher = Publisher(base)
         self.producer = Producer(
@@ -407,6 +408,8 @@ class Soak:
     def _send(self, topic: str, value: bytes) -> None:
         """Partitions are drawn without keys, and control records have one partition."""
         number = 0 if topic == "rules" else self.payments.chance.randrange(PARTITIONS)
+        if topic == "payments":
+            self.sent.append((number, value))
         self.producer.produce(topic, value, partition=number)
 
     def _now_ms(self) -> int:
@@ -514,25 +517,28 @@ class Soak:
                 by_sink["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
         return by_sink
 
-    def replayed(self) -> list[str]:
-        """Return the ids of the replay of all payments that were not set aside (late ones, ones dated ahead)."""
-        aside = set[str]()
-        for path in self.folder.glob("*/job/dead_letters/*.jsonl"):
-            aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
-        lines = (self.folder / "history.jsonl").read_bytes().splitlines()
-        counted = {line for line in lines if orjson.loads(line)["tx_id"] not in aside}
-        history = self.folder / "counted"
-        history.mkdir()
-        for number in range(PARTITIONS):  # events of one time are in the order of the partitions
-            with (history / f"{number}.jsonl").open("wb") as file:
-                for line in dict.fromkeys(committed(self.kafka.address, "payments", number)):
-                    file.write(line + b"\n" if line in counted else b"")
-        out = self.folder / "replayed.jsonl"
-        words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(history), "--out", str(out),
-                 "--to-the-end"]  # fmt: skip
-        command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
-        return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
+
+def replayed(folder: Path, jobs: Path, sent: Sequence[tuple[int, bytes]]) -> list[str]:
+    """Return the ids of the replay of all payments that were not set aside (late ones, ones dated ahead).
+
+    `sent` has the partition of each payment, in the order of sending. Events of one time are in the order of their
+    partitions, so the history has a file for each. Windows close at its end: heartbeats are later than the payments.
+    """
+    aside = set[str]()
+    for path in jobs.glob("*/job/dead_letters/*.jsonl"):
+        aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
+    lines = (folder / "history.jsonl").read_bytes().splitlines()
+    counted = {line for line in lines if orjson.loads(line)["tx_id"] not in aside}
+    assert counted <= {line for _, line in sent}, "every payment was sent"
+    history, out = folder / "counted", folder / "replayed.jsonl"
+    history.mkdir()
+    for number in sorted({number for number, _ in sent}):
+        of_partition = (line + b"\n" for place, line in sent if place == number and line in counted)
+        (history / f"{number}.jsonl").write_bytes(b"".join(of_partition))
+    words = ["replay", "--rules", str(folder / "rules"), "--events", str(history), "--out", str(out), "--to-the-end"]
+    command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
 
 
 def _spoil(target: Path) -> None:
@@ -547,12 +553,12 @@ def _mend(target: Path) -> None:
         target.with_suffix(".away").rename(target)
 
 
-def committed(address: str, topic: str, partition: int = 0) -> list[bytes]:
-    """Return the committed values of a partition."""
+def committed(address: str, topic: str) -> list[bytes]:
+    """Return the committed values of a topic with one partition."""
     options = {"bootstrap.servers": address, "group.id": "soak", "enable.auto.commit": False,
                "enable.partition.eof": True, "isolation.level": "read_committed"}  # fmt: skip
     consumer, values, is_over = Consumer(options), list[bytes](), False
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     while not is_over:
         for message in consumer.consume(1_000, 0.5):
             error, value = message.error(), message.value()
@@ -634,7 +640,7 @@ def main() -> None:
              ("half", "alerts", *(f"p{q:g}" for q in PERCENTILES)), rows)  # fmt: skip
         print(f"{soak.webhook.repeats} came again; with other bytes or another number: "
               f"{len(soak.webhook.changed) + len(soak.webhook.wrong_batches)}")  # fmt: skip
-        rows, are_right = judge_sinks(soak.replayed(), soak.ids())
+        rows, are_right = judge_sinks(replayed(soak.folder, soak.folder, soak.sent), soak.ids())
         show("alerts beside the replay", ("sink", "alerts", "missing", "too many"), rows)
         lines, have_moved = judge_moved(soak.moved)
         print("\n".join(lines))

@@ -39,7 +39,6 @@ _THREADS = (
 )  # fmt: skip
 _EXECUTORS = (
     "cep.runners.embedded.lanes",
-    "cep.runners.embedded.lanes",
     "cep.runners.embedded.commit",
     "cep.state.checkpoints",
 )
