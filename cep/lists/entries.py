@@ -68,9 +68,9 @@ def scale_of(kind: str) -> int | None:
 
 
 def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[WrongEntry]]:
-    """Convert entries to keys: the valid entries in their order. Return them and the first wrong entries.
+    """Convert entries to keys: the valid ones in their order, and the first wrong ones; null is wrong.
 
-    Null is a wrong entry. Cost: O(N) and no Python object for an entry, but for decimals.
+    Cost: O(N) and no Python object for an entry, but for decimals.
     """
     assert is_kind(kind), kind
     texts = entries if isinstance(entries, pa.Array) else pa.array(entries, TEXT)
@@ -83,10 +83,7 @@ def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[Wr
 
 
 def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
-    """Read the entries of a file, large_string. A path that a pattern names is confined to a root (base/files.py).
-
-    Raises: SourceError if it cannot be read or is too large.
-    """
+    """Read the entries of a file, large_string; a path that a pattern names, only below `root`. Raises: SourceError."""
     try:
         data = read_file(path, LIST_FILE_BYTES_MAX, root)
         if path.suffix == ".csv":

@@ -3,9 +3,8 @@
     file    "CEPLIST2" | int64 keys, buckets, bytes of keys, kinds of lengths | two words of the digest
             | crc32 of the bytes before and after it, as a word | the five arrays, each at a multiple of 8
 
-A file is written once, under a temporary name, then renamed, and from then on only mapped: processes of one machine
-share one copy. Each process verifies the file when it maps it, because kernels trust its content: about half a second
-per gigabyte.
+A file is written once and from then on only mapped: processes of one machine share one copy. Each process verifies it
+when it maps it, because kernels trust its content: about half a second per gigabyte.
 Tested by: tests/lists/test_lists.py
 """
 
@@ -108,7 +107,7 @@ def joined(*parts: Keys) -> Keys:
 
 
 def chosen(keys: Keys, is_chosen: np.ndarray) -> Keys:
-    """Return the keys that are wanted (bool[N])."""
+    """Return the keys that a mask bool[N] chooses."""
     order = np.flatnonzero(is_chosen)
     offsets = np.empty(len(order) + 1, np.int64)
     data = np.empty(int((keys.offsets[order + 1] - keys.offsets[order]).sum()), np.uint8)
@@ -149,7 +148,6 @@ def write(path: Path, members: KeySet) -> None:
 
 
 def _arrays(members: KeySet) -> Iterator[np.ndarray]:
-    """Return the arrays that are written, in their order."""
     digest = np.array(members.digest, np.uint64).view(np.int64)
     sizes = np.array([len(members), len(members.first) - 1, len(members.data), LENGTHS], np.int64)
     yield np.concatenate([sizes, digest])
@@ -157,11 +155,7 @@ def _arrays(members: KeySet) -> Iterator[np.ndarray]:
 
 
 def mapped(path: Path) -> KeySet:
-    """Map the file of a set into memory.
-
-    Raises: StateCorruptError for a file that is missing, damaged or not a set, StateFormatError for one of a later
-    build.
-    """
+    """Map the file of a set into memory. Raises: StateCorruptError; StateFormatError for one of another build."""
     try:
         # Copy on write: arrays that may be written compile to the same code as those in memory, and no page is.
         whole = np.memmap(path, np.uint8, "c").view(np.ndarray)

@@ -2,8 +2,8 @@
 
     FOLDER/NAME.keys    one set (members.py), written once
 
-A name identifies the records from which the set was made. So two processes that make a set write the same file, and an
-existing set is not made again. All users of a set in a process share one mapping.
+A name identifies the records from which the set was made: an existing set is not made again. All users of a set in a
+process share one mapping.
 
     base       4111 4222 …   millions, shared by many versions
     added      4333          not in the base
@@ -76,9 +76,7 @@ class ListStore:
     _sets: dict[str, KeySet] = field(default_factory=dict, compare=False, repr=False)
 
     def put(self, name: str, make: Callable[[], KeySet]) -> None:
-        """Store the set with this name; an existing one is not made again. Raises: StoreError, and the errors of
-        `make`.
-        """
+        """Store the set with this name, if it is new. Raises: StoreError, and the errors of `make`."""
         if self.folder is None:
             if name not in self._sets:
                 self._sets[name] = make()
@@ -99,18 +97,15 @@ class ListStore:
         return _MAPPED[path]
 
     def path(self, name: str) -> Path:
-        """Return the file of a set."""
         assert self.folder is not None, "sets in memory have no files"
         return self.folder / (name + SUFFIX)
 
     def names(self) -> list[str]:
-        """Return the names of the sets that are there."""
         if self.folder is None:
             return list(self._sets)
         return sorted(path.name.removesuffix(SUFFIX) for path in self.folder.glob("*" + SUFFIX) if path.name[0] != ".")
 
     def files(self) -> list[Path]:
-        """Return the files of the sets that are there; none in memory."""
         return [] if self.folder is None else [self.path(name) for name in self.names()]
 
     def __eq__(self, other: object) -> bool:
@@ -122,7 +117,7 @@ class ListStore:
         return id(self) if self.folder is None else hash(self.folder)
 
     def copy_into(self, other: ListStore) -> None:
-        """Put every set into another store, which may have it. Raises: StoreError."""
+        """Put every set into another store. Raises: StoreError."""
         for name in self.names():
             other.put(name, lambda members=name: self.get(members))  # type: ignore[misc]
 
@@ -158,11 +153,7 @@ class Content:
         return "".join(f"{(base + added - removed) % 2**64:016x}" for base, added, removed in parts)
 
     def changed(self, change: ChangeKind, keys: Keys) -> Content:
-        """Return the content after an addition, a removal or a replacement.
-
-        Cost: proportional to the keys and to the difference from the base; for a replacement or a new base, to all
-        entries.
-        """
+        """Return the content after a change. Cost: the keys and the difference from the base, or all for a new base."""
         if change == "replace":
             return Content(self.kind, build(keys, self.kind))
         in_base = self.base.has(keys)
@@ -183,12 +174,7 @@ class Content:
         return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
-        """Look texts up in the list.
-
-        Returns uint8[N] twice: 1 for texts in the list, and 1 for texts that are not addresses.
-
-        No text is null.
-        """
+        """Look texts up, none of which is null. Return uint8[N] twice: texts in the list, and invalid addresses."""
         texts = texts.cast(TEXT)
         is_member, is_invalid = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
         _, bounds, buffer = texts.buffers()
@@ -258,12 +244,12 @@ NO_LISTS: Lists = MappingProxyType({})
 
 
 def timeline_of(lists: Lists, name: str, kind: str) -> Timeline:
-    """Return the versions of a list; empty for a list without any."""
+    """Return the versions of a list, if any."""
     return _in_place(name, kind) if name.startswith("[") else lists.get((name, kind), ())
 
 
 def fixed(entries: Sequence[str], kind: str) -> Timeline:
-    """Make a list with these entries for all time. The entries are checked already."""
+    """Make a list with these entries, which are checked already, for all time."""
     keys, wrong = keys_of(entries, kind)
     assert not wrong, wrong
     return (FixedVersion(TIME_MS_MIN, Content(kind).changed("replace", keys)),)
@@ -275,10 +261,7 @@ def _in_place(name: str, kind: str) -> Timeline:
 
 
 def spans(timeline: Timeline, times: Int64) -> Iterator[tuple[Content | None, Int64 | slice]]:
-    """Group times by the version of a list at that time.
-
-    Yield (content, rows); content is None before the first version.
-    """
+    """Group times by the version of a list at that time. Yield (content, rows); None before the first version."""
     if not timeline or not len(times):
         yield None, slice(None)
         return

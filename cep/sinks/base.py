@@ -1,6 +1,6 @@
 """The contracts of sinks, which a runner relies on: one for alerts, one for dead letters.
 
-Alerts that a receiver refuses for good become dead letters, a counter and a line of the log (`RefusedAlerts`):
+Alerts that a receiver refuses for good become dead letters (`RefusedAlerts`):
 
     {"code": "alert_refused", "sink": "https://…", "reason": "it answered 400", "record": "the alert as it was sent"}
 
@@ -44,10 +44,10 @@ SINK_REASONS = {
 class AlertSink(Protocol):
     """A destination of alerts, which gets them one micro-batch after the other.
 
-    A runner that crashed repeats its last micro-batch, so the same batch id may come twice, with the same alerts. The
-    sink then has the same content as if it had come once. When `write` returns, the alerts are as safe as the sink can
-    make them. When it raises SinkError, the runner stops before it commits, and the batch comes again. A write is one
-    try: after a SinkAwayError the runner calls it again, in the same process (runners/patience.py).
+    A runner that crashed repeats its last micro-batch: the same batch id comes twice, with the same alerts, and the
+    sink then has the same content as after one write. When `write` returns, the alerts are as safe as the sink can make
+    them. A write is one try: after a SinkAwayError the runner calls it again (runners/patience.py), and after another
+    SinkError it stops before it commits.
     """
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
@@ -78,8 +78,8 @@ class RecallingSink(Protocol):
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """Return the alerts that came after the micro-batch `after`, which was delivered before `since_ms` (UTC).
 
-        `places` are the sinks' places from before any of these writes. Unlike a time, a place depends on no clock.
-        Raises: SinkError.
+        `places` are the sinks' places from before any of these writes: unlike a time, they depend on no clock. Raises:
+        SinkError.
         """
         ...
 
@@ -102,10 +102,7 @@ COUNTER = "alerts_refused"
 
 @dataclass(frozen=True, slots=True)
 class RefusedAlerts:
-    """Collects the alerts that the receiver of one sink refuses, and writes them to the dead letters.
-
-    `tell` is called with the sink's name, the number of alerts and the reason.
-    """
+    """A writer of refused alerts to the dead letters. `tell` gets the sink's name, their number and the reason."""
 
     sink: str
     dead_letters: DeadLetterSink
@@ -136,5 +133,4 @@ class RefusedAlerts:
         return counts
 
     def close(self) -> None:
-        """Close the sink of the letters."""
         self.dead_letters.close()

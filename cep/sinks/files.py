@@ -1,14 +1,12 @@
-"""Alerts → files, one for each micro-batch that has any: JSON lines or Parquet.
+"""Alerts → files, one for each micro-batch that has any: JSON lines or Parquet. Dead letters → JSON lines.
 
     alerts/batch-0000000000000000007.jsonl
     alerts/batch-0000000000000000007.parquet
 
-A file is written under another name, made durable, and renamed. A reader sees all of it or nothing, and a micro-batch
-that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique. A file with
-other alerts under the same batch id is another job's, and is not overwritten. Parquet has the columns of the alert
-table, and Spark, Arrow and DuckDB read the folder as one table.
-
-Dead letters are written as JSON lines in the same way.
+A reader sees all of a file or nothing (base/files.py), and a micro-batch that comes again replaces its own file. The
+folder belongs to one checkpoint, where batch ids are unique. A file with other alerts under the same batch id is
+another job's, and is not overwritten. Parquet has the columns of the alert table, and Spark, Arrow and DuckDB read the
+folder as one table.
 
 Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py.
 """
@@ -34,10 +32,7 @@ _PREFIX = "batch-"
 
 
 class FileSink:
-    """A sink that writes the alerts of each micro-batch to a file in `directory`.
-
-    Raises: SinkError if it cannot be created.
-    """
+    """A sink that writes the alerts of each micro-batch to a file in a folder. Raises: SinkError without the folder."""
 
     def __init__(self, directory: Path, form: Form = "jsonl") -> None:
         self._directory = directory
@@ -48,10 +43,7 @@ class FileSink:
             raise SinkError(f"the folder for alerts {directory} cannot be made: {error}; give another") from error
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Write the file of a micro-batch, if it has alerts.
-
-        Raises: SinkError; an earlier file is then unchanged.
-        """
+        """Write the file of a micro-batch, if it has alerts. Raises: SinkError; an earlier file is then unchanged."""
         if alerts.num_rows == 0:
             return
         # 19 digits hold every int64, so that the order of names is the order of batches.
@@ -82,10 +74,7 @@ class FileSink:
 
 
 def read_alerts(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield every alert that the sink has written to the folder as JSON lines, in the order of the micro-batches.
-
-    Raises: SinkError for a line that is not JSON, with the file and the line.
-    """
+    """Yield the alerts in a folder of JSON lines, in the order of the micro-batches. Raises: SinkError."""
     for path in sorted(directory.glob(f"{_PREFIX}*.jsonl")):
         yield from _read_lines(path)
 
@@ -129,10 +118,7 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class DeadLetterFiles:
-    """A sink that writes the dead letters of each micro-batch to a file in `directory`.
-
-    The name begins with `prefix`.
-    """
+    """A sink that writes the dead letters of each micro-batch to a file in a folder; its name begins with `prefix`."""
 
     def __init__(self, directory: Path, prefix: str = "batch") -> None:
         self._directory = directory

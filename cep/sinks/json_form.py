@@ -5,8 +5,7 @@
 
 Names and their order are the table's. `history_cut`, `history_folded`, `unconfirmed` and `flawed` are present only if
 they are true, `history_from` only if a window reaches back before it, `origins` only for derived events. Times are ISO
-8601 in UTC with milliseconds. `measures`, JSON text in the table, becomes an object. Equal alerts have equal bytes. A
-kernel writes many lines (text/json_form.py), and orjson writes a few.
+8601 in UTC with milliseconds. `measures`, JSON text in the table, becomes an object. Equal alerts have equal bytes.
 Tested by: tests/sinks/test_json_form.py
 """
 
@@ -57,7 +56,6 @@ def _few_lines(batch: pa.RecordBatch) -> Sequence[bytes]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as orjson writes them."""
     type_, nulls_count = column.type, column.null_count
     if nulls_count == len(column):
         return [None] * nulls_count
@@ -118,7 +116,7 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
 def _shape(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Texts, Int64, NDArray[np.bool_]]:
     """Return for each field the text before its value, how the value is written, and whether it may be left out.
 
-    Each member begins with its comma. The first field is never one that may be left out.
+    Each member begins with its comma, so the first field is never left out.
     """
     members = [(b"," if number else b"{") + orjson.dumps(name) + b":" for number, (name, _) in enumerate(fields)]
     ends = np.cumsum([0, *map(len, members)])

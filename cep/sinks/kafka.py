@@ -40,10 +40,7 @@ class KafkaTransactionSink:
         self._carried = []
 
     def open(self) -> None:
-        """End the transaction that an earlier process of this job has left open, so that readers can continue.
-
-        Raises: SinkError.
-        """
+        """End the transaction that an earlier process left open, so that readers can continue. Raises: SinkError."""
         self._transactions.open()
 
     def carry(self, topic: str, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -59,14 +56,10 @@ class KafkaTransactionSink:
         return self._transactions.place()
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the committed records after the topic's place, or since an hour before, as in RecallingSink.recall.
-
-        Raises: SinkError.
-        """
+        """Return the committed records after the topic's place, or since an hour before. Raises: SinkError."""
         return Recalled(*self._transactions.recall(after, since_ms - _RECALL_MS_BEFORE, places))
 
     def close(self) -> None:
-        """Close the clients; every write has waited for its own records, so none are left."""
         self._transactions.close()
 
 
@@ -89,10 +82,7 @@ class _AtOnce:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
 
     def send(self, records: Sequence[Record], noun: str) -> None:
-        """Send the records and wait until the brokers have all of them.
-
-        Raises: SinkAwayError if they do not take them within `wait_ms_max`.
-        """
+        """Send records and wait for the brokers. Raises: SinkAwayError if they do not take all within `wait_ms_max`."""
         self._errors.clear()
         deadline_s = monotonic() + self._wait_ms_max / 1_000
         for record in records:
@@ -160,7 +150,6 @@ class KafkaDeadLetters:
         return Recalled(frozenset(), max(after, self._transactions.newest()))
 
     def close(self) -> None:
-        """Close the clients."""
         self._transactions.close()
 
 

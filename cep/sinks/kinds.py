@@ -37,8 +37,8 @@ class SinkJob:
     """The job that sinks belong to.
 
     `refused` is called with the name of a sink, the number of alerts that its receiver refused, and the reason.
-    `name_in` returns the name of the job in a topic; None: records go out at once, not in transactions. `client` are
-    the settings of Kafka's client for alerts.
+    `name_in` returns the name of the job in a topic; None: records go out at once. `client` configures Kafka's client
+    for alerts.
     """
 
     settings: Settings
@@ -47,7 +47,6 @@ class SinkJob:
     client: Mapping[str, str]
 
     def target(self, topic: str, client: Mapping[str, str]) -> KafkaTarget | None:
-        """Return the place of the job in a topic; None if records go out at once."""
         servers = self.settings.kafka.bootstrap_servers or ""
         return None if self.name_in is None else KafkaTarget(servers, topic, self.name_in(topic), client)
 
@@ -60,8 +59,7 @@ def _shown(_: Settings, where: str) -> str:
 class SinkKind:
     """A kind of sink: the beginnings of its addresses, and how to open one.
 
-    `name` returns the address without a user, a password or a token. `is_quick`: a commit of alerts costs no more than
-    a write to the disk.
+    `name` returns the address without a secret. `is_quick`: a commit of alerts costs no more than a write to the disk.
     """
 
     beginnings: tuple[str, ...]
@@ -96,7 +94,6 @@ def _webhook(job: SinkJob, where: str) -> AlertSink:
 
 
 def _lake(job: SinkJob, where: str) -> AlertSink:
-    """Open a table, in which the job's numbers go by the name of its checkpoint folder. Raises: UsageError."""
     settings, checkpoint = job.settings, job.settings.job.checkpoint
     if checkpoint is None:
         raise UsageError("--alerts delta: needs --checkpoint: the table has the numbers of its micro-batches")
@@ -126,10 +123,7 @@ def kind_of(where: str) -> SinkKind:
 
 
 def sink_names(settings: Settings) -> dict[str, str]:
-    """Return the sinks of `--alerts` by name, in their order; the console is the default.
-
-    Raises: UsageError for an address that may not be used, or two sinks of one name.
-    """
+    """Return the sinks of `--alerts` by name, in their order; the console is the default. Raises: UsageError."""
     names: dict[str, str] = {}
     for where in dict.fromkeys(settings.output.alerts or ("console",)):
         name = kind_of(where).name(settings, where)

@@ -3,10 +3,9 @@
     PLACE/_delta_log/…json    a commit: the files of a micro-batch, `txn` with the job's name and the number
     PLACE/part-….parquet      the columns of the alert table
 
-Readers see all alerts of a micro-batch or none. A repeated micro-batch finds its number, and its alerts by their ids.
-If other alerts have the number, another job writes to the table. A place is a folder or a URL of the library
-(`s3://…`), with credentials in the environment. Many small commits make many small files: the owner of the table
-compacts it.
+Readers see all alerts of a micro-batch or none. A repeated micro-batch finds its number, and its alerts by their ids. A
+place is a folder or a URL of the library (`s3://…`), with credentials in the environment. Many small commits make many
+small files: the owner of the table compacts it.
 
 A write is one try, which ends after some seconds. A failure of the place (no answer, 503, a missing right, a full disk)
 raises SinkAwayError, and the runner tries again. Alerts of another job under this job's number raise SinkError.
@@ -115,8 +114,8 @@ class LakeSink:
     def _table(self) -> DeltaTable | None:
         """Open the table; None if it does not exist.
 
-        The library's own question for a table (`is_deltatable`) holds Python's lock until the place answers, so a place
-        that hangs would stop every thread of the job.
+        The library's `is_deltatable` holds Python's lock until the place answers: a place that hangs would stop the
+        job.
         """
         try:
             return self._library.DeltaTable(self._place, storage_options=self._options)

@@ -3,13 +3,11 @@
     cep_alerts    alert_id (primary key), rule_id, version, severity, kind, key, detected_at, alert
 
 The table is made if it is not there, in the first schema of the connection's search path. `alert` is the alert's JSON
-(json_form.py), byte for byte. A micro-batch is one transaction: readers see all of it or nothing, and one that comes
-again after a crash finds its rows. libpq connects: it takes what the address leaves out from PGUSER, PGPASSWORD,
-PGSSLMODE, ~/.pgpass and the like. That is where a password belongs.
+(json_form.py), byte for byte. A micro-batch is one transaction, and one that comes again finds its rows. libpq takes
+missing parts of the address, such as the password, from PGUSER, PGPASSWORD, PGSSLMODE, ~/.pgpass and the like.
 
 A write is one try. Each failure (no server, a locked or missing table, a missing right) concerns the server and none
-concerns an alert, so the sink raises SinkAwayError and keeps no connection. The next write connects again and makes the
-table again if it is gone.
+concerns an alert, so the sink raises SinkAwayError and keeps no connection.
 Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
 """
 
@@ -66,10 +64,7 @@ class PostgresSink:
         self._connection: psycopg.Connection[Any] | None = None
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Insert the alerts into the table, unless they are already there.
-
-        Raises: SinkAwayError if the server does not take them, or a table stays locked for `wait_ms_max`.
-        """
+        """Insert the alerts into the table, unless they are already there. Raises: SinkAwayError."""
         if alerts.num_rows == 0:
             return
         rows = _rows(alerts)
@@ -93,7 +88,6 @@ class PostgresSink:
             self._connection = None
 
     def _insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert all rows in one transaction."""
         if self._connection is None:
             wait_s = max(2, self._wait_ms_max // 1_000)  # two seconds are the least that libpq knows
             self._connection = self._library.connect(self._address, connect_timeout=wait_s, autocommit=True)

@@ -12,8 +12,7 @@
 | 400, 413, 422 | an alert | sends the halves of the request, until single alerts remain; those go to the dead letters |
 | any other, or none | the receiver | raises SinkAwayError: the runner reports it and sends the same request again |
 
-A receiver that moves (301, 302), forgets its secret (401, 403) or its address (404) loses no alert. Receivers tell
-repeats by `alert_id`.
+Receivers tell repeats by `alert_id`.
 
 Alerts name people and cards, so another machine gets them over https:// only, unless the settings say `insecure`. A URL
 with a user or a password is refused. Messages and dead letters show a URL without its query, which may hold a token.
@@ -56,7 +55,6 @@ class WebhookTarget:
     is_insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Check the target. Raises: UsageError for a URL that may not be used, or without a secret."""
         url = self._parsed
         if url.userinfo:
             raise UsageError(
@@ -103,15 +101,12 @@ class WebhookSink:
         self._client = httpx2.Client(timeout=_ANSWER_S)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Send the alerts of a micro-batch; nothing for no alerts. Raises: SinkAwayError if the receiver takes none."""
+        """Send the alerts of a micro-batch, if any. Raises: SinkAwayError if the receiver takes none."""
         if alerts.num_rows:
             self.send(list(json_lines(alerts)), batch_id)
 
     def send(self, lines: Sequence[bytes], batch_id: int) -> None:
-        """Send alerts as JSON in requests. Alerts that the receiver refuses go to the dead letters. Raises: as `write`.
-
-        A refused request is repeated in halves, so that only the refused alerts are set aside.
-        """
+        """Send alerts as JSON. A refused request is repeated in halves, so only refused alerts become dead letters."""
         refused: dict[int, list[bytes]] = {}
         requests = [list(lines)]  # a request each, the next one last
         while requests:

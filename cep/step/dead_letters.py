@@ -1,8 +1,8 @@
 """Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
 
-A dead letter is a JSON object with a code and a reason. It is about an undecodable record, a refused control record, or
-an event that is late, too far ahead of the clock, has the id of another event, or has unreadable values. Keys that lose
-partial matches to a limit have letters, too.
+A dead letter is a JSON object with a code and a reason. It is about an undecodable record, a refused control record, a
+key that lost partial matches to a limit, or an event: late, too far ahead of the clock, with the id of another event,
+or with unreadable values.
 
 Tested by: tests/step/test_step.py, tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py
 """
@@ -32,10 +32,7 @@ COUNTED = "\x00counted"
 
 
 def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
-    """Describe a rejected record: code, reason, the record itself, cut to a limit, and `more`.
-
-    `null_fields` are the fields of an event whose values could not be read; then `more` has the keys of the event.
-    """
+    """Describe a rejected record: code, reason, the record cut to a limit, its unreadable fields, and `more`."""
     letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX], **(more or {})}
     if poison.bad_values:
         letter["null_fields"] = [name for _, name in poison.bad_values]
@@ -43,10 +40,7 @@ def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
 
 
 def bounded_equals(dead_letters: Sequence[bytes], counters: Counter[str]) -> Sequence[bytes]:
-    """Remove dead letters beyond a number of equal ones, and count the removed letters.
-
-    A packed file of some kilobytes can have a million equal rows. Their letters would fill the disk.
-    """
+    """Remove and count equal dead letters beyond a limit: a packed file of kilobytes can have a million equal rows."""
     if len(dead_letters) <= EQUAL_LETTERS_MAX:
         return dead_letters
     counts: Counter[bytes] = Counter()
@@ -69,10 +63,7 @@ def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) ->
 def split_late(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, output: MatchOutput
 ) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-    """Separate late events from the others. A late event is counted once, and not once for each key.
-
-    Returns: the other events by number of their key domain, and a description of each late event for its dead letter.
-    """
+    """Separate late events from the others, by number of the key domain; describe and count each late event once."""
     late: list[dict[str, Any]] = []
     on_time: dict[int, EventBatch] = {}
     for number, parts in batches.items():
@@ -111,7 +102,7 @@ def evicted_dead_letters(evicted: Iterable[Evicted]) -> list[bytes]:
 
 
 def ahead_dead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:
-    """Return the dead letters of events that are dated too far ahead of the clock `now_ms`."""
+    """Return the dead letters of events that are dated too far ahead of the clock."""
     names = [e.name for e in job.schema.event_types]
     reason = f"dated more than {job.ahead_ms} ms ahead of the job's clock, {utc_text(now_ms)}"
     return [

@@ -1,31 +1,30 @@
 """Events → the new events, without repeats; step 4 of a micro-batch.
 
-An event is identified by its *id*: a hash of its type, the values of all key fields of the job, and its id field. An
-event of another type, or of another card, is therefore another event even with the same id field. Ids are stored by key
-group and by the bucket of their event time: a micro-batch reads and writes the few buckets of its events, and a bucket
-that is older than the window is dropped whole.
+The *id* of an event is a hash of its type, the values of all key fields of the job, and its id field. An event of
+another type, or of another card, is therefore another event even with the same id field. Ids are stored by key group
+and by the bucket of their event time: a micro-batch reads and writes the few buckets of its events, and a bucket that
+is older than the window is dropped whole.
 
     bucket = event time // width;  width = window / 8
     stored = secret uint64[2] | ids, sorted uint64[N] | digests of the content uint64[N], little-endian
 
-The hash of an id has a key, the *secret*, which is drawn for a key group's bucket with its first id and stored with it:
-in checkpoints, savepoints and changelogs, and on the way to another runner. An id is therefore recognised wherever the
-bucket goes. A sender of events does not have the secret and cannot make two ids with the same hash.
+The *secret* is the key of the hash. It is drawn with the first id of a bucket and stored with it, also in checkpoints
+and savepoints, so any runner recognises the ids. A sender of events does not have it, and cannot make two ids with the
+same hash.
 
 Every runner judges an event alike:
 
     its bucket      its id in that bucket              it is
     in the window   came before with its content       a duplicate, late or not: ignored and counted
     in the window   came before with another content   a reused id, late or not: set aside with a letter and counted
-    in the window   is new                             late behind the watermark, else matched
+    in the window   is new                             late before the watermark, otherwise matched
     older           nothing is remembered              late, as often as it comes
 
 The content is every field of the event (columnar/digests.py). The first event of an id counts.
 
-The watermark at the start of a micro-batch decides which buckets the window has and which events are late. The cuts of
-a stream into micro-batches make no difference under two conditions. An event follows earlier ones of its partition by
-at most the lateness. A repeat follows by at most window and lateness. Without these conditions a matched event is still
-not matched again.
+The watermark at the start of a micro-batch decides which buckets the window has and which events are late. The division
+into micro-batches matters only for an event that lags its partition by more than the lateness, and for a repeat that
+comes later than window and lateness together. A matched event is never matched again.
 
 Tested by: tests/step/test_duplicates.py
 """
@@ -60,10 +59,7 @@ Letters = list[dict[str, Any]]
 
 
 def prepare(job: Job, decoded: E) -> E:
-    """Add to events, before they are routed, the columns that `drop_duplicates` reads, if the job looks for any.
-
-    Events that have these columns are returned as they are.
-    """
+    """Add the columns that `drop_duplicates` reads, before events are routed, unless they are there or not needed."""
     has_digests = not job.dedup_ms or KEYS in decoded.columns
     return decoded if has_digests else with_digests(job.schema, job.domains, decoded, job.digest_key)
 
@@ -71,11 +67,10 @@ def prepare(job: Job, decoded: E) -> E:
 def drop_duplicates(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen_ids: SeenIds, output: MatchOutput
 ) -> tuple[Mapping[int, Sequence[EventBatch]], Letters]:
-    """Remove the events whose id came before, also late ones.
+    """Remove the events whose id came before, also late ones; without `dedup_ms` none.
 
-    `watermark_ms` is the watermark at the start of the micro-batch. A job with `dedup_ms` of 0 does not look for
-    duplicates. Returns: the other events by number of their key domain, and a description of each reused id for its
-    dead letter.
+    `watermark_ms` is the watermark at the start of the micro-batch. Returns: the other events by number of their key
+    domain, and a description of each reused id for its dead letter.
     """
     letters: Letters = []
     if job.dedup_ms == 0:
@@ -97,10 +92,7 @@ def drop_duplicates(
 
 
 def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: MatchOutput) -> tuple[EventBatch, Letters]:
-    """Leave out the events of a finite history, in which nothing is late, whose id came before.
-
-    Returns: the others, and a description of each reused id for its dead letter.
-    """
+    """Leave out the events of a finite history, which has no late ones, whose id came before; as `drop_duplicates`."""
     batch, letters = concat_batches(parts), Letters()
     kinds = slot_values(batch.columns[KEYS]) + time_buckets(batch, job.dedup_ms)
     pairs = _pairs(kinds, batch, new_secrets(1))
@@ -108,15 +100,12 @@ def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: Match
 
 
 def without_repeats(job: Job, batch: EventBatch) -> tuple[EventBatch, Letters]:
-    """Leave out the events of a finite history, as they were decoded, whose id came before, as `first_ones` does."""
+    """Do as `first_ones` with the events of a finite history as they were decoded."""
     return first_ones(job, 0, [prepare(job, batch)], MatchOutput()) if job.dedup_ms else (batch, Letters())
 
 
 def first_rows(job: Job, events: Decoded) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Find repeated events in a finite history: judge each event by the events before it.
-
-    Returns: the verdict on each event uint8[N], and the row of the first event with its id int64[N].
-    """
+    """Judge each event of a finite history by earlier ones: uint8[N], and the row of the first event with its id."""
     rows, verdicts = np.arange(len(events)), np.full(len(events), NEW, np.uint8)
     if not job.dedup_ms:
         return verdicts, rows
@@ -164,10 +153,7 @@ def _identities(batch: EventBatch, rows: NDArray[np.int64]) -> EventBatch:
 
 
 def event_ids(batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return each event's id and digest of its content: uint64[2, N].
-
-    Shapes: secrets uint64[N, 2], or uint64[1, 2] for all events.
-    """
+    """Return each event's id and digest of its content: uint64[2, N]. `secrets` are uint64[N, 2], or uint64[1, 2]."""
     return _pairs(slot_values(batch.columns[KEYS]), batch, secrets)
 
 

@@ -9,26 +9,22 @@ A source is read in partitions, at different speeds. All partitions have passed 
                             10:02, less the lateness
 
 A partition with unread records always holds the watermark back, because its own records would be late otherwise. A
-partition read to its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. A new event
-extends that only as far as it moves the partition's time, and a partition that lags the clock by more than `idle_ms`
-counts as quiet. Otherwise a sender could stop the job with an occasional event, each dated a little after the previous
-one. An event within the lateness is still not late. A partition does not become idle because another one is ahead. If
-all are idle, the watermark follows the partition that is furthest. An event after a time in which all were idle gives
-every partition its `idle_ms` again: after an outage the records of one partition arrive before those of another.
+partition read to its end holds it back for `idle_ms` of the clock. A new event extends that only as far as it moves the
+partition's time, and a partition that lags the clock by more than `idle_ms` counts as idle. Otherwise a sender could
+stop the job with an occasional event, each dated a little after the previous one. If all are idle, the watermark
+follows the partition that is furthest. The next event gives every partition its `idle_ms` again: after an outage the
+records of one partition arrive before those of another.
 
-A partition with a backlog is read far behind the clock. One event of now among events of three hours ago would make all
-of them late. A partition that is behind therefore moves only to the time that a tenth of its records reach, of a
-thousand records at least. A later event is accepted, and waits. It moves the partition when enough other records have
-reached its time, when the partition has been read to its end, or when the partition is within `ahead_ms` of the clock.
-From there an event can be ahead no further than in a partition without a backlog.
+A partition with a backlog is hours before the clock. One event of now among events of three hours ago would make all of
+them late. Such a partition therefore moves only to the time that a tenth of its records reach, of a thousand records at
+least. A later event is accepted, and waits until enough other records have reached its time, the partition has been
+read to its end, or the partition is within `ahead_ms` of the clock.
 
     records  10:00 13:00 10:01 10:01 10:02 … 10:59       read to the time 10:53, and 13:00 waits
 
-An event may be dated ahead of the clock. Up to `ahead_ms` it is accepted, but it moves the watermark only when the
-clock has reached its time. Beyond that it is set aside (validate.py). The watermark therefore never passes the clock
-less the lateness: an event from the future does not make other events late.
+An event may be dated up to `ahead_ms` ahead of the clock; beyond that it is set aside (validate.py). It moves the
+watermark only when the clock has reached its time, so an event from the future does not make other events late.
 
-The clock is a value of each micro-batch, so that a repeated micro-batch gives the same result.
 Tested by: tests/step/test_event_time.py
 """
 
@@ -50,12 +46,12 @@ NO_CLOCK = limits.TIME_MS_MAX  # at the end of time nothing is ahead
 class PartitionTime(NamedTuple):
     """The time up to which a partition was read.
 
-    last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one. is_behind: the source has
-    unread records of the partition. active_ms: the clock up to which its events were on time, or when it was last
-    behind. TIME_MS_MAX: the next micro-batch sets it. ahead_first_ms, ahead_last_ms: the first and the last event time
-    that the clock has not reached. Times between them are not stored: the watermark waits a little longer, and memory
-    has a bound. beyond_ms: the largest event time that too few records support, as long as the partition is behind.
-    support: the records since the last move, by parts: their number, and the time that all of them reach.
+    last_ms: the largest event time that the clock has reached. is_behind: the source has unread records of the
+    partition. active_ms: the clock up to which its events were on time, or when it was last behind; TIME_MS_MAX: the
+    next micro-batch sets it. ahead_first_ms, ahead_last_ms: the first and the last event time that the clock has not
+    reached. Times between them are not stored: the watermark waits a little longer, and memory has a bound. beyond_ms:
+    the largest event time that too few records support, as long as the partition is behind. support: the records since
+    the last move, by parts: their number, and the time that all of them reach.
     """
 
     last_ms: int
@@ -109,9 +105,7 @@ class PartitionTime(NamedTuple):
         )
 
     def at(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
-        """Return the time of the partition at the clock `now_ms`.
-
-        Event times ahead of the clock count once it reaches them.
+        """Return the time of the partition at the clock, which may have reached more event times.
 
         Times beyond count when there is no backlog, or at the end. A clock that went back restarts the count of
         idleness.
@@ -150,10 +144,7 @@ def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[Any]]:
 
 
 def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
-    """Return how far a partition was read, from the times of its new events, int64[N].
-
-    `ahead_ms`: how far ahead of the clock an event may be; None: without a limit, and the clock does not count.
-    """
+    """Return how far a partition was read, from the times of its new events, int64[N]. `ahead_ms` is as in Job."""
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else limits.TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
         return PartitionTime(last_ms, is_behind, support=_support(time_ms) if is_behind else ())
@@ -201,11 +192,7 @@ def _folded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TimesRead:
-    """The readings of a micro-batch: the time of each partition, the time of the earliest event, and the clock.
-
-    first_ms is TIME_MS_MAX without an event. is_end: the job ends when it has read all records, and waits for no
-    partition.
-    """
+    """The readings of a micro-batch. first_ms: TIME_MS_MAX without an event. is_end: the job waits for no partition."""
 
     partitions: Mapping[str, PartitionTime]
     first_ms: int = limits.TIME_MS_MAX
@@ -238,11 +225,7 @@ NOTHING_READ = TimesRead({})
 
 
 def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
-    """Return the time from which on a job has seen all events: TIME_MS_MAX before the first one.
-
-    `first_ms` is the time of the earliest new event. Events before the watermark `before_ms` are late, and late events
-    are not seen.
-    """
+    """Return the time from which on a job has seen all events. Those before the watermark `before_ms` are late."""
     return since_ms if first_ms == limits.TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
 
 
@@ -252,9 +235,9 @@ def merge_times(
 ) -> PartitionTimes:  # fmt: skip
     """Add a reading to the earlier times of the partitions. Times only grow.
 
-    The last reading decides whether records are unread. A partition is active if it is or was behind, or is new, and
-    otherwise as far as its events move its time. An event before `watermark_ms` is late and does not count. If all
-    partitions were idle for `idle_ms`, and one has new records, all count as active. At the end no partition is active.
+    A partition is active if it is or was behind, or is new, and otherwise as far as its events move its time. An event
+    before `watermark_ms` is late and does not count. If all partitions were idle for `idle_ms`, and one has new
+    records, all count as active. At the end no partition is active.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
     after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}
@@ -285,11 +268,7 @@ def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: 
 
 
 def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> frozenset[str]:
-    """Return the partitions with a backlog that have been read further than the slowest of them by more than this.
-
-    Without `ahead_ms` the result is empty. The slowest partition is never in the result, so a reader that skips the
-    others finishes.
-    """
+    """Return the partitions with a backlog to skip: further than the slowest by more than this. None: no partition."""
     if len(times) < 2 or ahead_ms is None:
         return frozenset()
     behind = {name: max(time.last_ms, time.beyond_ms) for name, time in times.items() if time.is_behind}
@@ -308,9 +287,8 @@ def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:
     """Return the time before which events may be matched: no earlier event is expected.
 
-    Events of the same time may still arrive, unless `at_once`. Events of one millisecond may have another order than
-    their arrival, so all of them must be present. If records come in order from one partition, waiting for that is
-    unnecessary.
+    Events of one millisecond may have another order than their arrival, so all of them must be present. `at_once`: they
+    come in order, from one partition.
     """
     return watermark_ms + 1 if at_once else watermark_ms
 

@@ -5,9 +5,9 @@
     the clock ───────────┤
     the cut of a savepoint ┘
 
-The end of the data is not the end of time: a live job that has read the same events still waits for the events that
-could refute an open absence. So a replay ends where the watermark of that live job stands. `cep test` does not use this
-module: its events are complete, so each test goes on to the end of time.
+The end of the data is not the end of time: a live job that has read the same events still waits for events that could
+refute an open absence. So a replay ends at the watermark of that live job. `cep test` goes on to the end of time: its
+events are complete.
 Tested by: tests/step/test_step.py
 """
 
@@ -22,8 +22,8 @@ def watermark_at_end(job: Job, last_ms: int, now_ms: int, cut_ms: int | None = N
     """Return the watermark at the end of a history whose last event is at `last_ms` (TIME_MS_MIN: no event).
 
     A window covers the times before its deadline. So all windows whose deadline is at or before the last event are
-    certain: no later event of the history can have an earlier time. `now_ms` is the clock, which no watermark passes
-    unless the job takes events from any distance ahead. `cut_ms`: a live job goes on from there.
+    certain. `now_ms` is the clock, which no watermark passes unless the job takes events from any distance ahead.
+    `cut_ms`: a live job goes on from there.
     """
     if cut_ms is not None:
         return cut_ms - 1  # the live job may get an event of the very time of the cut
@@ -34,7 +34,7 @@ def watermark_at_end(job: Job, last_ms: int, now_ms: int, cut_ms: int | None = N
 
 
 def within_history(job: Job, produced: Decoded) -> Decoded:
-    """Leave out produced events from the end of the history on, as events of the source are left out there."""
+    """Leave out produced events from the end of the history on, as is done with events of the source."""
     if job.to_the_end or not len(produced):
         return produced
     return produced.between(TIME_MS_MIN, job.ends_ms)

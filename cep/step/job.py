@@ -34,10 +34,10 @@ class Job:
     the id of an event is stored; 0: not at all. levels_count: levels of patterns that read the events which others
     produce. begins_ms: earlier events are in the state that the job began with (warm_start.py). ends_ms: later events
     belong to the job that continues this one. ahead_ms: how far ahead of the clock an event may be dated; None: without
-    a limit. to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end. trust:
-    who may sign changes of its rules; None: changes need no signature. is_audited: changes of its rules go into an
-    audit even without signatures; with `trust` they always do. digest_key: the secret of the digests by which repeated
-    events are recognised (columnar/digests.py), for the whole life of the job; without one anybody can compute them.
+    a limit. to_the_end: a finite history closes all windows at its end (history_end.py). trust: who may sign changes of
+    its rules; None: changes need no signature. is_audited: changes go into an audit even without `trust`. digest_key:
+    the secret of the digests by which repeated events are recognised (columnar/digests.py); without one anybody can
+    compute them.
     """
 
     schema: Schema
@@ -75,10 +75,7 @@ class Job:
 
     @property
     def read_ahead_ms(self) -> int | None:
-        """A partition with a backlog is read no further than this beyond the slowest one; None: as far as it likes.
-
-        In order of arrival an event waits for no other partition.
-        """
+        """How far a partition with a backlog is read beyond the slowest one; None, in order of arrival: no limit."""
         return None if self.order == ARRIVAL else self.lateness_ms + limits.READ_AHEAD_MS_MAX
 
     def latest_ms(self, now_ms: int) -> int:
@@ -86,11 +83,9 @@ class Job:
         return limits.TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
 
     def govern(self, rulebook: Rulebook) -> None:
-        """Tell a rulebook who may sign changes, and whether they go into an audit."""
         rulebook.trust, rulebook.is_audited = self.trust, self.is_audited
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the job to JSON values."""
         return {
             "event_types": self.schema.to_json(),
             "key_domains": [list(domain) for domain in self.domains],

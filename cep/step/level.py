@@ -8,17 +8,14 @@ Step 7 matches the pages that events touch and the pages that are due:
     keys of the batch ─▶ touched ─┐
     deadlines ───────▶ due ───────┴▶ read, joined ─▶ match_events ─▶ divided by page ─▶ written, or removed if empty
 
-The histories of a page's keys are stored next to its runs. They are read and written if a rule looks back and the keys
-have events, and removed without reading when all of them have expired. The runner decides the place and the form of
-pages (ports.py).
+The histories of a page's keys are read and written if a rule looks back and the keys have events, and removed without
+reading when all of them have expired. The runner decides the place and the form of pages (ports.py).
 
-Step 6 counts events of one millisecond that came out of their order, in several micro-batches. Where one partition
-brings events without lateness, no event waits: the last millisecond of a micro-batch is matched before the next
-micro-batch may bring another event of it. A replay has both events together, in the order of events
-(columnar/order.py). Arrival is the last part of that order, and a later micro-batch arrives later. So live and replay
-can differ only by an event with fewer microseconds, or a lower value in the declared field, than one which is matched
-already. Each of these counts as `ties_out_of_order`. With a lateness, or several partitions, events wait until the
-watermark is past them, and nothing is counted.
+Where one partition brings events without lateness, no event waits: the last millisecond of a micro-batch is matched
+before the next micro-batch may bring another event of it. A replay has both events together, in the order of events
+(columnar/order.py), whose last part is arrival. So live and replay differ only by an event with fewer microseconds, or
+a lower value in the declared field, than one which is matched already. Step 6 counts each of these as
+`ties_out_of_order`.
 
 Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py.
 """
@@ -110,10 +107,7 @@ class SinglePages(ABC):
 def match_pages(
     pages: DomainPages, program: Program, batch: EventBatch, watermark_ms: int, output: MatchOutput
 ) -> None:
-    """Read the pages of a domain that have events or deadlines, match their events together, and write them back.
-
-    Adds to `output`; its counter `runs` is the change in the number of open runs. Raises: StateError.
-    """
+    """Match the events and deadlines of a domain's pages together, and write the pages back. Raises: StateError."""
     plan = program.histories
     history_slots = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
     for slot in sorted(
@@ -154,7 +148,7 @@ def open_runs(program: Program, after: KeyedState, before: KeyedState | None = N
 
 
 def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> Counter[str]:
-    """Put keys without pages into pages. Returns: the number of their runs, in all and by rule, as counters."""
+    """Put keys without pages into pages. Return the number of their runs, in all and by rule, as counters."""
     slots = np.unique(pages.slots(keyed_state.keys))
     if len(slots):
         pages.put(slots, keyed_state, program)
@@ -185,18 +179,13 @@ def drop_pages(pages: DomainPages, output: MatchOutput) -> None:
 
 
 class LastEvent(NamedTuple):
-    """The position of the last matched event within its millisecond, which is the millisecond of the watermark.
-
-    `us` are its microseconds, `declared` the value of the declared order field. It is the last event in the order of
-    events.
-    """
+    """The last matched event in the watermark's millisecond: its microseconds, and its declared order field."""
 
     us: int
     declared: int
 
     @staticmethod
     def to_json(event: LastEvent | None) -> list[Any] | None:
-        """Return an event for JSON."""
         return None if event is None else list(event)
 
     @staticmethod
@@ -221,7 +210,7 @@ def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastE
 
 
 def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
-    """Return the rows of the batch that have the time `before_ms` and stand before the last event: int64[T]."""
+    """Return the rows of the batch at the time `before_ms` that precede the last event in the order: int64[T]."""
     rows: Int64 = (batch.time_ms == before_ms).nonzero()[0]
     us, declared = _places(batch, rows)
     is_before: NDArray[np.bool_] = (us < last.us) | ((us == last.us) & (declared < last.declared))
@@ -243,10 +232,9 @@ _OF_FIRST_LEVEL = ("late_events", "duplicates", "reused_ids", "events_without_ru
 class LevelTask:
     """The rules and times for matching one level of a micro-batch.
 
-    programs: of this level, by key domain. domains: the domains with rules at any level. before_ms: the watermark at
-    the start of the micro-batch; earlier events are late. watermark_ms: the watermark at its end. due_ms: events before
-    it may be matched. since_ms: the job has seen all events from then on. last_event: the last event that was matched
-    at `before_ms`, if others of that time may come.
+    programs: of this level, by key domain. domains: the domains with rules at any level. before_ms, watermark_ms: the
+    watermark at the start and the end. due_ms: events before it may be matched. since_ms: the job has seen all events
+    from then on. last_event: the last matched event of `before_ms`, if others of that time may come.
     """
 
     job: Job
@@ -269,10 +257,7 @@ class LevelOutcome:
 
 
 def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
-    """Match the events of a portion whose time has come, and process deadlines up to the watermark.
-
-    Events that are repeated or late are set aside. Raises: StateError, StoreError.
-    """
+    """Match the events of a portion whose time has come, up to the watermark. Raises: StateError, StoreError."""
     output = MatchOutput(since_ms=task.since_ms)
     aside: list[dict[str, Any]] = []
     due_batches: dict[int, list[EventBatch]] = {}

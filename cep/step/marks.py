@@ -88,8 +88,7 @@ def with_marks(
 ) -> pa.Table:
     """Set the column `flawed` of alerts whose key had an event with unreadable values near that time.
 
-    `keys` are the key fields of each rule and version. `last_alerts` has the marks of micro-batches before this one.
-    Cost: nothing without marks, otherwise a look-up for each alert.
+    `keys` are the key fields of each rule and version, `last_alerts` has earlier marks. Cost: a look-up for each alert.
     """
     has_marks = last_alerts is not None and last_alerts.marks_count > 0
     if not alerts.num_rows or not (marks or has_marks):
@@ -108,10 +107,7 @@ def with_marks(
 
 
 def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:
-    """Store marks in the last alerts of a job.
-
-    Return how many keys were left out, because the marks are at their limit.
-    """
+    """Store marks in the last alerts of a job. Return how many keys were left out, beyond the limit on marks."""
     lost_count = 0
     for name_key, times in marks.items():
         mark = last_alerts.last.get(name_key)
@@ -138,7 +134,6 @@ def _covers(mark: LastAlert | None, time_ms: int) -> bool:
 
 
 def _extended(mark: LastAlert | None, time_ms: int) -> LastAlert:
-    """Add the time of an event to a mark."""
     if mark is None:
         return time_ms, MARK_MS, TIME_MS_MIN, float(time_ms)
     last_ms, _, before_ms, first_ms = mark

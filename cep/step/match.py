@@ -24,10 +24,9 @@ from cep.step.job import add_counts
 
 @dataclass(slots=True)
 class MatchOutput:
-    """The results of matching: alerts, counters by name, and derived events.
+    """The results of matching: alerts, counters by name, derived events, and keys that lost partial matches to a limit.
 
-    `since_ms` is an input: the job has seen all events from then on; TIME_MS_MIN if that is unknown. `evicted` has the
-    keys that lost partial matches to a limit. `made`, if requested, has the matches of derived events, as their alerts.
+    `since_ms` is an input: the job has seen all events from then on. `made`, if requested: matches of derived events.
     """
 
     alerts: list[pa.Table] = field(default_factory=list)
@@ -38,7 +37,6 @@ class MatchOutput:
     evicted: list[Evicted] = field(default_factory=list)
 
     def alert_table(self) -> pa.Table:
-        """Return all alerts in one table."""
         return pa.concat_tables(self.alerts) if self.alerts else NO_ALERTS
 
 
@@ -49,8 +47,7 @@ def match_events(
     """Match the events of one key domain, add the results to `output`, and return the new keyed state.
 
     `is_end`: no event follows the batch, so the new keyed state is empty. Where a version takes over the runs of the
-    previous version, the events before and after that time are matched one after the other. Once an event at or after
-    that time has arrived, no earlier event will come.
+    previous version, the events before and after that time are matched one after the other.
     """
     for change_ms, giver, taker in program.handovers:
         if watermark_ms < change_ms and not (len(batch) and int(batch.time_ms.max()) >= change_ms):
@@ -80,7 +77,6 @@ def _advanced(
 
 
 def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
-    """Add the alerts of matches, and the events that they become."""
     parts = alerting(program, matches)
     if parts:
         output.alerts.append(alerts_of(parts, matches, output.since_ms, output.counters))

@@ -8,9 +8,9 @@
                     └ pages ─▶ runs, one for each key domain                      step 7
                                 └ pasts   the histories of the same keys
 
-A runner decides where these are and in what form: arrays in memory over a store, or bytes in Spark's state. The number
-of key groups of a `LevelPorts` is data: one in Spark, all of a worker in the embedded runner. `number` is always the
-index of the key domain in `Job.domains`.
+A runner decides where these are and in what form: arrays in memory over a store, or bytes in Spark's state. A
+`LevelPorts` has one key group in Spark, all of a worker in the embedded runner. `number` is always the index of the key
+domain in `Job.domains`.
 Tested by: tests/step/contract.py, which runs over memory, RocksDB and Spark's state
 """
 
@@ -38,19 +38,10 @@ class SeenIds(Protocol):
     """The port to the event ids that a runner keeps, by number of the key domain and time bucket (duplicates.py)."""
 
     def secrets(self, number: int, bucket: int, keys: pa.Array) -> NDArray[np.uint64]:
-        """Return the secret with which the event id of each key is hashed: uint64[N, 2], or uint64[1, 2] for all.
-
-        Each key group has its own secret. A new bucket gets a new one, and keeps it while it has ids.
-        """
+        """Return the secrets that hash the ids of keys: uint64[N, 2], or [1, 2] for all. A new bucket draws one."""
 
     def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
-        """Decide for each id whether it is new, and store new ones.
-
-        Shapes: ids uint64[2, N] with the content of their events.
-
-        The events are in order of arrival; `keys` are their keys. Returns: NEW, SAME or OTHER for each
-        (kernels/groups.py): uint8[N].
-        """
+        """Judge ids, uint64[2, N] by arrival, and store new ones. Return NEW, SAME or OTHER (kernels/groups.py)."""
 
     def forget(self, oldest: int) -> None:
         """Drop the buckets before `oldest`, which are never read again."""
@@ -60,10 +51,10 @@ class WaitingEvents(Protocol):
     """The events that the watermark has not passed, by number of the key domain."""
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Add new events and remove the events before `due_ms`. Return them, or None.
+        """Add new events; remove and return the events before `due_ms`, or None.
 
-        A micro-batch in event-time order calls it once for every key domain, with or without events, and with the same
-        `due_ms`, which never decreases.
+        A micro-batch in event-time order calls it once for every key domain, with or without events. `due_ms` never
+        decreases.
         """
 
 
@@ -100,10 +91,9 @@ class DomainPages(Protocol):
         """Return the slots of these keys and the slots that are due at the watermark, ascending, each once."""
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        """Read the pages of these slots as one keyed state of `program`.
+        """Read the pages of these slots as one keyed state of `program`, None without a page. Raises: StateError.
 
-        Returns: (the runs, how many belong to no rule of the program); (None, 0) if none of the slots has a page.
-        Raises: StateError.
+        Return also how many of the runs belong to no rule of the program.
         """
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
@@ -126,10 +116,7 @@ class ArrivalPorts(Protocol):
 
 
 class LevelPorts(Protocol):
-    """The port to the keyed state of some key groups at one level.
-
-    Their arrivals may be kept in several parts; their pages are matched together.
-    """
+    """The port to the keyed state of some key groups at one level. Arrivals may have several parts; pages have one."""
 
     @property
     def parts(self) -> Sequence[ArrivalPorts]:
@@ -164,8 +151,7 @@ class Ports(Protocol):
         """The levels that are matched here: all, or the levels of one stage."""
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
-        """Divide the events of a level among its key groups and call `work` for each portion.
+        """Divide the events of a level among its key groups and call `work` for each portion, perhaps at the same time.
 
-        Portions may be processed at the same time. Events before `due_ms` may be matched. Results come in the order of
-        the key groups.
+        Events before `due_ms` may be matched. Results come in the order of the key groups.
         """

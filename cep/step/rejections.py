@@ -1,7 +1,6 @@
-"""Counters and dead letters of a job or a replay → the report on rejected records.
+"""Counters and dead letters of a job or a replay → the report on rejected records, for verbs, jobs and Python.
 
-A record is rejected if it was set aside, or if a value of it could not be read and is null. Verbs, jobs and Python
-judge and show rejected records here alone, so that all of them say the same.
+A record is rejected if it was set aside, or if a value of it could not be read and is null.
 
 Tested by: tests/cli/test_rejected.py
 """
@@ -88,11 +87,10 @@ class Rejections:
 
     @property
     def share(self) -> float:
-        """The share of the records that were rejected."""
         return self.count / self.records if self.records else 0.0
 
     def is_above(self, share_max: float) -> bool:
-        """Return True if the share of rejected records exceeds the limit, or if no record was accepted."""
+        """Return True if too large a share of the records was rejected, or if no record was accepted."""
         return self.share > share_max or self.count >= self.records
 
     def summary(self) -> str:
@@ -118,10 +116,7 @@ class Rejections:
         )
 
     def lines(self, limit: str, share_max: float) -> list[str]:
-        """Write the report: a line for each reason, with an example, and the verdict. Empty if no record was rejected.
-
-        `limit` names the setting that says how large the share may be.
-        """
+        """Write a line with an example for each reason, and the verdict; `limit` names the setting of the share."""
         if not self.records:
             return ["no record was read; see that the path or topic has events"]
         if not self.count:

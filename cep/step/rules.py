@@ -1,16 +1,15 @@
 """Control records → the rules in force: steps 2 and 8 of a micro-batch, once a process however many key groups ask.
 
 Every key group of Spark sees the same control records in the same micro-batch and has an equal rulebook. Its state has
-the digest of it, and the job's folder has the rulebook (rulebook/saved.py). A worker serves many key groups, so it
-caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given, always;
-its state says which ones these were.
+the digest of it, and the job's folder has the rulebook (rulebook/saved.py). A process caches each rulebook, and each
+change of it. A job without a folder always has the rules that it is given; its state says which ones these were.
 
 The head of a job's audit is signed if the process has a key of manifests (state/manifest.py):
 
     {"count": 12, "hash": HASH, "signature": HEX}
 
-The status of a job has the head, on its topic and in the checkpoint folder. Each checkpoint of `cep run` has it too. An
-attacker who can write there without the key cannot forge a head for an audit that was cut or written again.
+The status of a job and each checkpoint of `cep run` have the head. An attacker who can write there without the key
+cannot forge a head for an audit that was cut or written again.
 
 The status of a rulebook is one JSON value, for the status topic, the status file and the step that suppresses alerts:
 
@@ -18,8 +17,7 @@ The status of a rulebook is one JSON value, for the status topic, the status fil
      "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
      "policies": {…}, "audit": {"count", "hash"}}
 
-An absent time, such as the end of a version without a successor, is null. The head of the audit is there if the job
-writes an audit.
+An absent time, such as the end of a version without a successor, is null. `audit` is missing if the job writes none.
 
 Tested by: tests/runners/spark/test_tasks.py, tests/step/test_step.py, tests/runners/test_output.py.
 """
@@ -68,10 +66,9 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class NamedRulebook:
-    """A rulebook and the digest of all that it remembers, which names it.
+    """A rulebook and the digest of all that it remembers. `forget_ms`: the watermark at which some version is over.
 
-    Its fingerprint would not do: two rulebooks that match alike may differ in the versions of retired rules, and judge
-    the next control record differently. `forget_ms` is the watermark at which some version is over.
+    Its fingerprint would not do: two rulebooks that match alike may judge the next control record differently.
     """
 
     digest: str
@@ -93,8 +90,7 @@ class Change:
 class JobRules:
     """The rules of one job: the job, and the control records that it begins with. It is a key of caches.
 
-    store: the folder of its rulebooks, if there is one. job_lists: the entries of its lists, for a job without such a
-    folder.
+    store: the folder of its rulebooks. job_lists: the entries of its lists, for a job without such a folder.
     """
 
     job: Job
@@ -104,13 +100,12 @@ class JobRules:
 
     @property
     def lists(self) -> ListStore | None:
-        """The entries of the lists that rules name."""
         return self.store.lists if self.store is not None else self.job_lists
 
 
 @dataclass(frozen=True, slots=True)
 class _Initial:
-    """The rulebook that a job begins with, and the lines of the audit about its rules with where these have got to."""
+    """The rulebook that a job begins with, the lines of the audit about its rules, and the trail after them."""
 
     rulebook: NamedRulebook
     audit: tuple[bytes, ...]
@@ -125,10 +120,7 @@ _CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None, int], 
 
 
 def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
-    """Return the rulebook with a digest, or the one that a job begins with for an empty digest.
-
-    Raises: as RulebookStore.get.
-    """
+    """Return the rulebook with a digest, "" for the one that a job begins with. Raises: as RulebookStore.get."""
     if not digest:
         return _initial(rules).rulebook
     key = (rules, digest)
@@ -161,10 +153,7 @@ def given_digest(rules: JobRules) -> str:
 
 
 def given_rulebook(rules: JobRules, digest: str) -> NamedRulebook:
-    """Return the rulebook of a job whose rules never change. `digest` comes from its state, or is empty.
-
-    Raises: UsageError if the state was created with other rules.
-    """
+    """Return the rulebook of a job whose rules never change. Raises: UsageError if its state has another digest."""
     if digest not in ("", given_digest(rules)):
         raise UsageError(
             "the checkpoint of this query was begun with other rules, or on other terms: its keyed state would be "
@@ -184,11 +173,10 @@ def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
 
 
 def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]], now_ms: int = NO_CLOCK) -> str:
-    """Save the control records that one task has read as one file. Return its place, which is sent to the key groups.
+    """Save the control records that one task has read as one file. Return its place, with the clock of the micro-batch.
 
-    The place also has the clock of the micro-batch, `now_ms`. A record is (its place in the order of all, the name of
-    its file or "", bytes). The name decides between two files of one time; a file has one record per line. Raises:
-    SinkError.
+    A record is (its place in the order of all, the name of its file or "", bytes). The name decides between two files
+    of one time; a file has one record per line. Raises: SinkError.
     """
     ordered: list[bytes] = []
     for _, name, data in sorted(records):
@@ -204,10 +192,7 @@ def clock_of(places: Iterable[str]) -> int:
 
 @lru_cache(_CACHED_MAX)
 def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
-    """Read the control records of a micro-batch in their order; `places` are from `bundle_records`.
-
-    Raises: as RulebookStore.get_control.
-    """
+    """Read the control records at these places (`bundle_records`), in order. Raises: as RulebookStore.get_control."""
     assert rules.store is not None, "control records come through a folder"
     records: list[bytes] = []
     for place in sorted(places):
@@ -222,10 +207,9 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
 def change_rules(
     rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, now_ms: int = NO_CLOCK
 ) -> Change:
-    """Apply control records to a rulebook, in their order, at the clock `now_ms`.
+    """Apply control records to a rulebook, in their order. `seen_ms`: no later event has been matched in any key group.
 
-    `seen_ms`: no later event has been matched, in any key group. The first change also has the audit lines about the
-    rules that the job begins with.
+    The first change also has the audit lines about the rules that the job begins with.
     """
     latest_ms = rules.job.latest_ms(now_ms)
     key = (rules, before.digest, records, seen_ms, latest_ms)
@@ -251,10 +235,7 @@ def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
 def with_gap(
     rules: JobRules, before: NamedRulebook, gaps: Mapping[str, tuple[int, int]], until_ms: int
 ) -> tuple[NamedRulebook, list[bytes]]:
-    """Return the rulebook whose audit names records that the job goes on without, and the line of the audit.
-
-    `gaps` are their offsets [first, end) by partition. They are events from before `until_ms`.
-    """
+    """Add to the audit that the job goes on without offsets [first, end) of partitions, from before `until_ms`."""
     rulebook = before.rulebook.copy()
     lines = note_gaps(rulebook, gaps, until_ms)
     return (_remember(rules, rulebook), lines) if lines else (before, [])
@@ -281,7 +262,7 @@ def apply_records(
     """Apply control records in order; a heartbeat beyond `latest_ms` is refused.
 
     Returns: lines of the audit (base/audit.py) and dead letters of the refused records, counters, the latest heartbeat.
-    A letter describes the rules at the time when its record was judged, independent of the other records.
+    A letter describes the rules at the time when its record was judged.
     """
     dead_letters: list[bytes] = []
     counters: Counter[str] = Counter()
@@ -402,10 +383,7 @@ def head_values(head: Head) -> dict[str, Any]:
 
 
 def read_head(values: object, place: str) -> Head:
-    """Parse the values of `head_values`, and check the signature if the process has a key; `place` is for messages.
-
-    Raises: StateCorruptError, UsageError.
-    """
+    """Parse and check the values of `head_values`; `place` is for messages. Raises: StateCorruptError, UsageError."""
     fields = values if isinstance(values, Mapping) else {}
     count, digest = fields.get("count"), fields.get("hash")
     if not isinstance(count, int) or isinstance(count, bool) or not isinstance(digest, str):
@@ -431,10 +409,7 @@ _COUNTS = ("applied_count", "ignored_count", "refused_count", "rule_late_ms")  #
 
 
 def rule_status(rulebook: Rulebook) -> dict[str, Any]:
-    """Describe the rules in force, the refused rules with their reasons, and the policies of suppression.
-
-    Equal rulebooks give equal values.
-    """
+    """Describe the rules in force, the refused rules with their reasons, and the policies of suppression."""
     report = asdict(rulebook.report())
     facts = {name: value for name, value in report.items() if name not in _COUNTS}
     facts["rules"] = list(facts["rules"])
@@ -473,16 +448,11 @@ class InForce:
 
     @cached_property
     def policies(self) -> Policies:
-        """The alerts that these rules suppress."""
         return Policies.of(self.rulebook.rulebook)
 
 
 class Programs:
-    """The compiled programs of a process, cached by rulebook and event types.
-
-    A process compiles each rulebook once, however many key groups use it, and however often the lists change that rules
-    use.
-    """
+    """The compiled programs of a process, by rulebook and event types. A changed list compiles no rule again."""
 
     def __init__(self) -> None:
         self._programs: dict[tuple[str, Schema], list[dict[KeyDomain, Program]]] = {}
@@ -490,11 +460,7 @@ class Programs:
         self._in_force: InForce | None = None
 
     def in_force(self, rulebook: NamedRulebook, job: Job) -> InForce:
-        """Return a rulebook of this job with its derived values.
-
-        The last one is cached: a fingerprint of thousands of rules takes milliseconds, and most micro-batches change no
-        rule. A `NamedRulebook` belongs to one job and never changes.
-        """
+        """Return a rulebook of this job with its derived values, the last one from a cache: they take milliseconds."""
         if self._in_force is None or self._in_force.rulebook is not rulebook:
             programs = tuple(self.of(rulebook.rulebook, job.schema, level) for level in range(job.levels_count))
             domains = frozenset(domain for level in programs for domain in level)
@@ -529,5 +495,4 @@ def programs_by_level(rulebook: Rulebook, schema: Schema, levels_count: int = 1)
 
 
 def _with_lists(rulebook: Rulebook, programs: Mapping[KeyDomain, Program]) -> dict[KeyDomain, Program]:
-    """Return the programs with the lists as they are now."""
     return {domain: replace(program, lists=rulebook.lists.timelines()) for domain, program in programs.items()}

@@ -11,12 +11,8 @@
      9 suppress     the rules suppress some of the alerts       step.py
 
 `step` does 2 to 8, and 4 to 7 once for each level (level.py). The runner calls 1 where it decodes records, and 9 where
-all alerts of a micro-batch are together. The same numbers are in README.md, in comments and in tests. A step does no
-input or output, reads no clock and starts no thread; the ports may.
-
-In step 9 the rules decide (rulebook/suppression.py). Their memory of sent alerts is a `LastAlerts`, which the runner
-stores. `cep run` does this in its engine, Spark in its driver, because only there all alerts of a micro-batch are
-together.
+all alerts of a micro-batch are together: `cep run` in its engine, Spark in its driver. The same numbers are in
+README.md, in comments and in tests. A step does no input or output, reads no clock and starts no thread; the ports may.
 
 Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py,
 tests/runners/test_output.py.
@@ -53,7 +49,7 @@ class Progress:
 
     The job has seen all events from `since_ms` on, except those before `gap_ms`: an operator has let it go on though
     some of these may be missing. `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has
-    records from before it. `last_event` was matched before events of its millisecond that may still come (level.py).
+    records from before it. `last_event` was matched, and others of its millisecond may come.
     """
 
     rulebook: NamedRulebook
@@ -78,9 +74,9 @@ class MicroBatch:
 class Outcome:
     """The outcome of a micro-batch.
 
-    in_force: the rules that it was matched with; step 8 comes later. refused, rule_counters: the dead letters of
-    refused control records, and the counters of all control records. They are the same for all key groups of a job, so
-    only one of them reports. produced: the events for the next level.
+    in_force: the rules that it was matched with. refused, rule_counters: the dead letters of refused control records,
+    and the counters of all; they are equal for all key groups, so only one of them reports. produced: for the next
+    level.
     """
 
     progress: Progress
@@ -95,10 +91,7 @@ class Outcome:
 
 
 def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
-    """Do one micro-batch.
-
-    Raises: StateError, StoreError; keyed state is then of no use, and the job goes on from its last commit.
-    """
+    """Do one micro-batch. Raises: StateError, StoreError; the job then goes on from its last commit."""
     rules = ports.rules
     # Late events are before the watermark at the start of the micro-batch: matched events are below or at it. The new
     # events move it only afterwards.
@@ -181,7 +174,6 @@ def _move_times(job: Job, progress: Progress, read: event_time.TimesRead, before
 
 
 def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
-    """Route derived events to the keys of the job, after the existing events."""
     types, whole = job.schema.columns(), prepare(job, concat_decoded(job.schema, produced))
     joined: dict[int, list[EventBatch]] = {number: list(batches) for number, batches in events.items()}
     for number, domain in enumerate(job.domains):
@@ -205,8 +197,8 @@ def filter_alerts(
 ) -> FilteredAlerts:
     """Remove the alerts that rules suppress, and remember the sent ones. Mark the alerts of keys with flawed events.
 
-    alerts: sorted as sort_alerts does. memory: changed in place. watermark_ms: no later micro-batch has an alert before
-    it, so expired entries are forgotten. marks: of the events of this micro-batch.
+    alerts: sorted as sort_alerts does. memory: changed in place; entries that have expired at the watermark are
+    removed.
     """
     if not alerts.num_rows and not marks:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())

@@ -26,8 +26,7 @@ from cep.step.rejections import poison_counts
 class ValidEvents:
     """The valid events of a micro-batch by number of their key domain, and the dead letters (JSON) of the others.
 
-    `counters` are by name. `marks` are of the keys of events with unreadable values. Shape: time_ms int64[N], of all
-    valid events.
+    `marks` are of the keys of events with unreadable values. Shape: time_ms int64[N], of all valid events.
     """
 
     batches: tuple[EventBatch, ...]
@@ -38,20 +37,15 @@ class ValidEvents:
 
     @property
     def first_ms(self) -> int:
-        """The time of the first event, TIME_MS_MAX without one."""
         return int(np.minimum.reduce(self.time_ms)) if len(self.time_ms) else TIME_MS_MAX
 
     @property
     def last_ms(self) -> int:
-        """The time of the last event, TIME_MS_MIN without one."""
         return int(np.maximum.reduce(self.time_ms)) if len(self.time_ms) else TIME_MS_MIN
 
 
 def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> ValidEvents:
-    """Check decoded events, and assign each to its key in every key domain of the job.
-
-    `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
-    """
+    """Check decoded events, and assign each to its key in every key domain of the job. `now_ms` is the clock."""
     counters = Counter({"records": decoded.records_count, "events": len(decoded)})
     if decoded.skipped_times:
         counters["times_skipped"] = decoded.skipped_times

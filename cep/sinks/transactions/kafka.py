@@ -1,16 +1,14 @@
 """Records of a micro-batch → a Kafka topic, all of them in one transaction, each micro-batch once.
 
 The transaction also moves an offset that no reader uses: group `cep-JOB`, partition 0 of the topic, offset =
-micro-batch + 1, with a digest of the records. The topic itself knows its last micro-batch. A repeated micro-batch finds
-its own number there and sends nothing. Readers of committed records see each record once. The numbers are those of the
-protocol in runners/spark/live_output.py:
+micro-batch + 1, with a digest of the records. A repeated micro-batch finds its own number there and sends nothing. The
+numbers are those of the protocol in runners/spark/live_output.py:
 
     3. begin, send the records, wait until the brokers have them, send the offset
     4. commit
 
-If the process is killed before 4, the transaction is still open. The next process has the same transactional id, and
-the brokers abort the open transaction of that id. A process that only seemed dead is fenced off in the same way: its
-commit is refused.
+If the process is killed before 4, the next process has the same transactional id, and the brokers abort the open
+transaction of that id. A process that only seemed dead is fenced off in the same way: its commit is refused.
 
 Brokers that do not answer in time give SinkAwayError. The next write makes new clients, which end the open transaction.
 First it reads the offset: if it has moved on, another process has taken the job over, and this one ends.
@@ -115,7 +113,8 @@ class Transactions:
     def write(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
         """Write the micro-batch and `beside` to the topic in one transaction, unless they are already there.
 
-        Raises: SinkAwayError if brokers do not answer within `wait_ms_max`: the same may be written again; SinkError.
+        Raises: SinkError; SinkAwayError if brokers do not answer within `wait_ms_max`, and the same may be written
+        again.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
@@ -144,10 +143,10 @@ class Transactions:
         self._has_written = True
 
     def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
-        """Create new clients after an outage, unless another process has taken over the job in the meantime.
+        """Create new clients after an outage. Return True if `begun`, the micro-batch to write, is in the topic.
 
-        Returns True if `begun`, the micro-batch to write, is in the topic. The process that wrote it may still be
-        running, and new clients would fence it off. Raises: SinkError; KafkaException.
+        No clients are created then: another process may have written it, and new clients would fence that process off.
+        Raises: SinkError if another process has taken over the job; KafkaException.
         """
         if not self._is_doubtful:
             return False
@@ -200,10 +199,9 @@ class Transactions:
             ) from error
 
     def recall(self, after: int, since_ms: int, places: Sequence[str]) -> tuple[frozenset[str], int]:
-        """Return the keys of records that came after a micro-batch, and the number of the last micro-batch.
+        """Return the keys of records after a micro-batch, from the topic's place or a time on, and the last number.
 
-        The records are read from the topic's place on, or since a time if it is not among the places. There are none if
-        no micro-batch came after `after`. Raises: SinkError.
+        There are none if no micro-batch came after `after`. Raises: SinkError.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
@@ -270,7 +268,6 @@ class Transactions:
             consumer.close()
 
     def close(self) -> None:
-        """Close the clients."""
         self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
 
     def _open(self, deadline_s: float) -> None:
@@ -286,10 +283,7 @@ class Transactions:
         self._is_open = self._has_looked = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
-        """Return True if the micro-batch is already in the topic.
-
-        Raises: SinkError if its number is taken by other records.
-        """
+        """Return True if the micro-batch is already in the topic. Raises: SinkError if its number has other records."""
         if batch_id > self._newest[0]:
             return False
         if (batch_id, digest) != self._newest:
@@ -324,8 +318,7 @@ class Transactions:
 
         The client may wait for ever for a coordinator that went away and came back, in spite of its time-out
         (https://github.com/confluentinc/librdkafka/issues/5456). The call therefore has a thread. An overdue call is
-        given up together with its clients, and new clients end its transaction, unless another process has taken the
-        job over while this one was stopped. Raises: _AgainError then.
+        given up together with its clients. Raises: _AgainError then.
         """
         producer, group = self._producer, self._consumer.consumer_group_metadata()
         wait_s = min(_COORDINATOR_S, client.seconds_left(deadline_s))
@@ -380,7 +373,6 @@ class Transactions:
 
 
 def _kind(error: Exception) -> type[SinkError]:
-    """Return the kind of error for a failure of brokers at the start of a job."""
     return SinkAwayError if not isinstance(error, KafkaException) or client.is_away(error) else SinkError
 
 
