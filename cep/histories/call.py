@@ -104,7 +104,6 @@ class Call:
 
     @property
     def new_rows(self) -> Int64:
-        """The rows of the new events, in event order."""
         return self.table.new_rows
 
     def woven(self, history: HistoryColumn) -> Woven:
@@ -114,7 +113,6 @@ class Call:
         return self._woven[history.identity]
 
     def _weave(self, history: HistoryColumn) -> Woven:
-        """Put stored panes and single events of a history into one order, and find each new event's window in it."""
         table, windows = self.table, self.windows.windows_of(history)
         rows, segment = windows.rows, windows.segment
         members = members_of(history, segment[rows], table.time[rows], self.windows.values(history, rows), table.texts)
@@ -140,10 +138,7 @@ class Call:
         )
 
     def rounded_windows(self, history: HistoryColumn) -> Members:
-        """Return the windows of a `first_remembered` history, with their far edge rounded to the start of a pane.
-
-        If keys have forgotten some sub-keys, the windows begin after the forgotten events.
-        """
+        """Return a history's windows from the start of a pane on, after events that their key has forgotten."""
         windows, memory = self.windows.windows_of(history, rounded=True), self.sub_keys.memory_of(history)
         if memory is None:
             return windows

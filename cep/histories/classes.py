@@ -1,9 +1,8 @@
 """Events of many segments → the events of wanted classes. A class: the events of a key with equal values of some
 fields.
 
-A class has a code of 32 bits, which a segment caches for each of its events after the first request. Several classes
-may share a code. Then events of the other class are read in vain, but no event of a class is ever missing. Where only
-the latest event of a class is needed, its values are compared too.
+A class has a code of 32 bits, which a segment caches for each of its events. If two classes share a code, events of the
+other class are read in vain, but no event is missing. A search for the latest event compares the values too.
 Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
 """
 
@@ -43,11 +42,8 @@ class Wanted:
 class Latest:
     """The latest event of each requested class in some blocks, if it is later than a given time.
 
-    With an event type other than -1, only events of that type count. Classes are compared by their values, not only by
-    their codes.
-
-    Shapes, of the requested classes, which may repeat: number int32[C] of the key, -1 for none; codes uint32[C]; column
-    of length C.
+    With an event type other than -1, only events of that type count.
+    Shapes: number int32[C] of the class's key, -1 for none; codes uint32[C]; column of length C. Classes may repeat.
     """
 
     def __init__(
@@ -60,10 +56,10 @@ class Latest:
         self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
 
     def look(self, blocks: Sequence[Block], numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
-        """Search blocks of past events for the latest event of each class.
+        """Search blocks of past events, which are in time order, for the latest event of each class.
 
-        `blocks` are in time order, with the key numbers and the time of the latest event of each block. The newest
-        block is searched first: a class that is found there need not be searched for in older blocks.
+        `numbers` are the numbers of a block's keys, `last_ms` is the time of its latest event. The newest block is
+        searched first: a class that is found there need not be searched for in older blocks.
         """
         scratch = records.Scratch(*np.empty((3, max(map(len, blocks), default=0)), np.int64))
         for block_index in reversed(range(len(blocks))):

@@ -16,11 +16,7 @@ from cep.kernels.layout import Int64
 
 
 def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Histories:
-    """Join the histories of several pages into one object for a call.
-
-    `parts` are pairs of a page number and its histories; -1 is the number of histories without a page. No key is in two
-    parts.
-    """
+    """Join the histories of pages, each with its number (-1: without a page), for one call. No key is in two parts."""
     if not parts:
         return store.no_histories()
     if len(parts) > 1 and any(page < 0 for page, _ in parts):  # their tallies may be of different times
@@ -116,10 +112,7 @@ def partition_histories(
 
 
 def _cut(keys: pa.Array, rows: store.HistoryRows, part: Int64, parts_count: int) -> list[tuple[int, store.Block]]:
-    """Divide events among parts by their key. Return (part, events) for each part that has events.
-
-    Shapes: part int64[K] is the part of each key.
-    """
+    """Divide events among parts, part int64[K] of each key. Return (part, events) for each part that has events."""
     row_part = part[rows.key]
     order = np.argsort(row_part, kind="stable")
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row_part, minlength=parts_count))])

@@ -2,11 +2,7 @@
 
 A count, a sum or a standard deviation is carried from call to call as a *tally*: the content of its window at the
 page's clock. Only old events that leave the window before the last new event are read, so windows over minutes and over
-months cost the same. `min`, `max` and `distinct` pin every event that can still decide. If there are too many such
-events, the call reads the events with the sub-key or value of a new event or of a leaving event; `distinct` without a
-condition reads the latest event with each such value (classes.py). A percentile carries the values around the rank
-(bands.py), and a key's whole window is read if they may not be enough. `first` reads the events that leave, and the
-next event. Every other function reads the whole windows of the keys with new events.
+months cost the same. The table in README.md has the events that each kind reads.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -56,10 +52,9 @@ class Reached:
     `keys` are the keys of the call, followed by other keys of strange pages. Shapes: page int32[H], the index in
     `facts` of each row's page; segment, row int64[H], the row's place in `segments`.
 
-    `is_carried` is False while a key may have more events than a history counts; then nothing is carried. `carried`
-    names the histories with a carried value: of their events, only those are read that leave a window, and all events
-    of strange pages. A key without a carried value is marked in `begun`, bool[K] by the name of the history; its whole
-    window is read. `before` are the carried values.
+    `is_carried` is False while a key may have more events than a history counts. `carried` names the histories with a
+    carried value: of their events, only those are read that leave a window, and all events of strange pages. A key
+    without a carried value is marked in `begun`, bool[K] by the name of the history. `before` are the carried values.
     """
 
     keys: pa.Array
@@ -86,8 +81,7 @@ class _Look:
 
     `by`: read only events that share the values of these fields with a new event or an event that leaves. `is_latest`:
     read only the latest event of each such group, of one event type unless that is -1. `until_ms`: after this time,
-    read only the first event of each key and type. `is_begun`: read all events of keys for which nothing is carried
-    yet.
+    read only the first event of each key and type. `is_begun`: read all events of keys without a carried value.
     """
 
     back_ms: int
@@ -131,7 +125,6 @@ class _Opened:
     leaving: dict[int, np.ndarray]
 
     def latest(self, looks: list[_Look], new: NewEvents) -> list[Latest]:
-        """Return the latest events of the selected classes."""
         latest = [self._latest(look, new) for look in looks if look.is_latest and self.blocks]
         for classes in latest:
             classes.look(self.blocks, self.numbers, self.last_ms)
@@ -177,7 +170,7 @@ class _Opened:
         return Wanted(np.concatenate([fresh, *leaving_codes]))
 
     def _latest(self, look: _Look, new: NewEvents) -> Latest:
-        """Prepare the search for the latest event of each class: the values of a field in new and in leaving events."""
+        """Prepare the search for the latest event of each class: a field's values in new and in leaving events."""
         (name,) = look.by
         column = new.batch.columns[name]
         numbers, columns, codes = [new.key], [column], [class_codes(self.texts.hashed, new.key, [column])]
@@ -270,10 +263,9 @@ class _RowsOfBlocks:
     row: Int64
 
     def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _RowsOfBlocks:
-        """Add the latest event of each class, in time order. These events have only the field of the class.
+        """Add the latest event of each class, in time order, with the field of the class alone and the segment -1.
 
-        Events that leave a window are not added again, because they are already present with all fields. The added
-        events have the segment -1, because no caller needs it.
+        Events that leave a window are not added again, because they are already present with all fields.
         """
         leaves = np.zeros(len(rows), bool)
         for lows, high in edges:
@@ -296,10 +288,7 @@ def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
     leaving: Mapping[int, np.ndarray],
 ) -> _RowsOfBlocks:  # fmt: skip
-    """Read the chosen rows of each block, and all rows of strange pages.
-
-    `place_of` is the index of each block's page.
-    """
+    """Read the chosen rows of each block, and all rows of strange pages. `place_of` is the index of a block's page."""
     parts: list[HistoryRows] = []
     rows: list[Int64] = [np.empty(0, np.int64)]
     for block_index, (block, number, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
@@ -340,8 +329,7 @@ def _goes(
 ) -> Int64:  # fmt: skip
     """Return an upper bound of the number of events of each key that leave a window in this call: int64[K].
 
-    `edge` is the interval (per page, from `lows` to `high`, in ms) in which events leave; `at_edges` are the blocks
-    that it crosses.
+    They leave in the interval `edge` (`_edge`); `at_edges` are the blocks that it crosses.
     """
     counted = np.zeros(keys_count + 1, np.int64)
     lows, high = edge
@@ -409,10 +397,7 @@ def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> t
 def _numbered(
     keys: pa.Array, texts: TextNumbers, blocks: list[Block], strange: list[bool]
 ) -> tuple[pa.Array, list[Int32]]:
-    """Return all keys, and for each block the index of each of its keys, -1 for keys that are not read.
-
-    The keys of the call come first; keys that only strange pages have are appended.
-    """
+    """Return the keys of the call and of strange pages, and the index of each block's keys, -1 if a key is not read."""
     numbers = [texts.of_hashed(hashed_keys(block)) for block in blocks]
     others = [
         block.keys.filter(pa.array(number < 0)) for block, number, is_new in zip(blocks, numbers, strange, strict=True)

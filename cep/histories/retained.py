@@ -90,10 +90,7 @@ def _carried_max(keys_count: int, per_key: float) -> float:
 
 
 def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
-    """Clear the flags in `decides` of events whose sub-key is forgotten, because the key has too many (sub_keys.py).
-
-    With `is_first` the newest sub-keys are forgotten, otherwise the oldest.
-    """
+    """Clear the flags of a key's oldest sub-keys, with `is_first` its newest, if it has too many (sub_keys.py)."""
     rows = np.flatnonzero(decides)
     counts = np.bincount(key[rows])
     if counts.max(initial=0) <= HISTORY_VALUES_MAX:

@@ -6,15 +6,12 @@
                └─ segments             events in order of arrival, loaded when a window needs them;
                                        and panes of long windows (numbers/panes.py)
 
-A micro-batch adds one small segment and leaves the others unchanged, so the bytes that it writes do not depend on the
-length of windows. A segment is dropped without reading it when its youngest event has left every window.
+A micro-batch adds one small segment, so the bytes that it writes do not depend on the length of windows. A segment is
+dropped without reading it when its youngest event has left every window. Small segments are joined, and each event is
+rewritten at most once for each of three sizes.
 
-Small segments are joined, and unreachable events are dropped. Each event is rewritten at most once for each of three
-sizes, independent of the length of windows.
-
-HistoryRows, the past events that histories may still read, are a separate part of the keyed state, because the past of
-a key outlives its last run, and rules without histories never read it.
-
+The past is a separate part of the keyed state: it outlives the last run of a key, and rules without histories never
+read it.
 Tested by: tests/histories/test_store.py, tests/histories/test_values.py.
 """
 
@@ -58,7 +55,6 @@ class HistoryRows:
         return len(self.time_ms)
 
     def take(self, rows: Int64) -> HistoryRows:
-        """Return the events at these positions."""
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.columns.items()}
         return HistoryRows(self.key[rows], self.event_type[rows], self.time_ms[rows], self.span[rows], columns)
@@ -100,7 +96,6 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """The approximate memory of the block, in bytes."""
         return int(self.keys.nbytes) + self.rows.nbytes
 
 
@@ -211,9 +206,8 @@ class PageFacts:
     """Facts about a page: which histories its head and segments can serve.
 
     `clock_ms`: the time of its tallies. `identities`: the histories whose events it retains. `carried`: the histories
-    whose tallies, or whose deciding events, it has. `crowded`: the histories whose tallies or deciding events would be
-    too many, so that windows are read instead. `panes`: the panes that are complete since the page was created, or
-    since a rule asked for them.
+    whose tallies, or whose deciding events, it has. `crowded`: the histories that would have too many of them, so that
+    windows are read instead. `panes`: the panes that are complete since the page was created or a rule asked for them.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -240,11 +234,9 @@ class SubTallies:
 
     @property
     def nbytes(self) -> int:
-        """The approximate memory of the entries, in bytes."""
         return int(self.key.nbytes + self.sums.nbytes) + sum(int(values.nbytes) for values in self.by)
 
     def take(self, rows: Int64) -> SubTallies:
-        """Return the entries at these positions."""
         indices = pa.array(rows)
         return SubTallies(self.key[rows], tuple(values.take(indices) for values in self.by), self.sums[rows])
 
@@ -255,11 +247,10 @@ class SubTallies:
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The past of many keys. Shapes: keys text[K]; `pinned` are events by key number.
+    """The past of many keys. Shapes: keys text[K]; `pinned` are events by key number; tallies int64[K, W] by identity.
 
-    `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (values.py). `tallies`
-    are int64[K, W] by identity (numbers/tally.py), `sub_tallies` are tallies by sub-key. `facts` describe its page; in
-    a call with several pages, `pages` has the facts of each.
+    `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (values.py). `facts`
+    describe its page; in a call with several pages, `pages` has the facts of each.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
@@ -272,11 +263,9 @@ class Histories:
     pages: Mapping[int, PageFacts] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Return True if any key has a past."""
         return len(self.keys) > 0 or len(self.segments) > 0
 
     def facts_of(self, page: int) -> PageFacts:
-        """Return the facts of a page of this call."""
         return self.pages.get(page, self.facts)
 
     @property
@@ -353,10 +342,9 @@ def reachable_segments(segments: Sequence[Segment], span_max_ms: int, watermark_
 
 
 def join_segments(histories: Histories, columns: Collection[str], watermark_ms: int) -> Histories:
-    """Join small segments of a page into larger ones, and rewrite one segment that has many expired events.
+    """Join small segments of events of a page, and rewrite one segment that has many expired events.
 
-    `columns` are the columns that rules read now; a rewritten segment has no others. The segments contain events, not
-    panes.
+    A rewritten segment has only the columns `columns`, which rules read now.
     """
     segments = list(histories.segments)
     start = _joined_from([len(segment) for segment in segments])

@@ -5,20 +5,18 @@
 A key may have a million merchants in a window. A key with more events than are retained one by one (numbers/folds.py)
 remembers the `HISTORY_VALUES_MAX` values that came last; of values with the same time, the ones with the greater
 numbers. All events of other values are forgotten: if such a value comes again, it starts from nothing. So a value's
-count may be too low but never too high, and the newest events up to the limit are always counted.
-
-The order of events alone decides which values are remembered, so the result is the same in a replay and for every split
-into micro-batches. The memory at the time when older events were folded is stored with the panes, as separate rows:
+count may be too low but never too high, and the newest events up to the limit are always counted. The memory at the
+time when older events were folded is stored with the panes:
 
     PaneRows   key | pane_ms: time of the value's last event | sub | code: how long before it was first remembered
                weight: how long before that time the last forgotten events may have been; -1: none were forgotten
 
-For functions whose value one event decides, a key remembers `HISTORY_VALUES_MAX` values of a sub-key. `last` and
-`exists` remember the values that came last, in the order (time, id) of events; `first` and `first_seen` the values that
-came first. A forgotten value has no past: `last` is null, and `first_seen` begins with the event under test. The order
-of events alone decides which values are remembered. After each call, the deciding events of all remembered values are
-pinned (retained.py). So the result is the same in a replay and for every split of the events into micro-batches.
+For functions whose value one event decides, a key also remembers `HISTORY_VALUES_MAX` values: `last` and `exists` the
+values that came last, in the order (time, id) of events, `first` and `first_seen` the values that came first. A
+forgotten value has no past: `last` is null, and `first_seen` begins with the event under test. After each call, the
+deciding events of all remembered values are pinned (retained.py).
 
+The order of events alone decides which values are remembered, so a replay and every split into micro-batches agree.
 Tested by: tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py.
 """
 
@@ -116,11 +114,7 @@ class KnownSubKeys:
     is_lasting: np.ndarray
 
     def still_of(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
-        """Mark the rows of the table whose events still count for the present memory.
-
-        Shapes: key, sub, rows, time_ms int64[M] are the key, the value, the number and the time of each row. Returns:
-        bool[M].
-        """
+        """bool[M]: the rows, with these keys, values, numbers and times int64[M], that count for the present memory."""
         positions = places(self.last.key, self.last.sub, key, sub)
         since = self.last.pane_ms - self.last.code
         is_remembered: np.ndarray = (positions >= 0) & (self.forgotten[rows] == 0)
@@ -128,7 +122,7 @@ class KnownSubKeys:
         return is_remembered
 
     def keeps(self, rows: window_panes.PaneRows) -> np.ndarray:
-        """Mark the rows of earlier panes whose values have been remembered throughout. Returns: bool[C]."""
+        """bool[C]: the rows of earlier panes whose values have been remembered throughout."""
         positions = places(self.last.key, self.last.sub, rows.key, rows.sub)
         return np.append(self.is_lasting, False)[positions]
 
@@ -142,10 +136,7 @@ def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: 
 
 
 def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: window_panes.PaneRows) -> KnownSubKeys:
-    """Follow from row to row which values each key remembers.
-
-    `before` is the memory at the time when older events were folded.
-    """
+    """Follow from row to row which values each key remembers. `before` is the memory when older events were folded."""
     rows, before_count = sub_rows.rows, len(before)
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
     key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
@@ -205,8 +196,7 @@ def panes_after(
 def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
     """Drop the rows of forgotten sub-keys from a segment of panes.
 
-    With `is_remembered` the segment contains a memory itself: its rows are dropped for each key of `now`, because a
-    newer memory replaces them.
+    If the segment is a memory itself (`is_remembered`), the newer memory replaces its rows for each key of `now`.
     """
     block = segment.load()
     key_numbers = TextNumbers(keys).of(block.keys).astype(np.int64)
@@ -223,10 +213,7 @@ def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remember
 
 
 def of_panes(memory: window_panes.PaneRows, panes: window_panes.PaneRows) -> window_panes.PaneRows:
-    """Complete the memory with values that only have panes.
-
-    An earlier build stored no memory, so this is done for keys without one.
-    """
+    """Complete the memory with the panes of keys without a memory, because an earlier build stored none."""
     has_memory = np.zeros(int(max(memory.key.max(initial=-1), panes.key.max(initial=-1))) + 1, bool)
     has_memory[memory.key] = True
     rows = panes.take(~has_memory[panes.key])
@@ -250,9 +237,9 @@ def compile_sub_key_kernels() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Windows of remembered values. Shapes, by window: cut, dropped uint8[Q].
+    """Windows of remembered values. `cut` uint8[Q] is 1 where the window may lack forgotten events.
 
-    `cut` is 1 where the window may lack forgotten events. `dropped` is 1 where the event made its key forget a value.
+    `dropped` uint8[Q] is 1 where the event made its key forget a value.
     """
 
     windows: Members
@@ -264,8 +251,7 @@ class Remembered:
 class _ValueRows:
     """Rows that read or add to a value of a sub-key, sorted by key and event order. Only keys at their limit of values.
 
-    Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count; value int64[M], the number of each row's value,
-    below `values_count`.
+    Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count; value int64[M], below `values_count`.
     """
 
     rows: Int64
@@ -278,8 +264,8 @@ class _ValueRows:
 def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8) -> Remembered:
     """Shorten the windows of a history by sub-key so that they contain only values that the key still remembers.
 
-    Shapes: member uint8[N], 1 for rows that count. Cost: O(members) if no key has reached its limit of values,
-    otherwise O(rows · log rows) for the rows of such keys.
+    `member` uint8[N] is 1 for rows that count.
+    Cost: O(members) if no key has reached its limit of values, otherwise O(rows · log rows) for the rows of such keys.
     """
     no_windows = np.zeros(len(windows.events), np.uint8)
     is_full = _full_keys(table, windows)
@@ -305,7 +291,7 @@ def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, me
 
 
 def _full_keys(table: HistoryTable, windows: Members) -> np.ndarray:
-    """Mark the keys that have reached their limit of remembered values. Returns: bool[K]."""
+    """bool[K]: the keys that have reached their limit of remembered values."""
     is_full = np.zeros(table.keys_count, bool)
     if len(windows.rows) < HISTORY_VALUES_MAX:
         return is_full
@@ -330,10 +316,9 @@ def _rows_of_values(
 
 
 def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
-    """Mark the rows whose value is not among the values that came last for its key, so that the key has forgotten it.
+    """bool[M]: the rows whose value is not among the last values of its key, so that the key has forgotten it.
 
-    Returns: bool[M], and int64[M]: the time of the last event of the value that is forgotten next, NEVER if no value
-    is.
+    int64[M]: the time of the last event of the value that is forgotten next, NEVER if no value is.
     """
     count, place = len(value_rows.rows), np.arange(len(value_rows.rows))
     key_of = np.empty(value_rows.values_count, np.int64)
@@ -354,10 +339,7 @@ def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64
 
 
 def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
-    """Mark the rows whose value is not among the first values of its key, so that the full key never remembered it.
-
-    Returns: bool[M], and int64[M] of TIME_MS_MAX, because there is no window.
-    """
+    """bool[M]: the rows whose value is not among the first of its full key; and TIME_MS_MAX, without a window."""
     count = len(value_rows.rows)
     members = np.flatnonzero(value_rows.member)
     first_row = np.full(value_rows.values_count, count, np.int64)

@@ -43,11 +43,11 @@ class NewEvents:
 
 @dataclass(slots=True)
 class HistoryTable:
-    """The rows of a call. An event may be there twice, as a pinned row and as a row of a segment.
+    """The rows of a call. An event may have two, a pinned row and a row of a segment; a history reads one (`member`).
 
-    Each history reads one of the two kinds of rows (`member`). Shapes: columns int64[C, N] and nulls uint8[C, N];
-    new_at int64[N], the number of a new event or -1; is_pinned uint8[N]; source int64[N], the index of the stored row,
-    of which the first `pinned_count` are pinned; bitmaps uint8[P, N]; fields are the stored columns, as they arrived.
+    Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1; is_pinned
+    uint8[N]; source int64[N], the index of the stored row, of which the first `pinned_count` are pinned; bitmaps
+    uint8[P, N]; fields are the stored columns, as they arrived.
     """
 
     keys_count: int
@@ -93,10 +93,10 @@ class HistoryTable:
         return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
 
     def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
-        """Group the rows by key and by the values of the columns `by`; () groups by key alone.
+        """Group the rows by key and the columns `by`. Return each row's segment (group number), and the rows by
+        segment.
 
-        Returns: the segment (group number) of each row, and the rows sorted by segment. Rows without a value in one of
-        the columns have segments of their own, which never count.
+        Rows without a value in one of the columns have segments of their own, which never count.
         """
         if by not in self._segments:
             segment, count = self.key, self.keys_count
@@ -198,9 +198,7 @@ def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64
 
 
 def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
-    """Write fields into `columns` and `nulls`, in place.
-
-    Texts are written as codes; return the texts that the codes index.
+    """Write fields into `columns` and `nulls`, in place. Return the texts that the codes in text columns index.
 
     Equal texts of all columns, and of the plan's constants, get equal codes.
     """
@@ -225,10 +223,9 @@ def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls:
 def _evaluate(
     plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8
 ) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
-    """Evaluate the conditions and arguments of histories on each row.
+    """Evaluate the conditions of histories on each row: uint8[conditions, N], 1 where a condition holds.
 
-    Returns: uint8[conditions, N], 1 where a condition holds; and by the identity of a history, how many of its numbers
-    exceeded 64 bits.
+    The second result counts, by the identity of a history, the numbers that exceeded 64 bits.
     """
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)

@@ -12,11 +12,6 @@ A value is *folded* if its window has more events than are retained one by one (
 key has more sub-keys than it remembers (sub_keys.py) and the requested one was forgotten at some time within its
 window. Each event gets a text that names its incomplete values (columns.INCOMPLETE).
 
-After a call, `compact_page` joins the segments of a page and drops the events of each key that its histories do not
-use. A history's value is computed from the newest `events_max` events of its key, and from panes of the events before
-them (folds.py). Finding these events takes all events of a key. So the search runs only if the segments show that some
-key may exceed the limit by a quarter.
-
 Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py,
 tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py, tests/report/test_report.py.
 """
@@ -51,10 +46,7 @@ from cep.nfa.histories import CUT, HistoryColumn, HistoryPlan
 
 
 class Answers:
-    """The values of a call's histories.
-
-    The object also counts folded, cut and dropped windows, and by history the sums that exceeded 64 bits.
-    """
+    """The values of a call's histories, and counts of folded, cut and dropped windows and of sums beyond 64 bits."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -64,11 +56,10 @@ class Answers:
         self._averages: dict[str, Column] = {}
 
     def column(self, history: HistoryColumn) -> Column:
-        """Return the value of a history at each new event, in event order.
+        """Return the value of a history at each new event, in event order. Texts are indexes into `table.texts`.
 
-        Text values are indexes into `table.texts`. A history with `average` set takes its value from the average of the
-        same events: `avg` is the average itself, its twin is the rounding error of the average. Both share one
-        computation.
+        A history with `average` set shares the computation of an average: `avg` is the average itself, its twin is the
+        rounding error.
         """
         if not history.average:
             return self._column(history)
@@ -82,10 +73,7 @@ class Answers:
         return Column(average_column.rests, average_column.nulls)
 
     def _column(self, history: HistoryColumn) -> Column:
-        """Compute a history at each new event, and count the windows that are folded, cut or dropped.
-
-        The kinds compute values in window order; the result is in event order.
-        """
+        """Compute a history at each new event, and count the windows that are folded, cut or dropped."""
         call = self._call
         windows = call.windows.windows_of(history)
         if history.is_single and history.by:
@@ -141,10 +129,7 @@ class Answers:
 
 
 def _incomplete_texts(flags: Mapping[str, UInt8], count: int) -> pa.Array:
-    """Write for each event the identities of its incomplete histories, text[Q], null for complete ones.
-
-    `flags` are uint8[Q] by identity, 1 where the value is incomplete.
-    """
+    """Write the identities of each event's incomplete histories, flags uint8[Q]: text[Q], null if all are complete."""
     if not flags:
         return pa.nulls(count, TEXT)
     names = sorted(flags)
@@ -174,7 +159,11 @@ def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
 
 
 def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: int) -> store.Histories:
-    """Compact the past of a page after a micro-batch has added to it: join small segments, and fold excess events."""
+    """Compact the past of a page after a micro-batch has added to it: join small segments, and fold excess events.
+
+    The search for excess events takes all events of a key, so it runs only if the segments show that some key may
+    exceed the limit by a quarter.
+    """
     events = tuple(segment for segment in histories.segments if not segment.panes)
     panes = tuple(segment for segment in histories.segments if segment.panes)
     joined = store.join_segments(replace(histories, segments=events), plan.stored_names, watermark_ms)
@@ -190,10 +179,7 @@ def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: in
 def _limited(
     plan: HistoryPlan, segments: tuple[store.Segment, ...], panes: tuple[store.Segment, ...], watermark_ms: int
 ) -> tuple[tuple[store.Segment, ...], tuple[store.Segment, ...]]:
-    """Drop events beyond the limit that no history uses.
-
-    Return the remaining segments, and the panes with the dropped events.
-    """
+    """Drop events beyond the limit that no history uses. Return the other segments, and panes of dropped events."""
     blocks = [segment.load() for segment in segments]
     all_events = store.concat_blocks(blocks)
     is_busy_key = np.bincount(all_events.rows.key, minlength=len(all_events.keys)) > plan.events_max + 1
@@ -293,11 +279,10 @@ __all__ = [
 class HistoryValues:
     """The result of a call: the values of all histories at its new events, in event order, and the key's next past.
 
-    `slots`: values and null flags by column of the event table; `texts`: the same for text. `histories` is the past of
-    all keys from now on. `incomplete` names the values that lack older events or have them folded.
-    `overflows` counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded
-    events, `cut` values that may lack events of a sub-key, `dropped` events that are not remembered or that made their
-    key forget another sub-key.
+    `slots`: values and null flags by column of the event table; `texts`: the same for text. `incomplete` names the
+    values that lack older events or have them folded. `overflows` counts numbers that exceeded 64 bits, by the identity
+    of the history; `folded` values with folded events; `cut` values that may lack events of a sub-key; `dropped` events
+    that are not remembered or that made their key forget another sub-key.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]

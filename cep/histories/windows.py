@@ -37,14 +37,11 @@ class Windows:
         self._members: dict[object, UInt8] = {}
         self._windows: dict[object, Members] = {}
 
-    # ----------------------------------------------------------------------------------------- carried or not
-
     def is_carried(self, history: HistoryColumn) -> bool:
         """Return True if the history's deciding values are carried, so that its whole window need not be read."""
         return self._reached is not None and history.carried in self._reached.carried
 
     def is_tallied(self, history: HistoryColumn) -> bool:
-        """Return True if a tally of the history is carried."""
         return bool(history.tally) and self.is_carried(history)
 
     def is_pinned(self, history: HistoryColumn) -> bool:
@@ -52,9 +49,8 @@ class Windows:
         return history.is_single or (history.is_sparse and self.is_carried(history))
 
     def is_counted(self, history: HistoryColumn) -> bool:
-        """Return True if the number of a key's distinct values is carried.
-
-        The table then has the rows of values that enter or leave, and maybe more.
+        """Return True if the number of a key's distinct values is carried, so that the table may lack rows of the
+        window.
         """
         return self._reached is not None and history.counted in self._reached.begun
 
@@ -67,13 +63,10 @@ class Windows:
         assert self._reached is not None, "something is carried"
         return self._reached.begun[name]
 
-    # ------------------------------------------------------------------------------------------------ members
-
     def member(self, history: HistoryColumn) -> UInt8:
-        """Mark the rows that count for a history, uint8[N] of 0 and 1.
+        """Mark the rows that count for a history, uint8[N] of 0 and 1. A row with a null argument does not.
 
-        A row with a null argument does not count. For `first` and `last` it does: they return the value of the event,
-        null or not.
+        For `first` and `last` it does: they return the value of the event, null or not.
         """
         value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
         pinned = history.identity if self.is_pinned(history) else ""
@@ -115,8 +108,6 @@ class Windows:
         """Return the index in `reached.facts` of each old row's page."""
         assert self._reached is not None, "pages are reached"
         return self._reached.page[self._table.source[rows] - self._table.pinned_count]
-
-    # ------------------------------------------------------------------------------------------------ windows
 
     def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
         """Return the window of a history at each new event; histories with equal windows share one result.
@@ -175,8 +166,6 @@ class Windows:
             for column in history.by:
                 folded &= table.nulls[column][table.new_rows] == 0  # a null sub-key has no past
         return folded
-
-    # -------------------------------------------------------------------------------------------------- moves
 
     def moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:
         """Return how each member moves a carried tally: whether it enters, leaves, and is gone when the call ends."""

@@ -32,10 +32,7 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
 
 
 def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
-    """Return the number of distinct values in each key's window at the clock, to be carried to the next call.
-
-    Shapes: int64[K, 1], 0 for keys whose number is unknown.
-    """
+    """Return each key's number of distinct values at the clock: int64[K, 1], 0 where the number is unknown."""
     if not call.windows.is_counted(history):
         return NOTHING
     assert history.expr.window is not None, "it has a window"
@@ -65,9 +62,7 @@ def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Colu
 
 
 def _elsewhere(call: Call, history: HistoryColumn) -> Int64:
-    """int64[K]: the number of each key's values that are in the window but not in the table. None of them leaves it
-    now.
-    """
+    """int64[K]: the number of each key's values that stay in the window and are not in the table."""
     memo_key = ("elsewhere", history.counted)
     if memo_key not in call.memo:
         call.memo[memo_key] = _count_elsewhere(call, history)

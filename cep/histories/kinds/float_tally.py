@@ -19,8 +19,7 @@ from cep.nfa.histories import HistoryColumn
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     """Return the count, sum, average or standard deviation of the floats in each window.
 
-    If a tally is carried from the last call, it is moved along the new events; otherwise each window is summed as a
-    whole.
+    A tally from the last call is moved along the new events. Without one, each window is summed as a whole.
     """
     fn = history.expr.fn
     if call.windows.is_tallied(history):
@@ -62,10 +61,9 @@ def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Colum
 
 
 def _column(fn: str, counts: Int64, numbers: np.ndarray, rests: np.ndarray | None = None) -> Column:
-    """Convert each window's event count and its sum or standard deviation to the value of the function `fn`.
+    """Convert each window's count int64[Q], and its sum or standard deviation, to the value of the function `fn`.
 
-    Shapes: counts int64[Q]; numbers float64[Q] are sums or standard deviations; rests float64[Q] are the rounding
-    errors of sums.
+    numbers float64[Q] are the sums or standard deviations; rests float64[Q] are the rounding errors of sums.
     """
     is_empty, never_null = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
     match fn:

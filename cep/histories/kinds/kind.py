@@ -1,7 +1,6 @@
 """The four functions of every kind of history. A kind is a module with these functions.
 
-A micro-batch is processed as a whole, not event by event. So `enters` and `leaves` are columns (`Windows.moves`),
-computed in one place for all kinds, and a kind has no function for one event that enters or leaves.
+Entering and leaving events are columns that are computed once for all kinds (`Windows.moves`).
 Tested by: tests/histories/test_values.py
 """
 

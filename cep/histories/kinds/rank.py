@@ -57,9 +57,9 @@ def _begin(call: Call, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
 
 
 def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
-    """Return each window's event count, and the value at the wanted rank (such as the median), as `sortable` integers.
+    """Return each window's event count, and the value at its rank as a `sortable` integer.
 
-    A key with a carried band of values takes the rank from the band. The whole windows of other keys are sorted.
+    The rank is taken from the carried band of the key. The whole windows of keys without a band are sorted.
     """
     bands, begun = _begin(call, history)
     key = call.table.key[call.new_rows][windows.events]

@@ -31,8 +31,7 @@ from cep.nfa.histories import HistoryColumn
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     """Return the count, sum, average or standard deviation of the integers or decimals in each window.
 
-    If a tally is carried from the last call, it is moved along the new events; otherwise each window is summed as a
-    whole.
+    A tally from the last call is moved along the new events. Without one, each window is summed as a whole.
     """
     if call.windows.is_tallied(history):
         segment = windows.segment[call.new_rows][windows.events]

@@ -1,8 +1,7 @@
 """Bands: the values around the rank of a percentile's windows, carried from call to call (kernels/histories/bands.py).
 
-The cost of an event depends on its place in the band, not on the size of the window. If the rank may leave the band
-during a call, the key's whole window is read and its band starts again. This happens so rarely that it adds little to
-the cost of an event.
+The cost of an event depends on its place in the band, not on the size of the window. In the rare call in which the rank
+may leave the band, the key's whole window is read and its band starts again.
 Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 """
 
@@ -21,8 +20,7 @@ from cep.kernels.layout import Int32, Int64
 # Number of values on each side of the rank: this constant, plus twice the number of changes of the window in the call.
 _REACH = 10
 _REACH_CHANGES = 2
-# A band is an array that is shifted. Larger changes cost less in the tree of a whole window
-# (kernels/histories/sketches.py).
+# Larger changes cost less in the tree of a whole window (kernels/histories/sketches.py) than in a shifted array.
 _CHANGES_MAX = 1024
 
 
@@ -39,7 +37,6 @@ class Bands:
 
     @property
     def sizes(self) -> Int64:
-        """int64[K]: the number of values in each key's band."""
         return np.diff(self.starts)
 
     def without(self, begun: np.ndarray) -> Bands:
@@ -78,8 +75,7 @@ def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
 
 
 def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64]:
-    """Return the number of events and the value at the rank of each window: int64[Q] each. The value of an empty window
-    is undefined.
+    """Return the event count of each window, and the value at its rank (undefined if it is empty): int64[Q] each.
 
     A window has a key int64[Q] and members lows <= i < highs. The rank must stay in the band (`sure`).
     """

@@ -11,11 +11,8 @@ the same whether its older events are still there one by one, as in a replay, or
     distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
     first                     the first event of each pane, which stays an event (values.py)
 
-A calendar unit is one pane, so its edge is not rounded. By a sub-key there are panes for each remembered value
-(sub_keys.py), and the limit applies to the events of all values together.
-
-Windows without a carried tally are computed here from all their events.
-
+Each remembered value of a sub-key has panes of its own (sub_keys.py); the limit applies to all values together. Windows
+without a carried tally are computed here from all their events.
 Tested by: tests/histories/test_folds.py, tests/histories/test_values.py, tests/histories/test_store.py.
 """
 
@@ -74,10 +71,7 @@ def as_floats(values: Int64, type_: Type) -> np.ndarray:
 
 
 def float_sums(values: Int64, windows: Members, *, with_rests: bool) -> Pair:
-    """Return the sum of each window, rounded once, and its rounding error if `with_rests`, otherwise an empty array.
-
-    Infinities and NaN are left out of the exact sum and added afterwards.
-    """
+    """Return the sum of each window, rounded once, and its rounding error (empty without `with_rests`)."""
     floats = values.view(np.float64)
     finite = np.isfinite(floats)
     finite_values = np.where(finite, values, 0)
@@ -122,11 +116,7 @@ def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64
 
 
 def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
-    """Convert single events to the rows of panes that replace them.
-
-    `rows` come from `members_of`, and `values` are the values of the same events. Sums are split into parts, one row
-    each.
-    """
+    """Convert the rows of events (`members_of`) to rows of panes; a sum becomes one row for each part of the values."""
     zeros = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
         counted = replace(rows, code=zeros)  # a row with code zero carries all the weight
@@ -169,7 +159,7 @@ def float_sums_in(both: Woven, windows: Members, *, with_rests: bool) -> tuple[n
 def float_spreads_in(woven_rows: Woven) -> tuple[Int64, Int64]:
     """Return the population standard deviation of each window over panes and single events, and its event count.
 
-    Shapes: int64[Q] both; a standard deviation is the bits of a float64, NaN if an event of the window is not finite.
+    Shapes: int64[Q] both; a deviation is the bits of a float64, NaN if an event of the window is not finite.
     """
     rows, is_pane = woven_rows.rows, _is_old(woven_rows)
     is_square, is_finite = is_pane & (rows.weight < 0), np.where(is_pane, np.isfinite(rows.code.view(np.float64)), True)

@@ -3,14 +3,12 @@
     time   ──┼────────┼────────┼────────┼────────┼──▶      window / 64 long, from the epoch on
     key      codes    codes    codes    codes             a bucket or hash (below) → number of events
 
-The grid depends only on the window. A window has whole panes at its far edge, so that edge is rounded outwards. A
-calendar unit is one pane. So a value is the same however the events arrive: in one replay, in micro-batches, before and
-after a restart.
+The grid depends only on the window, whose far edge is rounded outwards to a pane. So a value is the same however the
+events arrive: in one replay, in micro-batches, before and after a restart. A calendar unit is one pane.
 
 Panes are rows of separate segments, of one history or of several that share them (`Segment.panes`). A micro-batch adds
 the rows of its events. When newer segments have grown to the size of an older one, they are joined, and equal codes of
-a pane become one row. So a key has at most twice as many rows as its panes have codes, and a row is rewritten about ten
-times.
+a pane become one row. So a key has at most twice as many rows as its panes have codes.
 
     HistoryRows   key | event_type -1 | time_ms: start of the pane | span | pane_code, pane_weight: int32 if they fit
                   pane_sub: the number of the sub-key (sub_keys.py), for histories that have one
@@ -18,16 +16,12 @@ times.
 The codes of values, from which the value of a window is computed:
 
     approx_percentile   a bucket: 50 of equal width between two powers of two, so that its middle is at most 1 % off
-                        any value in it; zero and negative values have their own. Each whole number or decimal below
-                        64 units has a bucket of its own. After DDSketch (Masson, Rim, Lee, "DDSketch: a fast and
-                        fully-mergeable quantile sketch with relative-error guarantees", 2019). Buckets are computed
-                        with integers only, so that they do not depend on a machine's logarithm.
+                        any value in it; each whole number or decimal below 64 units has its own. Computed with integers
+                        only, so that no machine's logarithm matters. After DDSketch (Masson, Rim, Lee, "DDSketch: a
+                        fast and fully-mergeable quantile sketch with relative-error guarantees", 2019).
     approx_distinct     63 bits of a hash. The count of a window follows from its least 1 024 distinct hashes: exact up
-                        to that number, otherwise estimated from their density, with a standard error of 3.1 %
-                        (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002: the k minimum
-                        values).
-
-Neither depends on how the values were split into panes or batches.
+                        to that number, otherwise with a standard error of 3.1 % (Bar-Yossef and others, "Counting
+                        distinct elements in a data stream", 2002: the k minimum values).
 
 Tested by: tests/histories/test_panes.py, tests/histories/test_values.py.
 """
@@ -66,10 +60,10 @@ _SEED = 1  # differs from the seed of keys, because hashes of the keys of one ke
 
 
 def buckets(values: Int64, type_: Type) -> Int64:
-    """Return the number of the bucket of each value, for percentiles that are approximate. Bucket 0 contains zero.
+    """Return the number of the bucket of each value, which is a slot: an integer, or the bits of a float.
 
-    `values` are slots: integers, or the bits of floats. A greater value never has a smaller bucket. Floats nearer to
-    zero than 2.3e-308 count as zero; infinities and NaN have their own buckets.
+    A greater value never has a smaller bucket. Bucket 0 has zero and the floats nearer to it than 2.3e-308; infinities
+    and NaN have their own buckets.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
@@ -125,8 +119,7 @@ def mixed(values: Int64) -> UInt64:
 def estimated(counts: Int64, hash_at: Int64) -> Int64:
     """Return the estimated number of distinct values in each window.
 
-    Shapes: counts int64[Q] of retained hashes; hash_at int64[Q], the `DISTINCT_HASHES_MAX`th least of them, where there
-    are more.
+    Shapes: counts int64[Q] of hashes; hash_at int64[Q], the `DISTINCT_HASHES_MAX`th least hash where there are more.
     """
     estimates, are_more = counts.copy(), counts > DISTINCT_HASHES_MAX
     share = (hash_at[are_more] + 1) / 2.0**_HASH_BITS
@@ -165,8 +158,7 @@ class PaneRows:
 class Woven:
     """The panes of a history followed by its members: rows by key, older rows first, and windows.
 
-    Shapes: rows of C; lows, highs int64[Q] by new event, in event order; members int64[M], the positions of the
-    members.
+    Shapes: lows, highs int64[Q] by new event, in event order; members int64[M], the members' positions in the rows.
     """
 
     rows: PaneRows
@@ -203,10 +195,7 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 
 
 def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
-    """Load the stored panes of the keys that are marked in `touched`, bool[K].
-
-    Returns: the panes by their number.
-    """
+    """Load the stored panes of the keys that are marked in `touched`, bool[K], by the number of the panes."""
     parts: dict[int, list[PaneRows]] = {}
     texts = TextNumbers(keys) if any(segment.panes for segment in segments) else None
     for segment in segments:
@@ -248,8 +237,7 @@ def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
 def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWindows) -> Woven:
     """Sort stored panes and single events of each key into one sequence, and find the windows of the new events in it.
 
-    Shapes: is_new bool[M] marks the members that are new events; new members come last in their key. Members are
-    already sorted by key and event order.
+    Members are already sorted by key and event order. is_new bool[M] marks new events, which come last in their key.
     """
     unsorted_rows = concat_panes([old, members])
     comes_last = np.concatenate([np.zeros(len(old), bool), is_new])
@@ -299,9 +287,6 @@ def _different(both: Woven) -> Int64:
     return estimated(counts, chosen)
 
 
-# -------------------------------------------------------------------------------------------------------- stored
-
-
 def appended_panes(history: HistoryColumn, rows: PaneRows, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
     """Yield a segment of these rows of a history, if a later event may still need any of them."""
     rows = merged(history, rows, watermark_ms)
@@ -310,10 +295,7 @@ def appended_panes(history: HistoryColumn, rows: PaneRows, keys: pa.Array, water
 
 
 def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
-    """Drop panes that the present rules do not need, or that were not maintained without a gap.
-
-    The panes of a removed rule must not be used when the rule comes back.
-    """
+    """Drop panes that the present rules do not need, or that have a gap because no rule needed them for a while."""
     retained_numbers = plan.retained_panes.keys()
     segments = histories.segments
     remaining = [s for s in segments if not s.panes or s.panes in retained_numbers & histories.facts_of(s.page).panes]
@@ -327,10 +309,7 @@ def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: i
 
 
 def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
-    """Join the segments of one history's panes: small ones with their larger neighbours, or one with many expired rows.
-
-    A segment is joined with the newer ones once they have `1 / _JOINED_SHARE` of its rows.
-    """
+    """Join small segments of a history's panes with their larger neighbours, or rewrite one with many expired rows."""
     start = len(segments) - 1
     total = len(segments[start]) if segments else 0
     while start > 0 and len(segments[start - 1]) <= _JOINED_SHARE * total:
@@ -350,8 +329,7 @@ def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: in
 def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
     """Add up rows of the same pane and code, and drop rows that no window can include any more.
 
-    For `approx_distinct`, a hash stays only in its newest pane, and only if some window may have it among its least
-    hashes.
+    A hash of `approx_distinct` stays only in its newest pane, if some window may have it among its least hashes.
     """
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):

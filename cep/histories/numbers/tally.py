@@ -10,11 +10,8 @@ events that left before its window. No value is rounded.
 Tallies of floats are exact sums, also carried from call to call (kernels/histories/float_sums.py), and rounded once.
 Where each float may stand for many events (folds.py), sums and standard deviations are computed to twice the digits.
 
-SubTallies are the tallies of one history by sub-key, for many keys: one entry for each sub-key with events in its
-window.
-
-    entry    key | the sub-key's fields | tally        removed when the last event leaves its window
-
+Each sub-key has an entry of its own (`SubTallies`): key | the sub-key's fields | tally. The entry is removed when the
+last event leaves its window.
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py, tests/histories/test_folds.py.
 """
 
@@ -46,10 +43,7 @@ Pair = tuple[np.ndarray, np.ndarray]  # float64[N] each: their sum is the number
 
 
 def can_be_squared(values: Int64) -> np.ndarray:
-    """bool[N]: the floats, given by their bits, that can have a standard deviation.
-
-    A window with any other float has the standard deviation NaN.
-    """
+    """bool[N]: the floats, given by their bits, that are small enough for a standard deviation; others make it NaN."""
     is_small: np.ndarray = np.abs(values.view(np.float64)) < _SQUARED_MAX
     return is_small
 
@@ -98,10 +92,7 @@ def quotients(numbers: Pair, divisors: np.ndarray) -> Pair:
 
 
 def _product_rest(one: np.ndarray, other: np.ndarray, product: np.ndarray) -> np.ndarray:
-    """Return the exact rounding error of a product.
-
-    Source: Dekker, "A floating-point technique for extending the available precision", 1971.
-    """
+    """Return the exact rounding error of a product (Dekker, see kernels/expressions/twofold.py)."""
     (head, tail), (other_head, other_tail) = _split(one), _split(other)
     rest: np.ndarray = ((head * other_head - product) + head * other_tail + tail * other_head) + tail * other_tail
     return rest
@@ -266,9 +257,8 @@ def float_windows(
 ) -> tuple[Int64, np.ndarray, np.ndarray]:
     """Move carried tallies of floats along the new events, and return each window's count, sum and rounding error.
 
-    Shapes: the results are int64[Q], float64[Q] and float64[Q]; the errors are empty without `with_rests`. Each window
-    has a segment int64[Q] and members lows <= i < highs. If the tally has squares, the second result is the population
-    standard deviation in place of the sum.
+    Shapes: int64[Q], float64[Q] and float64[Q]; the errors are empty without `with_rests`. Each window has a segment
+    int64[Q] and members lows <= i < highs. With squares in the tally, the standard deviation replaces the sum.
     """
     starts = np.searchsorted(moves.segment, segment)
     is_spread = tally.shape[1] > SQUARES_AT
@@ -301,13 +291,10 @@ def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
-    """Separate finite floats from infinities and NaN.
+    """Return the bits of finite floats, 0 for other values, and counters of the other values: int64[M] both.
 
-    Return the bits of the finite floats, and counters of the other values.
-
-    Shapes: both int64[M]. The first is 0 where a value is not finite. The second has one bit field for each special
-    value, so that a sum of it counts each of them. For standard deviations, a value that is too large to be squared is
-    also special.
+    A counter has one bit field for each of ∞, −∞ and NaN, so that a sum of counters counts each of them. For standard
+    deviations, a value that is too large to be squared is also special.
     """
     floats = values.view(np.float64)
     is_finite = can_be_squared(values) if is_spread else np.isfinite(floats)
@@ -372,9 +359,9 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
 
 
 def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """Find the segment of the table to which each stored entry belongs: int64[E], -1 if the table has no such rows.
+    """Find the segment (`table.segments(by)`) of each stored entry: int64[E], -1 if the table has no such rows.
 
-    A segment (`table.segments(by)`) is a key with one value of each field in `by`; the entries have the same fields.
+    `by` are the columns of the entries' fields.
     """
     has_all = np.ones(len(table.key), bool)
     for column in by:
