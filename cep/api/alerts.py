@@ -1,11 +1,6 @@
 """The result of a replay → alerts for a user: a frame, the events of each alert, pictures and charts.
 
-    alerts.frame          one row an alert
-    alerts.members        one row an event that an alert binds
-    alerts.measures(id)   typed columns of what a pattern emits
-    alerts.why(0)         how the first one came about
-
-A chart has counts and no alert. A notebook draws its Vega-Lite, or its SVG if the extra `charts` is installed.
+A chart has counts, and no alert.
 Tested by: tests/api/test_match.py, tests/api/test_alerts.py
 """
 
@@ -298,7 +293,6 @@ class Alerts:
         return [[str(row[name]).replace(KEY_SEPARATOR, ", ") for name in _SHOWN] for row in shown]
 
     def _lines(self) -> list[str]:
-        """Return the first alerts as text, in columns."""
         rows = [list(_SHOWN), *self._shown()] if len(self) else []
         widths = [max(len(row[column]) for row in rows) for column in range(len(_SHOWN))] if rows else []
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -334,7 +328,7 @@ def members_of(alerts: pa.Table) -> pa.Table:
 
 
 def _flat(lists: pa.ChunkedArray) -> tuple[pa.StructArray, np.ndarray]:
-    """Return the items of all lists, and of which each is."""
+    """Return the items of all lists, and the number of the list of each item."""
     whole = lists.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     return whole.flatten(), np.asarray(pc.list_parent_indices(whole))

@@ -46,7 +46,7 @@ from cep.lang.format.file import format_text
 from cep.lang.parse.lexer import RESERVED
 
 TIME = "event_time"
-_WORDS_MAX = 6  # more different values than that are no enum
+_WORDS_MAX = 6  # a field with more different values is a string
 _ROW_FIELD = "row_id"
 _ID_NAME = re.compile(r"num|key|uuid|ref|hash|^trans", re.IGNORECASE)
 _PARTS = ("year", "month", "day")
@@ -130,8 +130,7 @@ def draft(
 ) -> Draft:  # fmt: skip
     """Draft the declaration of a table; `has_rows`: the number of a row can be its id.
 
-    A label is no field of an event unless `keeps_labels`. `paths`: of the columns that are inside other values.
-    Raises: UsageError.
+    A label is a field only with `keeps_labels`. `paths` has the columns that are inside other values.
     """
     paths = paths or {}
     for number, column in enumerate(table.columns):
@@ -182,7 +181,6 @@ def draft(
 
 
 def _is_label(column: str, values: pa.ChunkedArray) -> bool:
-    """Return True for few values under the name of a label."""
     if role_of(column) is not Role.LABEL:
         return False
     is_counted = _is_text(values.type) or pa.types.is_integer(values.type)
@@ -216,7 +214,6 @@ def _flat(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as a path has it."""
     return f'"{name}"' if "." in name else name
 
 
@@ -283,7 +280,6 @@ def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
 
 
 def _are_clocks(values: pa.ChunkedArray) -> bool:
-    """Return True for texts that are all times of a day."""
     texts = values.drop_null().slice(0, _TEXTS_TRIED).to_pylist() if _is_text(values.type) else []
     return bool(texts) and all(map(_CLOCK.fullmatch, texts))
 
@@ -427,7 +423,7 @@ def _kind(values: pa.ChunkedArray, column: str) -> str | None:
 
 
 def _money_scale(values: pa.ChunkedArray) -> int | None:
-    """Return the digits after the point that all values have at most; None if they are no amounts of money."""
+    """Return the digits after the point that all values have at most; None for other numbers."""
     numbers = np.asarray(values.drop_null().cast(pa.float64()))
     if not len(numbers) or not np.isfinite(numbers).all() or np.abs(numbers).max() >= _MONEY_MAX:
         return None
@@ -436,7 +432,6 @@ def _money_scale(values: pa.ChunkedArray) -> int | None:
 
 
 def _text_scale(values: pa.ChunkedArray) -> int | None:
-    """Return the digits after the point of texts that are all amounts of money; None for other texts."""
     texts = values.drop_null()
     if not len(texts) or not pc.all(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?$")).as_py():
         return None

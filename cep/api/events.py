@@ -4,10 +4,6 @@
                                 ├─▶ Source ─▶ pieces, records of a key, columns of labels
     path, paths, wildcard ──────┘   as the verbs read them, and checked as they check them
 
-For features, events with all their columns become a table and decoded events in the same order. Files are read once.
-The table's times have lost their zones, so decoding reads the texts as the verbs do.
-
-Rejected records are a warning, or an error for a caller who asks for it by `strict`.
 Tested by: tests/api/test_match.py, tests/api/test_forms.py, tests/api/test_features.py, tests/api/test_rejected.py
 """
 
@@ -61,9 +57,10 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Events: their pieces for a schema, the records of one key, how a table becomes the kind of frame they are, and
-    the labels that a column of theirs has. `views` are the views that make several events of a record, if any.
-    `dedup_ms`: for how long event ids are remembered."""
+    """Events: their pieces for a schema, the records of one key, their kind of frame for a table, the labels in a
+    column of theirs, and the views that make several events of a record. `dedup_ms`: for how long event ids are
+    remembered.
+    """
 
     pieces: Callable[[Schema], Pieces]
     of_key: ReadKey
@@ -160,15 +157,12 @@ def check_paths(paths: Sequence[Path], schema: Schema, mapping: FieldMapping) ->
 
 
 def _in_python(message: str) -> str:
-    """Replace the flags of a message by the arguments of Python."""
     for flag, argument in _WORDS:
         message = flag.sub(argument, message)
     return message
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
-    """Make a source of a frame: its pieces, the records of a key, and its labels."""
-
     def pieces(schema: Schema) -> Pieces:
         with counting_skipped() as skipped:
             table = events_table(frame, schema, naming, keeps_views=True)
@@ -221,7 +215,8 @@ def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> p
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Events with all their columns. `decode` gives them as rules read them, with their rows in the table."""
+    """Events with all their columns. `decode` gives them as rules read them, with their rows in the table. It reads the
+    texts of files as the verbs do, because times in the table have lost their zones."""
 
     frame: Frame
     table: pa.Table

@@ -1,10 +1,6 @@
 """A frame and functions of past events → their value at every event, as columns next to the columns of the frame.
 
-    "sum(payment.amount over 7 d by merchant_id)"   of the events of the same merchant
-    "count(payment over 1 h)", by="card_id"         of the events of the same card
-
-Without `by` the fields of the expression's own `by` are the key. With `by` they are a sub-key inside that key, as in a
-pattern. The values equal the values in conditions of patterns: the same kernels compute them, over columns.
+The kernels that compute conditions of patterns compute them, over columns, so the values are equal.
 Tested by: tests/api/test_features.py
 """
 
@@ -67,7 +63,7 @@ def features(
     With views, such as `columns={"sent/account": "payer", "received/account": "payee"}`, a row is several events. Each
     function then has a column for each view, such as `spent_sent` and `spent_received`, and needs `declare`.
 
-    Raises: UsageError for what is no such expression, SourceError if no event can be read.
+    Raises: UsageError for another expression, SourceError if no event can be read.
 
     >>> import pyarrow as pa
     >>> times = pa.array([0, 60_000, 90_000], pa.timestamp("ms", "UTC"))
@@ -84,10 +80,7 @@ def features(
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A frame with its features, the number of its rows, and a report on rejected records.
-
-    `skipped_times` counts local times that the clocks of their zone skip.
-    """
+    """A frame with its features, its number of rows, its rejected records, and how many local times the clocks skip."""
 
     frame: Any
     rows: int

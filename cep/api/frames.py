@@ -1,12 +1,11 @@
 """Any frame → the columns that rules read, as Arrow; and a table of Arrow → a frame of the input's kind.
 
-narwhals provides one interface to pandas, polars, DuckDB and others; Arrow's columns are passed on without a copy. The
-library's arguments say which column has each field, and how its values are written (`Naming`). Faults that would reject
-every record are refused here before anything runs: a missing column, a time in seconds, a time without a zone.
+narwhals provides one interface to pandas, polars, DuckDB and others; Arrow's columns are passed on without a copy.
+Faults that would reject every record are refused here before anything runs: a missing column, a time in seconds, a time
+without a zone.
 
-A column of pandas may have values of several kinds, for which Arrow has no type. It becomes texts, which a field reads
-value by value: a text, bytes, a truth value, a whole number or a time is the text that a field of any type reads as the
-same value. Another value is no text of a field of texts, where it would be a bad value alone.
+A column of pandas may have values of several kinds, for which Arrow lacks a type. It becomes texts, and a field of any
+type reads a value from its text. A value that no field can have is a bad value alone, even in a field of texts.
 
     24.15, "x", {"a": 1}   →   "24.15", "x", and a text that no field can have
 
@@ -79,8 +78,8 @@ class Forms(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The way to read a frame's columns: `columns` from a field to the column that has it, or to the path inside a
-    nested one, the zone of times that name none, and how values are written."""
+    """The form of a frame's columns: `columns` from a field to its column or to a path inside a nested one, the zone of
+    times that name none, and how values are written."""
 
     columns: Mapping[str, str] | None = None
     tz: str | None = None
@@ -98,12 +97,10 @@ class Naming:
 
     @property
     def has_time(self) -> bool:
-        """True if it says how times are written, so that no other form is meant."""
         return any(self.forms.get(name) for name in ("time_unit", "time_form", "time_base"))
 
     @property
     def file_form(self) -> FileForm:
-        """The signs of files and numbers. Raises: UsageError."""
         return form_of_flags(**{name: str(self.forms.get(name, "")) for name in FileForm.__dataclass_fields__})
 
     def values(self, schema: Schema) -> FieldMapping:
@@ -149,10 +146,7 @@ _NOT_UTF_8 = b"\xff"  # decoding makes such a text a bad value
 
 
 def mixed_column(values: Sequence[Any]) -> pa.StructArray | None:
-    """Return values of several kinds as texts in two columns; None if no value can be of a field, or Arrow has a type.
-
-    None is null.
-    """
+    """Return values of several kinds as texts in two columns; None if no value fits a field, or Arrow has a type."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     try:
         pa.array(plain)
@@ -372,10 +366,8 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
 
 
 def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
-    """Add the columns that files have, too: the number of the row, and the texts of several columns.
-
-    Raises: UsageError for the number of a row of a query, which may give its rows in another order next time.
-    """
+    """Add the columns that files have, too: the number of the row, and the texts of several columns. Raises: UsageError
+    for the number of a row of a query, whose rows have no order."""
     missing = dict.fromkeys(column for column in (naming.columns or {}).values() if column not in frame.names)
     sources = {
         column: () if column == ROW_NUMBER else joined_columns(column)
@@ -405,12 +397,7 @@ def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
     return replace(frame, names=(*frame.names, *sources), columns=columns)
 
 
-# --------------------------------------------------------------------------------------------------------- kinds
-
-
 def _eager(frame: nw.DataFrame[Any]) -> Frame:
-    """Make a Frame of a frame that is in memory."""
-
     def columns(names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
@@ -456,8 +443,7 @@ def _arrow_of(chosen: nw.DataFrame[Any]) -> pa.Table:
 def _for_arrow(frame: Any) -> Any:
     """Convert columns of pandas that Arrow would misread.
 
-    Sparse columns become dense. Times become texts where some of a column name a zone and others do not: Arrow takes
-    all for one.
+    Sparse columns become dense. Times become texts if only some of them have a zone: Arrow would give it to all.
     """
     changed = {}
     for name in frame.columns:
@@ -494,9 +480,6 @@ def _of_dataset(dataset: pads.Dataset, names: Sequence[str]) -> pa.Table:
         return dataset.to_table(columns=list(names))
 
 
-# ------------------------------------------------------------------------------------------------------- columns
-
-
 def sources_of(names: Sequence[str], field_names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
     """Return the column of a frame with these names that has each field, for the fields that have one.
 
@@ -519,7 +502,6 @@ def path_of(column: str, names: Sequence[str]) -> Sequence[str]:
 
 
 def _column(table: pa.Table, path: Sequence[str], shown: str) -> pa.ChunkedArray:
-    """Return the values at a path. Raises: UsageError if it is missing."""
     column = table.column(path[0])
     for name in path[1:]:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
@@ -540,10 +522,7 @@ def present_types(schema: Schema, table: pa.Table | None, fixed: Mapping[str, st
 
 
 def check_columns(present: Sequence[EventType], fields: Collection[str], names: Sequence[str]) -> None:
-    """Refuse events that lack required fields of their types. `names` are all present columns.
-
-    Raises: UsageError.
-    """
+    """Refuse events that lack required fields of their types. `names` are all present columns. Raises: UsageError."""
     if TYPE_FIELD not in fields and len(present) > 1:
         which = ", ".join(event_type.name for event_type in present)
         raise UsageError(
@@ -578,7 +557,7 @@ def _first_texts(times: pa.ChunkedArray) -> list[str]:
 def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
     """Return times as moments, or in the form of `naming`.
 
-    Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has no zone.
+    Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
     """
     if pa.types.is_dictionary(times.type):
         times = times.cast(times.type.value_type)

@@ -2,10 +2,6 @@
 
 The verbs and the library call the same functions here, so that they give the same bytes.
 
-`GivenRules` are the versions in force, as in a live job, and the refusals. The job begins with the rules of the folder,
-and then the control records follow. Without a folder it begins with the control records. Each pattern of a pattern file
-becomes a rule, with the parameters of the pattern itself.
-
 A history contains no derived events. So a question about a rule that reads them matches the whole history, not one key:
 
     raw events ─▶ level 1 ─▶ derived events ─▶ level 2 ─▶ …        every match that produces keeps its bound events
@@ -84,10 +80,10 @@ class GivenRules:
         keys: KeyDomains | None = None,
         trust: Trust | None = None,
     ) -> GivenRules:
-        """Without rules and control records, the folder `rules` is read.
+        """Read the rules of the folder that the job begins with, and the control records that came then.
 
-        The job has `levels_count` levels, or as many as it begins with, and routes also by `keys`, None: by any. With
-        `trust` a change must be signed.
+        Without a folder the job begins with the control records; without both, the folder is `rules`. The job has at
+        least `levels_count` levels. It also routes by `keys`, None: by any. With `trust` a change must be signed.
 
         Raises: UsageError for a missing or unreadable folder.
         """
@@ -134,7 +130,7 @@ class GivenRules:
 
     @staticmethod
     def of_file(path: Path) -> GivenRules:
-        """Make a rule of each pattern of a file. Raises: UsageError with all mistakes, each with its line."""
+        """Make a rule of each pattern of a file, with its own parameters. Raises: UsageError with all mistakes."""
         checked = load_files([path])
         lists = given_lists(checked)
         mistakes = [each for each in (*checked.diagnostics, *lists.diagnostics) if each.is_error]
@@ -153,7 +149,7 @@ class GivenRules:
         return max(records, key=lambda each: each.version)
 
     def versions(self, rule_id: str) -> list[DeployedRule]:
-        """Those in force at some time, the oldest first."""
+        """Return the versions that are in force at some time, the oldest first."""
         return [rule for rule in self.deployment.rulebook.deployed() if rule.rule_id == rule_id]
 
     def set_aside(self, rule_id: str) -> list[str]:
@@ -254,8 +250,7 @@ def replay(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Term
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The records of a history: the records of one key, and all of them in pieces. `dedup_ms`: for how long event ids
-    are remembered."""
+    """The records of one key of a history, and all records in pieces. `dedup_ms` is as in `Terms`."""
 
     of_key: ReadKey
     pieces: Callable[[Schema], Pieces]

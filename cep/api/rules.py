@@ -47,14 +47,7 @@ from cep.rulebook.files import folder_at
 
 
 class Measuring(ReplayForms, total=False):
-    """The terms of a backtest, and the form of its events: the flags of `cep backtest`, with underscores.
-
-    `amount` names the field of money. Labels count as reported at the time `as_of`. An event counts from the age
-    `maturity` on, like `30 d`. Labelled events of a key are one fraud if they are at most so far apart as `episodes`
-    says, like `1d` or `card_id:12h`. `label_words` says of words of the labels whether they mean `fraud` or `honest`,
-    and `*` of all others. With `allow_label` rules may read the column of the labels. `columns`, `tz`, `cores`,
-    `since`, `until`, `dedup` and `to_the_end` are as in `match`.
-    """
+    """The keyword arguments of `Rules.backtest`: the flags of `cep backtest`, with underscores."""
 
     amount: str | None
     as_of: str | None
@@ -265,7 +258,9 @@ class Rules:
         money, lead times.
 
         `labels` is a column of the events, the path of a file, or a frame. `label_words` says what their words mean,
-        like `{"review": "honest", "*": "fraud"}`. With `allow_label` rules may read the column of the labels.
+        like `{"review": "honest", "*": "fraud"}`. With `allow_label` rules may read the column of the labels. Labelled
+        events of a key are one fraud if they are at most so far apart as `episodes` says, like `"1d"` or
+        `"card_id:12h"`.
 
         Other keyword arguments: `amount`, the field of money; `as_of`, the time at which labels count as reported;
         `maturity`, the age at which an event without a report counts as honest, like `"30 d"`; and `columns`, `tz`,

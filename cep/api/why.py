@@ -1,6 +1,5 @@
 """An alert → its events; a rule and a key → the reason for a missing alert. In the words of `cep why`.
 
-Only the events of that key are read.
 Tested by: tests/cli/test_why.py, tests/api/test_alerts.py
 """
 
@@ -69,9 +68,7 @@ class Why:
 
 
 def explain(rules: GivenRules, alert: dict[str, Any], past: Past) -> Why:
-    """Explain an alert: each of its events with the compared values, and the measures of the match.
-
-    For a derived event it also shows its source events.
+    """Explain an alert: its events with the compared values, their source events, and the measures of the match.
 
     Raises: UsageError, SourceError.
     """
@@ -159,8 +156,7 @@ def _world(
 def _records(
     rules: GivenRules, rule: DeployedRule, past: Past, key: str
 ) -> tuple[KeyRecords, Produced | None, Rejections]:
-    """Read the records of a key, repeated events once, and report on rejected ones; for a rule that reads produced
-    events also those, which cost a whole replay."""
+    """Read the records of a key, repeated events once. A rule that reads produced events needs the whole history."""
     schema, domain = rules.deployment.schema, rule.pattern.key
     records = past.of_key(schema, domain, key)
     job = job_of(rules.deployment, Terms(dedup_ms=past.dedup_ms))
@@ -184,16 +180,12 @@ def _below(loaded: GivenRules, rule: DeployedRule) -> list[Text]:
 
 
 def _time(text: str) -> int:
-    """ISO 8601, in UTC if it names no zone, as milliseconds."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(f"--at {text} is no time; write it like 2026-03-01T10:05:00Z") from error
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (zoned - _EPOCH) // timedelta(milliseconds=1)
-
-
-# --------------------------------------------------------------------------------------------------------- words
 
 
 # By a field of an alert that is set: a sentence about the alert.
@@ -230,7 +222,6 @@ def _shown(moment: datetime | str) -> str:
 
 
 def _doc(rule: DeployedRule | None) -> list[Text]:
-    """Return the documentation of the pattern."""
     return [] if rule is None or not rule.pattern.doc else [Text(" ".join(rule.pattern.doc.split()), style="dim")]
 
 

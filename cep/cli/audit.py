@@ -104,10 +104,7 @@ class _Heads:
     problems: list[str] = field(default_factory=list)
 
     def add(self, place: str, read: Callable[[], Any], *, is_last: bool = True) -> None:
-        """Add the head that `read` finds in a place, if there is one.
-
-        The first that can be the last head becomes it.
-        """
+        """Add the head that `read` returns, if there is one. The first one with `is_last` is the last head."""
         try:
             values = read()
             if values is None:
@@ -159,7 +156,6 @@ def _given_head(text: str | None) -> Head | None:
 
 
 def _trail(options: argparse.Namespace) -> Iterator[Line]:
-    """Return the lines of the file, folder or topic that was given. Raises: UsageError, SourceError."""
     if options.path is not None:
         return _lines(options.path)
     settings = settings_of(options)
@@ -170,10 +166,7 @@ def _trail(options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file, or the audit lines of a folder, file by file in the order of the names.
-
-    A single file has only audit lines, or dead letters, which have another code. Raises: UsageError.
-    """
+    """Yield the audit lines of a file, or of a folder in the order of the files' names; letters are left out."""
     for file_path in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
             lines = (
@@ -185,7 +178,6 @@ def _lines(path: Path) -> Iterator[Line]:
 
 
 def _show(lines: Iterator[Line], console: Console) -> None:
-    """Print the lines of an audit as a table."""
     table = new_table(("line", "what", "of", "version", "outcome", "by", "reason"))
     for line in lines:
         try:

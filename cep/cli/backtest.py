@@ -51,10 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure the rules and print the figures. Return 0, or 1 if too many records were rejected.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Measure the rules and print the figures. Return 0, or 1 if too many records were rejected."""
     errors = Terminal(stderr=True, highlight=False)
     measured = _measured(options, errors)
     console = Terminal(highlight=False, soft_wrap=True)
@@ -66,7 +63,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measured(options: argparse.Namespace, errors: Console) -> Measured:
-    """Measure the rules, events and labels of the arguments. Raises: UsageError and other CepErrors."""
     use_secrets_file(options.secrets)
     if options.json is not None:
         check_writable(options.json)
@@ -101,7 +97,7 @@ _MORE: _Columns = {
 
 
 def print_figures(figures: Backtest, console: Console) -> None:
-    """Print a line about the history, then a row for each rule and one for all rules: as sent, and of all matches."""
+    """Print a line about the history, then figures of each rule and of all together: as sent, and of all matches."""
     about = figures.about
     console.print(
         f"{about['events']:,} events of {about['days']:,} days; {about['frauds']:,} frauds with "
@@ -171,12 +167,7 @@ def add_arguments_prune(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prune(options: argparse.Namespace) -> int:
-    """Find the rules that could be removed, and print them.
-
-    Return 1 if there are any, or too many records were rejected.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Print the rules that could be removed. Return 1 if there are any, or too many records were rejected."""
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
     if options.alert_cost is not None and not options.alert_cost >= 0:
@@ -194,7 +185,6 @@ def run_prune(options: argparse.Namespace) -> int:
 
 
 def _print(pruned: Pruned, console: Console) -> None:
-    """Print which rules stay, which could be removed, and what that would cost."""
     total = len(pruned.stay) + len(pruned.removed)
     console.print(
         f"{len(pruned.stay)} of {total} rules find {pruned.frauds_after:,} of the {pruned.frauds_before:,} frauds that "

@@ -48,10 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(paths: list[str], as_json: bool, color: bool) -> int:
-    """Check files and folders together and print the mistakes. Return 1 if there are mistakes, otherwise 0.
-
-    Raises: UsageError for a folder with neither pattern files nor rule files.
-    """
+    """Check files and folders together and print the mistakes. Return 1 if there are mistakes, otherwise 0."""
     files, rule_files = _expanded(paths)
     checked = compilable(load_files(files))
     problems = [problem for folder, names in rule_files.items() for problem in _problems(folder, names)]
@@ -109,10 +106,7 @@ def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:
 
 
 def _is_rule_file(path: Path) -> bool:
-    """Tell rule files from settings and the like: they name a pattern. Take one that may not be read for a rule file.
-
-    A job refuses it too: reading the rules says why.
-    """
+    """Return True for a file that names a pattern, or cannot be read: reading the rules then says why."""
     try:
         text = read_file(path, RULE_FILE_BYTES_MAX, root_of_rules(path.parent))
     except UnreadableError:

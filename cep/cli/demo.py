@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_next_steps(into: Path | None, outcome: Outcome, console: Console) -> None:
-    """Print commands to continue with. They use the files of the day, which the first command writes if necessary."""
+    """Print commands to continue with. The first one writes the files that the others need, unless they are there."""
     miss = next(case for case in outcome.stream.planted if case.rule_id == "card_testing" and not case.fires)
     folder = shlex.quote(str(into or _FOLDER))
     data = f"--rules {folder}/rules --events {folder}/{PAYMENTS_FILE}"

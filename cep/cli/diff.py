@@ -66,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare the alerts of two sets of rules.
-
-    Return 1 if an alert is gained or lost, or too many records were rejected.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Compare the alerts of two sets of rules. Return 1 if they differ, or too many records were rejected."""
     console = Terminal(highlight=False, soft_wrap=True)
     errors = Terminal(stderr=True, highlight=False)
     period = given_period(options)
@@ -106,7 +101,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], console: Console) -> None:
-    """Print the figures of the old and the new rules next to each other."""
     table = new_table(("",), ("old", "new"))
     if measured:
         _add_quality(table, "alerts sent", [(each.figures.together, each.figures.rules) for each in measured])

@@ -4,11 +4,8 @@
     cep/engine/README.md        → inside/rooms/engine
     cep/runners/handover/README.md → inside/rooms/runners-handover
 
-`index.md` names every page once, in reading order. A room's README is its page, so nothing is written twice. Pages are
-shown in the terminal, as HTML files, or on a small local web server. The HTML needs no network, no script and no other
-file. Every page has the list of all pages at its side, and headings have the anchors that links use.
-
-The monitoring files are alert rules for Prometheus and a dashboard for Grafana, over the metrics of this version.
+`index.md` names every page once, in reading order. A room's README is its page, so nothing is written twice. The HTML
+needs no network, no script and no other file.
 Tested by: tests/docs/test_reference.py, tests/cli/test_monitor.py
 """
 
@@ -67,10 +64,9 @@ def pages_in_order() -> list[str]:
 
 
 def page_named(page_name: str) -> str:
-    """Return the page of this name, or the only page that has it as its last part. Links of pages are names, too.
+    """Return the page with this name, link or last part. A guide goes before a package of the same name.
 
-    If a guide and a package have the same name, the guide is returned.
-    Raises: UsageError with the nearest name if the page does not exist.
+    Raises: UsageError with the nearest name.
     """
     name = page_name.split("#", maxsplit=1)[0].replace("../", "").strip("/").removesuffix(".md")
     matches = [page for page in page_paths() if page == name or page.endswith(f"/{name}")]
@@ -91,18 +87,14 @@ def page_title(name: str) -> str:
 
 
 def link_targets(path: Path) -> list[Path]:
-    """Return the files and folders that a page links to, in order. Links to other hosts and within the page are left
-    out."""
+    """Return the files and folders that a page links to, in order; other hosts and the page itself are left out."""
     prose = _FENCE.sub("", path.read_text(encoding="utf-8"))
     targets = [link.split("#")[0] for _, link in _LINK.findall(prose) if "://" not in link]
     return [Path(os.path.normpath(path.parent / target)) for target in targets if target]
 
 
 def rewrite_links(text: str, path: Path, change: Callable[[Path, str], str | None]) -> str:
-    """Change the links of a page's text; code stays as it is.
-
-    `change(target, anchor)` gives the new link of a file, or None to leave only the link's words.
-    """
+    """Change the links of a page's text, but not of its code. `change(target, anchor)` may return None: words stay."""
 
     def changed(link: re.Match[str]) -> str:
         words, target = link[1], link[2]
@@ -117,10 +109,7 @@ def rewrite_links(text: str, path: Path, change: Callable[[Path, str], str | Non
 
 
 def assemble(folder: Path) -> None:
-    """Write all pages and their pictures into a folder, including the pages of packages, with links that work there.
-
-    A link to a file that is not a page, such as a module, becomes plain text.
-    """
+    """Write all pages and pictures into a folder, with links that work there. A link to a module becomes plain text."""
     by_path = {path: name for name, path in page_paths().items()}
     for name, path in page_paths().items():
         here = (folder / name).parent
@@ -201,13 +190,10 @@ class _PlainCode(CodeBlock):
 
 
 class _Page(Markdown):
-    """A page for the terminal."""
-
     elements = {**Markdown.elements, "fence": _PlainCode, "code_block": _PlainCode}  # noqa: RUF012 as its base has it
 
 
 def _serve(port: int) -> None:
-    """Serve all pages until interrupted. Raises: UsageError if the port cannot be had."""
     with tempfile.TemporaryDirectory() as folder:
         write_html(Path(folder))
         handler = partial(SimpleHTTPRequestHandler, directory=folder)
@@ -220,14 +206,8 @@ def _serve(port: int) -> None:
             server.serve_forever()
 
 
-# ---------------------------------------------------------------------------------------------------------------- HTML
-
-
 def write_html(folder: Path) -> int:
-    """Write every page as HTML below the folder. Return how many there are.
-
-    Leaves other files of the folder unchanged.
-    """
+    """Write every page as HTML below the folder, whose other files stay. Return the number of pages."""
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch)
         assemble(source)
@@ -265,7 +245,6 @@ def _html_page(name: str, text: str, titles: dict[str, str]) -> str:
 
 
 def _lead_to_html(tokens: list[Token]) -> None:
-    """Make links to pages in Markdown lead to those in HTML."""
     for token in tokens:
         for child in token.children or ():
             link = child.attrGet("href")

@@ -109,10 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Erase keys. Return 0, or 1 if something still has a key's bytes, or the topic lacks the audit's line.
-
-    Raises: UsageError, StateError, SinkError.
-    """
+    """Erase keys. Return 0, or 1 if something still has a key's bytes, or the topic lacks the audit's line."""
     use_secrets_file(options.secrets)
     key_texts = [*options.key, *_lines(options.keys_file)]
     if not key_texts:
@@ -191,7 +188,6 @@ def _sign_request(folder: Path, erasure: _Asked, *, is_job: bool) -> int:
 
 
 def _audit_topic(options: argparse.Namespace) -> KafkaDeadLettersAtOnce | None:
-    """Return the topic that the job's audit goes into; None without one. Raises: UsageError, SinkError."""
     settings = settings_of(options)
     servers, name = settings.kafka.bootstrap_servers, settings.output.dead_letter_topic
     if name is None:
@@ -304,10 +300,7 @@ class _Copied:
 
 
 def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Copied:
-    """Copy the other files of a folder, but leave out the JSON lines about the keys. Audit lines lose only texts.
-
-    An audit line is about the key that its record snoozes.
-    """
+    """Copy a folder without the lines about the keys. An audit line that snoozes such a key loses only its texts."""
     copied = _Copied()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
         copy = into / path.relative_to(folder)
@@ -330,10 +323,7 @@ def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Cop
 
 
 def _is_about(line: bytes, texts: Collection[str]) -> bool:
-    """Return True if a dead letter, or the record in it, has one of the keys as a whole value.
-
-    In a record that was cut, or that is not JSON, a key counts as a whole word.
-    """
+    """Return True if a dead letter or its record has a key as a whole value; as a whole word if it is not JSON."""
     try:
         letter = json.loads(line)
         record = letter.pop("record", None)
@@ -350,10 +340,7 @@ def _is_about(line: bytes, texts: Collection[str]) -> bool:
 
 
 def _values(value: Any) -> Iterator[str]:
-    """Yield each value of a JSON document as text.
-
-    A list is also yielded as a whole, like the key of several fields.
-    """
+    """Yield each value of a JSON document as text; also each whole list, because a key of several fields is one."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -369,7 +356,6 @@ def _values(value: Any) -> Iterator[str]:
 
 
 def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
-    """Append the lines to the audit in a folder of dead letters."""
     if lines:
         folder.mkdir(exist_ok=True)
         last = max(folder.glob("*.jsonl"), default=folder / "batch-0000000000000000000.jsonl")
@@ -378,7 +364,6 @@ def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
 
 
 def _is_first(lines: Sequence[bytes]) -> bool:
-    """Return True if an audit begins with these lines."""
     return bool(lines) and int(json.loads(lines[0])["number"]) == 1
 
 

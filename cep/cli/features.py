@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the features; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
+    """Write the features. Return 0, or 1 if too many records were rejected."""
     if options.out.suffix not in _FORMATS:
         raise UsageError(f"cannot tell the format of {options.out}; name it *.parquet or *.csv")
     named = [_NAMED.fullmatch(text) for text in options.expressions]

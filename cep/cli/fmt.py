@@ -1,7 +1,5 @@
-"""`cep fmt`, `cep explain`, `cep new pattern`: the verbs of a rule author that only read the language.
+"""`cep fmt`, `cep explain`, `cep new pattern`: pattern files → their layout; a code → its text; a name → a new file.
 
-Pattern files → the canonical layout, in place. A diagnostic's code → its long form. A name → a commented pattern file
-that passes the check and its own tests.
 Tested by: tests/cli/test_authoring.py
 """
 

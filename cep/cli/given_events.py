@@ -1,7 +1,5 @@
 """`--events`, `--columns`, `--since` and the like → the records that a verb reads, and its report on rejected ones.
 
-The records are checked before anything runs. Alerts that a verb reads back from a file or a topic are checked, too:
-they lack a checksum, so a line may have been changed.
 Tested by: tests/cli/test_replay.py, tests/api/test_period.py, tests/cli/test_rejected.py, tests/cli/test_run.py
 """
 
@@ -76,9 +74,6 @@ def _pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in parted}
 
 
-# -------------------------------------------------------------------------------------------------------------- period
-
-
 def add_period_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare from when to when events count."""
     parser.add_argument(
@@ -89,7 +84,7 @@ def add_period_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_dedup_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare for how long event ids are remembered, which all verbs that read a history do alike."""
+    """Declare for how long event ids are remembered."""
     parser.add_argument(
         "--dedup",
         default="10 min",
@@ -117,9 +112,6 @@ def given_period(options: argparse.Namespace) -> Period:
     return period_of(options.since, options.until, "--", to_the_end=to_the_end, dedup_ms=dedup_ms)
 
 
-# ---------------------------------------------------------------------------------------------------- rejected records
-
-
 def add_rejected_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the share of the records that may be rejected."""
     parser.add_argument(
@@ -140,7 +132,7 @@ def _share(text: str) -> float:
 
 
 def judged(options: argparse.Namespace, errors: Console, code: int, *replays: Replayed) -> int:
-    """Print which records of the replays were rejected; return the exit code, which was `code` without them."""
+    """Print the rejected records of the replays. Return 1 if they are too many, otherwise `code`."""
     for replayed in replays:
         code = max(code, report_rejected(options, errors, replayed.counters, replayed.dead_letters))
     return code
@@ -154,14 +146,15 @@ def report_rejected(
 
 
 def tell_rejections(rejections: Rejections, share_max: float, errors: Console) -> int:
-    """Print the report. Return 1 if too many records were rejected, otherwise 0."""
+    """Print the rejected records. Return 1 if they are too many, otherwise 0."""
     for line in rejections.lines(REJECTED_MAX, share_max):
         errors.print(line, markup=False, soft_wrap=True)
     return int(rejections.is_above(share_max))
 
 
 def checked_alert(value: Any, fields: Iterable[str]) -> dict[str, Any]:
-    """Return the value if it has these fields of an alert. Raises: ValueError with the field that is wrong."""
+    """Return an alert that has these fields; a line of a file may have been changed. Raises: ValueError with the
+    field."""
     if not isinstance(value, dict):
         raise ValueError("it is no object")  # noqa: TRY004 one kind of error for every line that is no alert
     for field in fields:

@@ -1,9 +1,5 @@
 """An error, or the code of a diagnostic → the page that helps: the one place that decides it.
 
-    UsageError in `cep replay`    → guides/replay
-    SourceError                   → reference/files
-    CEP4nn                        → reference/language/structure
-
 Tested by: tests/cli/test_main.py
 """
 
@@ -70,7 +66,7 @@ def with_page(message: str, page: str | None) -> str:
 
 
 def read_on(diagnostics: Sequence[Diagnostic]) -> str | None:
-    """Return a line that names the page about the first mistake; None if there are no mistakes."""
+    """Return a line that names the page about the first mistake; None without mistakes."""
     if not diagnostics:
         return None
     first = next((diagnostic for diagnostic in diagnostics if diagnostic.is_error), diagnostics[0])

@@ -285,7 +285,6 @@ def _of_author(record: Signable) -> Signable:
 
 
 def _show(path: Path, records: list[Signable], trust: Trust) -> None:
-    """Print a signed change and its differences from the version before."""
     record = records[0]
     assert record.signed is not None, "asked before"
     author = trust.signer(record.signed.author.key)

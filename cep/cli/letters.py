@@ -1,13 +1,7 @@
-"""`cep job letters list` and `send`: alerts that receivers have refused, shown, and sent again.
+"""`cep job letters`: dead letters → refused alerts, shown and sent again; the alerts of late and repaired events.
 
-A letter of a refused alert (sinks/base.py) has the alert as it was sent and the name of its sink. Letters stand in
-files or in a topic. Alerts that were sent again leave the files; a topic keeps its letters, and receivers tell repeats
-by `alert_id`.
-
-`cep job letters replay`: dead letters and a history → the alerts that late and repaired events would have caused.
-
-`cep job letters remove`: removes old letters, or old suppressed alerts, from a folder.
-
+A letter of a refused alert (sinks/base.py) has the alert as it was sent and the name of its sink. Alerts that were sent
+again leave the files; a topic keeps its letters, and receivers tell repeats by `alert_id`.
 Tested by: tests/cli/test_job.py, tests/cli/test_run.py
 """
 
@@ -103,10 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show, send, remove or replay dead letters.
-
-    Return 1 if an alert was refused or changes, otherwise 0. Raises: UsageError and other CepErrors.
-    """
+    """Show, send, remove or replay dead letters. Return 1 if an alert was refused or changes, otherwise 0."""
     console, errors = Terminal(highlight=False, soft_wrap=True), Terminal(stderr=True, highlight=False)
     if options.what in ("list", "send"):
         return (list_refused if options.what == "list" else send_refused)(options, console)
@@ -136,10 +127,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _remove(folders: Sequence[Path], before_ms: int, console: Console) -> None:
-    """Delete letters of files that were last written before a time; lines of the audit stay.
-
-    Raises: UsageError before anything is deleted.
-    """
+    """Delete old letters, but no lines of the audit. Raises: UsageError before anything is deleted."""
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder; name the job's folder of dead letters, or of suppressed alerts")
@@ -175,8 +163,6 @@ def _refuse_others(path: Path) -> None:
 
 
 def _without(history: Pieces, event_ids: pa.Array) -> Pieces:
-    """Return the same history without the events of these ids."""
-
     def thinned(piece: Piece) -> Piece:
         return replace(piece, decode=lambda: piece.decode().without(event_ids))
 
@@ -184,10 +170,7 @@ def _without(history: Pieces, event_ids: pa.Array) -> Pieces:
 
 
 def _with_repaired(records: Records, originals_count: int, schema: Schema) -> Pieces:
-    """Return a history in which a repaired record takes the place of the flawed event of its id.
-
-    The paths after the first `originals_count` have the repaired records.
-    """
+    """Return a history in which a record of the paths after `originals_count` replaces the flawed event of its id."""
     read = partial(read_pieces, schema=schema, mapping=records.mapping)
     whole, originals, repaired = read(records.paths), records.paths[:originals_count], records.paths[originals_count:]
     if not repaired:
@@ -232,9 +215,6 @@ def _lines(path: Path) -> Iterator[bytes]:
             raise UsageError(f"{file} cannot be read: {error}; name the job's folder of dead letters") from error
 
 
-# ----------------------------------------------------------------------------------------------------- refused alerts
-
-
 @dataclass(frozen=True, slots=True)
 class RefusedLetter:
     """A letter of a refused alert. `path` is its file, None for a record of a topic."""
@@ -262,10 +242,7 @@ def list_refused(options: argparse.Namespace, console: Console) -> int:
 
 
 def send_refused(options: argparse.Namespace, console: Console) -> int:
-    """Send the refused alerts again, and remove the delivered ones from the files.
-
-    Returns: 1 if a receiver refuses some again, otherwise 0. Raises: UsageError, SourceError, SinkError.
-    """
+    """Send the refused alerts again; delivered ones leave the files. Return 1 if a receiver refuses some again."""
     settings = settings_of(options)
     refused_again = 0
     refusals = _distinct(read_refused(options))

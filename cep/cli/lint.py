@@ -74,7 +74,6 @@ def findings_of(checked: Checked, files: Sequence[Path]) -> list[Diagnostic]:
 
 
 def _fix(checked: Checked, files: list[Path]) -> bool:
-    """Apply all fixes to the named files; says whether there were any."""
     by_name = {file_name(path): path for path in files}
     changed = {
         name: text for name, text in fixed(findings_of(checked, files), checked.sources).items() if name in by_name

@@ -85,10 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) -> None:
-    """Send list records. Remove the sent records that a replacement in force makes unnecessary.
-
-    Raises: SinkError, SourceError.
-    """
+    """Send list records. Remove the sent records that a replacement in force makes unnecessary."""
     send(topics, changes, console)
     places = [(place.key, place.record) for place in read_control_topic(topics.control)[0]]
     forgotten = pointless_keys(places, int(time.time() * 1_000))
@@ -97,11 +94,7 @@ def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) 
         console.print(f"forgot {len(forgotten)} record(s) of earlier versions", markup=False)
 
 
-# --------------------------------------------------------------------------------------------------------- show
-
-
 def _show(options: argparse.Namespace, console: Console) -> int:
-    """Print the lists that the rules declare, and the lists that the job has. Return 1 if there are problems."""
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     declarations, problems = declared_lists(options.rules)
@@ -123,7 +116,6 @@ def _show(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] | None, console: Console) -> None:
-    """Print the lists of a job or of its control topic, and the lists that rules lack."""
     table = new_table(("list", "of", "version", "entries", "hash", "from", "waiting"), no_wrap=True)
     for _, report in sorted(running.items()):
         starts = show_time(report.from_ms) if report.from_ms > 0 else "ever"
@@ -135,9 +127,6 @@ def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] 
     console.print(table)
     for name, kind in (status or {}).get("lists_missing", ()):
         console.print(f"rules ask the list {name} of {kind}, which nobody has given", markup=False, style="yellow")
-
-
-# ------------------------------------------------------------------------------------------------------- change
 
 
 def _change(options: argparse.Namespace, console: Console) -> int:
@@ -171,7 +160,6 @@ def _change(options: argparse.Namespace, console: Console) -> int:
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:
-    """Return the kind of the list's entries. Raises: UsageError if nothing says it."""
     kinds = sorted(kind for name, kind in running if name == options.list)
     if options.of is not None and not is_kind(options.of):
         raise UsageError(f"--of {options.of}: a list is of string, int, decimal(2), prefix or cidr")

@@ -34,10 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns 0, or 1 if a rule of the folder or too many records were set aside.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Run the job. Return 0, or 1 if a rule of the folder or too many records were set aside."""
     if options.accept_gap:
         raise UsageError(
             "Spark cannot go on after events that its topic has deleted; move the job with `cep job savepoint` and "

@@ -1,8 +1,7 @@
 """`cep lsp`: an editor's requests over standard input and output → answers of cep/lang about the text.
 
 The Language Server Protocol 3.17; pygls reads and writes the messages. An open text of the editor replaces its file. A
-request whose parameters do not follow the protocol is answered with an error. Such a notification is skipped, with a
-line in the log. Headers and bodies are read up to a limit.
+request whose parameters do not follow the protocol is answered with an error; such a notification is only logged.
 Tested by: tests/cli/test_lsp.py
 """
 
@@ -56,10 +55,7 @@ _BEFORE_INITIALIZE = (types.INITIALIZE, types.EXIT)
 
 
 class BoundedInput:
-    """Standard input for the protocol's reader, with a limit on messages.
-
-    Invalid bytes become a message without a request.
-    """
+    """Standard input with a limit on messages. Invalid bytes become a message without a request."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -219,7 +215,6 @@ class _Texts:
         return uri if path is None else file_name(path)
 
     def uri(self, name: str) -> str:
-        """Return the URI of the document with a name."""
         open_ones = {self.name(uri): uri for uri in self.served.workspace.text_documents}
         return open_ones.get(name) or from_fs_path(str(Path(name).absolute())) or name
 
@@ -284,10 +279,9 @@ def _path_of(uri: str) -> Path | None:
 
 
 def pattern_files(folder: Path, *, below: bool = True) -> list[Path]:
-    """List the pattern files in a folder and its subfolders, as many as may be read together.
+    """List the pattern files in a folder and its subfolders, as many as may be read together, those near the top first.
 
-    Folders near the top come first; hidden folders and links are left out. A document may lie in `/`, whose tree has no
-    practical end, so the number of entries is limited.
+    A document may lie in `/`, so the number of entries is limited.
     """
     paths: list[Path] = []
     folders = deque([folder])
@@ -328,8 +322,6 @@ def server() -> LanguageServer:
 
 
 def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
-    """Add the features that show and fix mistakes."""
-
     def publish(uri: str) -> None:
         diagnostics = [_diagnostic(d, texts) for d in _findings(texts, uri)]
         served.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
@@ -372,7 +364,6 @@ def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
 
 
 def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
-    """Errors and lints of one document."""
     checked = texts.checked(uri)
     name = texts.name(uri)
     errors = [d for d in checked.diagnostics if d.is_error and (d.span is None or d.span.file == name)]
@@ -380,7 +371,6 @@ def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
 
 
 def _diagnostic(finding: Diagnostic, texts: _Texts) -> types.Diagnostic:
-    """Convert a diagnostic to the protocol's form."""
     start = types.Position(0, 0)
     place = types.Range(start, start) if finding.span is None else texts.span_range(finding.span)
     related = [
@@ -467,8 +457,6 @@ def _location(place: Place, texts: _Texts) -> types.Location:
 
 
 def _add_changing(served: LanguageServer, texts: _Texts) -> None:
-    """Add the features that rename names and format a document."""
-
     @served.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def prepare(params: types.PrepareRenameParams) -> types.Range | None:
         _, target = _place(texts, params, whole=False)
@@ -504,8 +492,6 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
 
 
 def _add_testing(served: LanguageServer, texts: _Texts) -> None:
-    """Add the features that show and run tests."""
-
     @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
     def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
         """Return a button over each test, and one over each pattern with tests."""

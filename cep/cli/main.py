@@ -38,7 +38,6 @@ class _NoPandas:
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        """Find nothing. Raises: ImportError for pandas."""
         if name == "pandas":
             raise ImportError(name)
 
@@ -50,10 +49,7 @@ class _NoPandas:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Return the exit code.
-
-    An error is two lines on standard error: the message, and the page that explains it. So is a bug.
-    """
+    """Run one verb. Return the exit code. Print an error or a bug, and the page to read on, on standard error."""
     name = ""
     try:
         name, verb, flags = _asked(sys.argv[1:] if arguments is None else list(arguments))
@@ -130,7 +126,6 @@ def _saved_traceback(error: Exception) -> str:
 
 
 def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
-    """Import the verb and run it with its options. Return the exit code."""
     run = verb.part("run")
     _NoPandas.remove()
     if name == "check":
@@ -151,10 +146,10 @@ def _is_colored(choice: str) -> bool:
 
 
 def _asked(words: list[str]) -> tuple[str, Verb, list[str]]:
-    """Return the verb that the first words name, its whole name, and the other words.
+    """Return the verb that the first words name, its whole name, and the other words. A name of 0.2 counts as its new
+    name.
 
-    A name of 0.2 is replaced by its new name. Ends with the help of a group, or with an error that names the nearest
-    verb, if the words do not name a verb.
+    Without a verb, end with the help of the group or an error that names the nearest verb.
     """
     if words and words[0] in MOVED:
         print(f"cep {words[0]} is now cep {MOVED[words[0]]}", file=sys.stderr)

@@ -14,10 +14,7 @@ from cep.base.text import visible
 
 
 def pattern_files(paths: list[str]) -> list[Path]:
-    """List the files that the arguments name, each once. A folder stands for all `*.cep` files in it and below.
-
-    Raises: UsageError for a path that does not exist or a folder without pattern files.
-    """
+    """List the named files, each once; of a folder all `*.cep` files in it and below. Raises: UsageError."""
     pattern_paths: dict[Path, None] = {}
     for name in paths:
         path = Path(name)

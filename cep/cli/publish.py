@@ -97,10 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Publish changed rules. Return 0, or 1 if a change is refused here or by the job.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Publish changed rules. Return 0, or 1 if a change is refused here or by the job."""
     console = Terminal(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     if options.change:
@@ -110,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
         return 1
     there = published(topics)
     current, source = running(topics, there)
-    if options.only:  # The other rules are not read, so nobody knows whether they have a file.
+    if options.only:  # The other rules are not read, so it is not known whether they have a file.
         current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
     starts = effective_at(options, topics.settings)
     steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
@@ -187,9 +184,6 @@ def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int
     return int(status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0))
 
 
-# ------------------------------------------------------------------------------------------------------- checks
-
-
 def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord] | None:
     """Read the rules of the folder. Report their mistakes and return None if there are any."""
     if not options.rules.is_dir():
@@ -212,7 +206,6 @@ def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord
 
 
 def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenList]:
-    """Return the declared lists that these rules ask."""
     names_and_kinds = asked_lists(rule.pattern for rule in deploy(records).rulebook.deployed())
     return [declared for declared in declared_lists(directory)[0] if (declared.name, declared.kind) in names_and_kinds]
 
@@ -266,9 +259,6 @@ def _check_patterns(files: Sequence[Path], console: Console) -> int:
     return len(failed) + len(suite.refused)
 
 
-# ----------------------------------------------------------------------------------------------------- printing
-
-
 _LATER = "2999-01-01T00:00:00Z"  # a start behind that of the version that runs
 
 
@@ -282,7 +272,6 @@ class _Before:
     status: Mapping[str, Any] | None
 
     def differences(self, step: Step | ListStep) -> list[str]:
-        """List the differences between a changed rule and the running version."""
         if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
             return []
         rule_id, version = step.rule_id, self.running[step.rule_id].version

@@ -156,10 +156,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay; returns 0, or 1 if a rule, a control record or too many records were set aside.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Replay. Return 0, or 1 if a rule, a control record or too many records were set aside."""
     use_secrets_file(options.secrets)
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
@@ -194,7 +191,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ending(options: argparse.Namespace) -> Ending | None:
-    """Return where the state goes, if it is asked for. Raises: UsageError."""
     if options.savepoint is None:
         return None
     until_ms = None if options.until is None else period_of(None, options.until, "--").until_ms
@@ -204,7 +200,6 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
-    """Describe the job of the replay from the flags. Raises: UsageError for an invalid time."""
     ahead_ms = None if options.ahead_max == OFF else length_ms("--ahead-max", options.ahead_max)
     period = given_period(options)
     terms = Terms(
@@ -257,7 +252,6 @@ def _engine(options: argparse.Namespace, paths: Sequence[Path], errors: Console)
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder and below; 0 for a path that does not exist."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -275,9 +269,6 @@ def _check_numbers(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} is 1 or more, not {value}")
 
 
-# ----------------------------------------------------------------------------------------------------- printing
-
-
 def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Console) -> None:
     for problem in problems:
         errors.print(problem, markup=False, soft_wrap=True)
@@ -292,7 +283,6 @@ def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Con
 
 
 def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path], ending: Ending | None) -> None:
-    """Print alerts by rule, the figures of the replay, and the written files."""
     console = Terminal(highlight=False)
     rules = new_table(("rule", "version", "status", "severity"), ("alerts",))
     for rule in sorted(deployment.rulebook.deployed(), key=lambda r: (r.rule_id, r.version)):

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
+    """Write the report. Return 0, or 1 if too many records were rejected."""
     use_secrets_file(options.secrets)
     if options.out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out {options.out}: name it *.html; the numbers get the same name with .json")

@@ -141,7 +141,6 @@ class _RunningJob:
 
     @staticmethod
     def read(options: argparse.Namespace) -> _RunningJob:
-        """Read the topics. Raises: UsageError for an unknown rule; SourceError."""
         topics = topics_of(options)
         records = published(topics)
         version = running_rule(options.rule, topics, records).version
@@ -152,11 +151,9 @@ class _RunningJob:
         return taken_so_far(self.topics, self.records)
 
     def starts(self) -> str | None:
-        """Return when the change starts. Raises: UsageError."""
         return effective_at(self.options, self.topics.settings)
 
     def send(self, record: Signable) -> Answer:
-        """Send the change, and wait for the answer. Raises: UsageError, SinkError, SourceError."""
         return send_change(self.options, self.topics, record, self.records, self.console)
 
 
@@ -179,10 +176,7 @@ def run_resume(options: argparse.Namespace) -> int:
 
 
 def run_snooze(options: argparse.Namespace) -> int:
-    """Suppress a rule's alerts until a date. Return 0, or 1 if the job refuses it.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Suppress a rule's alerts until a date. Return 0, or 1 if the job refuses it."""
     job = _RunningJob.read(options)
     until = utc_text(moment_ms("--until", options.until))
     first = SnoozeRecord(
@@ -196,7 +190,7 @@ def run_snooze(options: argparse.Namespace) -> int:
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Put an earlier version in force. Return 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
+    """Put an earlier version in force. Return 0, or 1 if the job refuses it."""
     job = _RunningJob.read(options)
     earlier = on_topic(job.records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
     if earlier is None:

@@ -1,7 +1,6 @@
 """`cep rules …`: a folder of rules → its list, one rule, its card, history and lock, the next version, the schemas.
 
-A card is one rule in Markdown: purpose, owner, versions, tests, limits, approvals, figures. A part without data is left
-out. The card does not read the clock and follows the order of the files, so equal folders give equal cards.
+The card of a rule does not read the clock and follows the order of the files, so equal folders give equal cards.
 Tested by: tests/cli/test_rules.py
 """
 
@@ -55,10 +54,7 @@ Row = tuple[object, ...]
 
 
 def card_of(directory: Path, record: UpsertRecord, trust: Trust | None, figures: Path | None) -> str:
-    """Write the card of a rule as Markdown: purpose, parameters, versions, tests and figures.
-
-    `trust` names the signers; `figures` is a file with the last backtest. Raises: UsageError.
-    """
+    """Write the card of a rule in Markdown. `trust` names the signers, `figures` is a file of the last backtest."""
     rule = read_rule_file(directory / f"{record.id}.toml")
     assert rule is not None, "it has been read before"
     checked = load_files([directory / rule.file])
@@ -80,7 +76,6 @@ def _purpose(checked: Checked, record: UpsertRecord) -> str:
 
 
 def _facts(checked: Checked, record: UpsertRecord) -> list[Row]:
-    """Return (name, value) of the facts about a rule that have a value."""
     pattern = checked.patterns.get(record.pattern)
     facts: dict[str, object] = {
         "owner": record.owner,
@@ -304,14 +299,12 @@ def _console() -> Console:
 
 
 def _read(options: argparse.Namespace) -> tuple[list[UpsertRecord], list[str]]:
-    """Read the rules of the folder, and the mistakes of its files. Raises: UsageError."""
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     return read_rules(options.rules)
 
 
 def _record(options: argparse.Namespace) -> UpsertRecord:
-    """Read the rule that is asked for. Raises: UsageError with the mistakes of its file."""
     records, problems = _read(options)
     for record in records:
         if record.id == options.rule:
@@ -347,7 +340,6 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def _list_entries(directory: Path) -> dict[str, str]:
-    """Return the names of the entries of the declared lists."""
     return {list_name(declared): entries_name(declared) for declared in declared_lists(directory)[0]}
 
 

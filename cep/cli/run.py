@@ -42,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns 0, or 1 if a rule of the folder or too many records were set aside.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Run the job. Return 0, or 1 if a rule of the folder or too many records were set aside."""
     settings = settings_of(options)
     runner = EmbeddedRunner(KeyAnswers(runs_of_key), options.accept_gap)
     return run_job(settings, runner, Log(settings.observe.log, sys.stderr), until_end=options.available_now)

@@ -118,10 +118,7 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """Read the settings from flags and file, and use its file of keys for this process.
-
-    Raises: UsageError with every problem.
-    """
+    """Read the settings from flags and file; this process uses their keys. Raises: UsageError with every problem."""
     flags: dict[str, dict[str, Any]] = {}
     for option, value in vars(options).items():
         section, separator, name = option.partition(_SEPARATOR)
@@ -133,7 +130,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def _shown(example: str, default: object) -> str:
-    """Show the default as a person would write it."""
     if default is None or default in ((), {}, ""):
         return ""
     return f" (default: {example.strip(chr(34)) if example else default})"

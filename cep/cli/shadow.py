@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Report what a shadow version would change. Return 0. Raises: UsageError if the rule has no shadow in the job."""
+    """Report what a shadow version would change. Raises: UsageError if the job lacks it."""
     console = Terminal(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
     suppressed = options.checkpoint / SUPPRESSED_FOLDER
@@ -111,7 +111,6 @@ def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
 
 
 def _shadow_alerts(suppressed: Path) -> Iterator[Any]:
-    """Yield the alerts that were matched in the shadow. Raises: StateCorruptError."""
     for file in sorted(suppressed.glob("batch-*.jsonl")):
         try:
             lines = [orjson.loads(line) for line in read_lines(file)]
@@ -134,7 +133,6 @@ def _taken(alert: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield the alerts that the job has sent. Raises: UsageError, SourceError, SinkError."""
     settings = settings_of(options)
     if not options.alerts.startswith(KAFKA):
         if not Path(options.alerts).is_dir():

@@ -103,7 +103,6 @@ def _named(rule_id: str, version: int) -> str:
 
 
 def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -> None:
-    """Print the size of the keyed state by rule, and of the retained past."""
     if as_json:
         printed(json.dumps({**asdict(totals), "histories": [asdict(share) for share in past]}, indent=2))
         return
@@ -126,7 +125,6 @@ def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -
 
 
 def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
-    """Print the busiest keys; returns 0."""
     if as_json:
         printed(json.dumps([asdict(busy) for busy in busiest], indent=2))
         return 0
@@ -166,7 +164,6 @@ def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: boo
 
 
 def _print_past(past: KeyPast) -> None:
-    """Print the retained past of a key: values of histories and past events."""
     panes = f", {past.panes_count:,} rows of panes" if past.panes_count else ""
     printed(f"histories by {','.join(past.domain)}, at {past.clock}: {past.events_count:,} past events{panes}")
     for history, value in past.tallies:
@@ -375,10 +372,7 @@ def run_rescale(options: argparse.Namespace) -> int:
 
 
 def _set_back(options: argparse.Namespace, target: Target) -> Callable[[Payload], Payload]:
-    """Return a function that changes the payload as the flags say, such as a watermark that is set back.
-
-    Raises: UsageError if it is impossible, or not confirmed; StateError.
-    """
+    """Return a function that sets the watermark back if the flags say so. Raises: UsageError unless it is confirmed."""
     if options.watermark_back is None:
         return lambda payload: payload
     if options.checkpoint is None or not embedded.has_savepoint(target):

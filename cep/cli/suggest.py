@@ -100,10 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Mine and print; returns 0, or 1 if nothing is good enough or too many records were rejected.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Mine and print. Return 0, or 1 if nothing is good enough or too many records were rejected."""
     use_secrets_file(options.secrets)
     chosen = (tuple(options.exclude), tuple(options.use), options.zone or options.time_zone or "UTC")
     wanted = Wanted(options.max_steps, options.count, options.precision, *chosen)
@@ -146,13 +143,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_new(path: Path) -> None:
-    """Refuse a file that is there: somebody may have edited it. Raises: UsageError."""
+    """Refuse a file that exists, because its text may be edited. Raises: UsageError."""
     if path.exists():
         raise UsageError(f"{path} is there already, and may be edited; name a new file")
 
 
 def _last_name(deployment: Deployment, out: Path | None) -> int:
-    """Return the greatest number of a rule or a file beside `out` that is named suggested_N, 0 without one."""
+    """Return the greatest number of a rule or a file next to `out` that is named suggested_N, 0 without one."""
     names = [rule.rule_id for rule in deployment.rulebook.deployed()]
     names += [rule.pattern.name for rule in deployment.rulebook.deployed()]
     names += [] if out is None else [path.stem for path in out.parent.glob("suggested_*.toml")]
@@ -161,7 +158,7 @@ def _last_name(deployment: Deployment, out: Path | None) -> int:
 
 
 def _write(outcome: Suggested, out: Path) -> None:
-    """Write the patterns, and a rule of each beside them. Raises: UsageError if a file is there, SinkError."""
+    """Write the patterns, and the rule of each in its own file. Raises: UsageError if a file is there, SinkError."""
     rules = {out.with_name(f"{each.name}.toml"): _rule_file(each.name, out.name) for each in outcome.suggestions}
     for name in outcome.producers:
         rules[out.with_name(f"{name}.toml")] = _rule_file(name, out.name).replace('"shadow"', '"live"')
@@ -186,7 +183,6 @@ message  = "{{key}} did what labelled frauds do"
 
 
 def _print(outcome: Suggested, precision: float, console: Console) -> None:
-    """Print the mined data and the suggestions with their figures."""
     data = outcome.data
     console.print(
         f"mined {data.events:,} of {data.all_events:,} events of {data.keys:,} {data.key} with {data.frauds:,} frauds, "

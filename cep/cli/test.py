@@ -63,10 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
-    """Run the tests once, or at every change. Return 0, or 1 if a test failed or there was none.
-
-    Raises: UsageError for a path or test that does not exist, SinkError for a report that cannot be written.
-    """
+    """Run the tests once, or at every change. Return 0, or 1 if a test failed or there was none."""
     console = Terminal(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
 
     def once() -> int:
@@ -76,7 +73,6 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
 
 def _once(options: argparse.Namespace, console: Console) -> int:
-    """Run the tests of the files once, and print the outcomes. Return 0 if all pass, otherwise 1."""
     started = time.perf_counter()
     with compiled_ahead(CARRIERS):
         suite = run_suite(pattern_files(options.paths), options.only)
@@ -94,9 +90,6 @@ def _once(options: argparse.Namespace, console: Console) -> int:
         _write(options.junit, junit_xml(suite))
     _print_summary(suite, time.perf_counter() - started, console)
     return 0 if suite.ok else 1
-
-
-# ----------------------------------------------------------------------------------------------------- watching
 
 
 def watch(
@@ -129,9 +122,6 @@ def _stamps(paths: list[str]) -> dict[str, tuple[int, int]]:
     return stamps
 
 
-# ----------------------------------------------------------------------------------------------------- printing
-
-
 def _print_file(name: str, suite: Suite, console: Console) -> None:
     console.print(Text(name, style="bold"))
     file_tests = [t for t in suite.tested if t.test.span.file == name]
@@ -145,7 +135,6 @@ def _print_file(name: str, suite: Suite, console: Console) -> None:
 
 
 def _print_tested(tested: Verdict, console: Console) -> None:
-    """Print the outcome of a test, with the differences if it failed."""
     name = tested.test.name
     if tested.outcome is Outcome.GAP:
         reason = f" ({tested.test.todo})" if tested.test.todo else ""
@@ -164,7 +153,6 @@ def _print_outcome(outcome: Outcome, name: str, console: Console, indent: int = 
 
 
 def _print_coverage(coverage: list[Coverage], console: Console) -> None:
-    """Print the coverage of each pattern, and the parts that no test reaches."""
     table = new_table(("coverage",), ("NFA states", "transitions", "outcomes"))
     for one in coverage:
         table.add_row(one.pattern, *(_share(s) for s in (one.states, one.transitions, one.outcomes)))
@@ -185,7 +173,6 @@ def _share(share: Share) -> str:
 
 
 def _print_summary(suite: Suite, seconds: float, console: Console) -> None:
-    """Print how many tests passed, failed, had errors or are todo."""
     if not suite.total:
         console.print("no tests here", style="bold red")
     errors_count = suite.count(Outcome.BROKEN)

@@ -249,10 +249,7 @@ def _print_other(record: Signable, first: Signable | None, console: Console, *, 
 def _await_status(
     options: argparse.Namespace, topics: Topics, is_done: Callable[[dict[str, Any]], bool], console: Console
 ) -> dict[str, Any] | None:
-    """Wait for the expected status of the job. None without a status topic, or if the user does not want to wait.
-
-    Raises: SourceError if it does not come.
-    """
+    """Wait for the expected status of the job; None without a status topic, or if the user does not want to wait."""
     if topics.status is None or options.wait <= 0:
         why = "no --status-topic is named" if topics.status is None else "--wait is 0"
         console.print(f"not waiting for the job: {why}", markup=False)

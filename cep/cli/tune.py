@@ -80,10 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune a rule and print the result. Return 0, or 1 if too many records were rejected.
-
-    Raises: UsageError and other CepErrors.
-    """
+    """Tune a rule and print the result. Return 0, or 1 if too many records were rejected."""
     use_secrets_file(options.secrets)
     budget = None if options.budget is None else alerts_a_day(options.budget)
     aim = Aim(options.objective, budget, options.review_cost)
@@ -114,11 +111,7 @@ def _tries(texts: list[str]) -> dict[str, str]:
     return tries
 
 
-# ----------------------------------------------------------------------------------------------------- printing
-
-
 def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:
-    """Print the compared settings, and the figures of the present setting and of the candidate."""
     console.print(f"{tuned.settings_count:,} settings compared, {_WAYS[tuned.way]} ({tuned.replayed_count:,} replayed)")
     console.print(f"the time is cut 3 : 1 : 1, with gaps of {show_duration(gap_ms)}")
     for part in tuned.parts:
@@ -183,7 +176,6 @@ _VERDICTS = {
 
 
 def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int:
-    """Print the result and the change of the rule's file. Write it if the user wants that."""
     path: Path = options.rules / f"{options.rule}.toml"
     console.print(_VERDICTS[tuned.outcome])
     if tuned.present == tuned.proposed:

@@ -23,8 +23,9 @@ from cep.base.process import paused
 class Verb:
     """A verb: its line in the help, its module, its page, and the suffix of `run`, `add_arguments` and `HELP` there.
 
-    The module is imported when the verb is used: a job should not wait for the imports of other verbs. An error about
-    wrong arguments names the page; it is None if the messages of the verb name pages themselves.
+    The module is imported when the verb is used: a job should not wait for the imports of other verbs. Its `run`
+    returns the exit code, and raises errors of the tree in base/errors.py. An error about wrong arguments names the
+    page; it is None if the messages of the verb name pages themselves.
     """
 
     line: str

@@ -1,6 +1,6 @@
 """`cep why`: an alert → the events that led to it. `cep why-not`: a rule and a key → the reason for no alert.
 
-Only the events of that key are read, without Spark.
+It reads only the events of that key, without Spark.
 Tested by: tests/cli/test_why.py
 """
 
@@ -89,7 +89,6 @@ def add_arguments_not(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that `cep why` and `cep why-not` share."""
     parser.add_argument(
         "--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force (default: rules)"
     )
@@ -109,15 +108,8 @@ def _common(parser: argparse.ArgumentParser) -> None:
     add_secrets_argument(parser)
 
 
-# ---------------------------------------------------------------------------------------------------------- why
-
-
 def run(options: argparse.Namespace, color: bool) -> int:
-    """Show how an alert came about. Return 1 if these rules and events do not give it, or if too many records of
-    the key were rejected.
-
-    Raises: UsageError, SourceError.
-    """
+    """Show how an alert came about. Return 1 if these rules do not give it, or too many records were rejected."""
     use_secrets_file(options.secrets)
     alert = _alert(options.alerts, options.alert)
     rules = _rules(options)
@@ -142,7 +134,6 @@ def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
 
 
 def _alert(path: Path, alert_id: str) -> dict[str, Any]:
-    """Return the one alert whose id begins so."""
     try:
         rows = [checked_alert(row, _READ) for row in _alert_rows(path, alert_id)]
     except (OSError, UnreadableError, ValueError) as error:
@@ -154,7 +145,6 @@ def _alert(path: Path, alert_id: str) -> dict[str, Any]:
 
 
 def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
-    """Read the alerts of a file whose ids begin with these letters. Raises: UsageError."""
     if len(alert_id) < _ID_CHARACTERS_MIN:
         raise UsageError(f"--alert {alert_id}: give at least {_ID_CHARACTERS_MIN} letters of the id")
     if path.suffix.lower() == ".parquet":
@@ -169,21 +159,14 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
 
 
 def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Read JSON objects, a line each. Raises: ValueError."""
     values = [orjson.loads(line) for line in lines]
     if not all(isinstance(value, dict) for value in values):
         raise ValueError("a line of it is JSON, but no object")
     return values
 
 
-# ------------------------------------------------------------------------------------------------------ why not
-
-
 def run_not(options: argparse.Namespace, color: bool) -> int:
-    """Show the reason for no alert. Return 1 if an alert exists, or if too many records of the key were rejected.
-
-    Raises: UsageError, SourceError.
-    """
+    """Show the reason for no alert. Return 1 if there is an alert, or too many records of the key were rejected."""
     use_secrets_file(options.secrets)
 
     def late_ids(domain: KeyDomain, key: str) -> frozenset[str]:
@@ -213,7 +196,6 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
 
 
 def _tell_rejected(options: argparse.Namespace, answer: Why) -> int:
-    """Print the rejected records of the key. Return 1 if they are too many, otherwise 0."""
     if not answer.rejections.count:
         return 0
     return tell_rejections(answer.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))

@@ -4,9 +4,8 @@
        │          ▲ a rule, at eleven          ├─ equal?
        └────────▶ Parquet ─▶ replay ─▶ alerts ─┘
 
-The payments go to the topics ten minutes at a time. A table by rule says whether the alerts of the live job and of the
-replay are equal and as expected. Where the topics are and which runner matches is the caller's choice: `cep demo` takes
-this process for both, the demo of the repository an embedded Kafka and Spark.
+The caller chooses the topics and the runner: `cep demo` takes this process for both, the demo of the repository an
+embedded Kafka and Spark.
 Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
@@ -155,7 +154,6 @@ class Watch:
     reason_of_end: Callable[[], str | None] = lambda: None
 
     def take(self, report: Report) -> None:
-        """Add the report of a micro-batch."""
         self.alerts.append(report.alerts)
         self.totals = Counter(report.totals)
 
@@ -290,9 +288,7 @@ def run_day(
 ) -> tuple[Outcome, bool]:
     """Run the day and print it. Return the outcome, and True if live and replay agree and are as expected.
 
-    `platform_of` gives the runner, whose live job has its kernels compiled; `folder` is for payments and labels as
-    files.
-    Raises: CepError.
+    `platform_of` gives the runner, with compiled kernels; the payments and labels go to `folder`. Raises: CepError.
     """
     _print_title(console, "The day")
     stream = build(day.seed, SIZES[day.size])

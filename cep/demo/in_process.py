@@ -45,10 +45,9 @@ class InProcess:
     def live(
         self, job: Job, initial: Sequence[bytes], take: Callable[[BatchReport], None]
     ) -> Iterator[Callable[[], str | None]]:
-        """Run the live job for as long as the block runs, with the rules of `initial` at its start.
+        """Run the live job with the rules of `initial` while the block runs, and report each micro-batch to `take`.
 
-        `take` gets a report of each micro-batch. Gives a function that returns why the job has ended, None while it
-        runs.
+        Yield a function that returns why the job has ended, None while it runs.
         """
         commits = Commits(StoreSettings(self._folder / "checkpoint"))
         engine = Engine(job, tuple(initial), commits.store, Workers(self._cores))
@@ -76,7 +75,6 @@ class InProcess:
             commits.close()
 
     def replay(self, job: Job, rulebook: Rulebook, path: Path) -> Replayed:
-        """Match the events of a file."""
         return replay(job, rulebook, read_pieces(path, job.schema), self._cores)
 
     def close(self) -> None:
@@ -94,7 +92,6 @@ class MemoryTopics:
         self._has_more = threading.Condition()
 
     def create(self, topic: str) -> None:
-        """Add an empty topic."""
         self._lanes[topic] = [[] for _ in range(_LANES_COUNT)]
 
     def send(self, topic: str, records: Iterable[tuple[str, bytes]]) -> None:
@@ -105,7 +102,6 @@ class MemoryTopics:
             self._has_more.notify_all()
 
     def reader(self, topic: str) -> TopicReader:
-        """Return a live source that begins at the start of a topic."""
         return TopicReader(self._lanes[topic], self._has_more)
 
 
@@ -138,7 +134,6 @@ class TopicReader:
             return chunks
 
     def positions(self) -> Positions:
-        """Return how many records of each lane have been given out."""
         return dict(self._offsets)
 
     def seek(self, positions: Mapping[str, int]) -> None:

@@ -1,7 +1,6 @@
 """The installation → the folder with this project's patterns and rules.
 
-The repository has them once, in `patterns/` and `rules/` next to the package. A wheel has a copy inside the package,
-which its build makes (`setup.py`). So the demo works from a checkout and from a wheel.
+The repository has them once, in `patterns/` and `rules/`. The build of a wheel (`setup.py`) copies them.
 Tested by: tests/demo/test_demo.py, tests/demo/test_wheel.py
 """
 

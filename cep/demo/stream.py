@@ -2,7 +2,7 @@
 
 Everyday payments cannot trigger the rules of rules/: no tiny amounts, cards that stay at home, and payments of one card
 far apart. Around every planted case the card's everyday payments are removed, so that the rules find exactly the
-planted cases; near misses are planted too. Vectorised over cards and payments; a seed gives the same stream again.
+planted cases, but not the near misses.
 Tested by: tests/demo/test_demo.py
 """
 
@@ -156,9 +156,7 @@ def json_lines(payments: pa.Table) -> Iterator[bytes]:
 
 
 def _plan(random: np.random.Generator, size: StreamSize) -> list[_Case]:
-    """Choose the cards and times of the cases. Each case has a card of its own; dormant cards have no everyday
-    payments.
-    """
+    """Choose the cards and times of the cases. Each case has its own card; dormant cards have no everyday payments."""
     counts = {name: (count, size.near_misses_count) for name, count in size.counts().items()}
     cards_count = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
     assert cards_count <= size.cards_count, "more planted cases than cards"
@@ -272,7 +270,6 @@ def _is_retained(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.nd
 def _with_cases(
     random: np.random.Generator, columns: dict[str, Ints | Floats], cases: list[_Case], homes: Ints
 ) -> dict[str, Ints | Floats]:
-    """Append the planted payments; each case remembers its rows."""
     rows: list[tuple[int, int, int, int, int, int]] = []
     offset = len(columns["card"])
     for case in cases:
@@ -301,8 +298,7 @@ def _planted(case: _Case, place: Ints) -> Planted:
 
 
 def _table(columns: dict[str, Ints | Floats]) -> pa.Table:
-    """Columns of numbers → the Arrow table. Terminals have a position where the card is present, merchants where there
-    is something to buy, devices online."""
+    """Return the Arrow table. Terminals have a position, purchases a merchant, payments online a device."""
     channel = columns["channel"]
     city = columns["city"].astype(np.int64)
     present = (channel == CHANNELS.index("pos")) | (channel == CHANNELS.index("atm"))
