@@ -37,10 +37,7 @@ def of_times(fn: str, zone_name: str, times_ms: Int64) -> Int64:
 
 
 def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
-    """Return when the hour, day, week (from Monday), month or year of each time began, by the zone's clock.
-
-    Shapes and units: int64[N], ms UTC.
-    """
+    """Return when the hour, day, week (from Monday), month or year of each time began in the zone. int64[N], ms UTC."""
     zone = ZoneInfo(zone_name)
     local_ms = times_ms + _offsets_ms(zone, times_ms)
     if unit == "hour":
@@ -91,7 +88,6 @@ def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int6
 
 
 def _for_each_distinct(values: Int64, function: Callable[[int], int]) -> Int64:
-    """Return the function over an array, called once for each different value."""
     different, places = np.unique(values, return_inverse=True)
     results: Int64 = np.array([function(value) for value in different.tolist()], np.int64)[places.reshape(-1)]
     return results

@@ -4,7 +4,6 @@
     hour(event_time, zone)      over the times (calendar.py)
     card_id in blocked          once for each different text, in the version of the list that the event's time sees
 
-`TextNumbers` finds which of some distinct texts each text is.
 Tested by: tests/nfa/test_functions.py, tests/histories/test_classes.py, tests/histories/test_tally.py
 """
 
@@ -98,9 +97,6 @@ def _scatter(
         nulls[number, first_row:] |= missing[codes]
 
 
-# ------------------------------------------------------------------------------------------------------- lists
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A computed column, the column that it is of, and the first row to fill."""
@@ -111,10 +107,7 @@ class _Place:
 
 
 def _fill_listed(call: Call, lists: Lists, texts: pa.Array, place: _Place, columns: Int64, nulls: UInt8) -> None:
-    """Fill the column of list membership, by the version of the list at each row's time.
-
-    It is null before the first version.
-    """
+    """Fill the column of list membership by the version of the list at each row's time; null before the first one."""
     named = call.arguments[1]
     timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
     is_member, member_nulls = columns[place.number, place.first_row :], nulls[place.number, place.first_row :]
@@ -131,9 +124,6 @@ def _fill_listed(call: Call, lists: Lists, texts: pa.Array, place: _Place, colum
             table[:, used_texts] = is_listed, is_invalid
             is_member[rows] = table[0, source[rows]]
             member_nulls[rows] |= table[1, source[rows]]
-
-
-# -------------------------------------------------------------------------------------------------------- text
 
 
 def of_texts(expr: Expr, texts: pa.Array) -> pa.Array:
@@ -247,7 +237,6 @@ class TextNumbers:
         return self.of_hashed(hashed_texts(texts))
 
     def of_hashed(self, texts: HashedTexts) -> Int32:
-        """int32[N]: the number of each hashed text, -1 for others."""
         mine, numbers = self.hashed, np.empty(len(texts.hashes), np.int32)
         number_texts(
             self._places, mine.hashes, mine.offsets, mine.data, texts.hashes, texts.offsets, texts.data, numbers

@@ -91,7 +91,6 @@ class Collector:
         labels: Iterable[Label] = (),
         fix: Fix | None = None,
     ) -> None:
-        """Add an error."""
         self.put(Diagnostic(code, message, span, tuple(labels), help_line, fix=fix))
 
     def unknown(
@@ -110,11 +109,9 @@ class Collector:
         self.add(code, message, span, help_line, labels, fix)
 
     def warn(self, code: str, message: str, span: Span | None = None, help_line: str = "") -> None:
-        """Add a warning."""
         self.put(warning(code, message, span, help_line))
 
     def put(self, diagnostic: Diagnostic) -> None:
-        """Add a diagnostic that is ready."""
         self.error_count += diagnostic.is_error
         if diagnostic in self._seen:
             return

@@ -139,16 +139,13 @@ class If:
 
 @valueclass(frozen=True, slots=True)
 class Call:
-    """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and returns FLOAT.
+    """A function of the language (functions.py has its meaning).
 
-    round(x, digits), floor(x), ceil(x): for a DECIMAL they return an INT (round with digits > 0: a coarser DECIMAL),
-    for a FLOAT a FLOAT; halves are rounded away from zero. The first argument of a text function is a CurrentField of
-    text, or lower, upper or substring of one; the others are constants. substring(text, start, length) counts
-    characters from 1; without length it goes to the end. `matches` finds the RE2 expression anywhere in the text.
-    in_cidr is null for an invalid address. in_list(field, name) reads a list that may change, in the version at the
-    event's time: null before the first version, and for an invalid address in a list of networks. The name has the type
-    LIST, the field is text or a number. hour (0 to 23), weekday (1 is Monday) and date (TIME, the start of the day)
-    take a CurrentField of kind TIME and the name of a zone.
+    round, floor and ceil of a DECIMAL return an INT (round with digits > 0: a coarser DECIMAL). The first argument of a
+    text function is a CurrentField of text, or lower, upper or substring of one; the others are constants. `matches`
+    finds the RE2 expression anywhere in the text. in_list(field, name) reads a list that may change, in the version at
+    the event's time: null before the first version, and for an invalid address in a list of networks. The name has the
+    type LIST, the field is text or a number. hour, weekday and date take a CurrentField of kind TIME and a zone.
     """
 
     fn: str

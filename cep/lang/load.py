@@ -1,15 +1,12 @@
 """Files or texts to checked patterns: the way into this floor.
 
-The passes from text to checked IR, in order. A new check is a function of the same shape and a line here.
-
     text ──lex──▶ tokens ──parse──▶ syntax ──resolve, check──▶ names, patterns (IR), tests
                                                               │
                  cep/nfa/compile.py: does not compile      ◀─┴─▶ cep/lang/lint/lints.py: allowed, but not meant
 
-`_Loader` reads the texts and follows imports, `parse/file.py` parses each. A mistake is never raised: each pass reports
-to a `Collector`, and the next pass works on the sound parts. Imports are read relative to the file that names them,
-each file once; a cycle is refused. So is a path that leads out of the root (base/files.py); an imported file has the
-root of the file that imports it.
+A mistake is never raised: each pass reports to a `Collector`, and the next pass works on the sound parts. Imports are
+read relative to the file that names them, each file once. Circles are refused, and paths that lead out of the root
+(base/files.py). An imported file has the root of the file that imports it.
 Tested by: tests/lang/test_load.py, tests/lang/test_check.py, tests/lang/golden/
 """
 
@@ -73,7 +70,6 @@ def _check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str,
 
 
 def _check_pattern(pattern: syntax.PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
-    """Run all passes over a pattern. Return None after an error."""
     errors = collector.error_count
     draft = clauses.Draft(pattern, resolved, collector, ExpressionChecker(collector))
     clauses.check_params(draft)
@@ -91,7 +87,6 @@ def _check_pattern(pattern: syntax.PatternSyntax, resolved: Resolved, collector:
 
 
 def _ir(draft: clauses.Draft) -> PatternIR:
-    """Combine the results of the passes."""
     pattern = draft.pattern
     assert draft.structure is not None, "a pass has filled it"
     return PatternIR(
@@ -200,10 +195,9 @@ def _protected_field(declared: syntax.FieldSyntax, protected: Mapping[str, str])
 
 
 def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked:
-    """Check files and their imports as one set of names.
+    """Check files and their imports as one set of names. Files that they name must be below the root.
 
-    The files that they name must be below the root. The default root is their repository, or the common folder of all
-    of them.
+    The default root is the repository of the files, or their common folder.
     """
     with paused():
         named_paths = [Path(path) for path in paths]
@@ -242,19 +236,13 @@ class Bundle:
 
 
 def bundle_source(path: str | Path, root: Path | None = None) -> str:
-    """Return the text of a bundle.
-
-    Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
-    """
+    """Return the text of a bundle. Raises: UsageError with the diagnostics of files that cannot be read or parsed."""
     name, loader = _read_bundle(Path(path), root)
     return loader.bundled(name, set())
 
 
 def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
-    """Join a file and its imports to one text (a bundle), and check it. Each text is parsed once.
-
-    Raises: UsageError as `bundle_source`.
-    """
+    """Join a file and its imports to a bundle and check it. Each text is parsed once. Raises: as `bundle_source`."""
     with paused():
         name, files = _read_bundle(Path(path), root)
         loader = _Loader(_no_imports)
@@ -279,9 +267,6 @@ def _read_bundle(path: Path, root: Path | None) -> tuple[str, _Loader]:
     if loader.collector.error_count:
         raise UsageError(f"cannot bundle {name}:\n{render_text(loader.collector.diagnostics, loader.sources)}")
     return name, loader
-
-
-# ----------------------------------------------------------------------------------------------------- reading
 
 
 class _Files:
@@ -345,9 +330,6 @@ def _sound(text: str, name: str) -> syntax.FileSyntax | None:
 
 def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
     return "a text that is not a file cannot import"
-
-
-# ------------------------------------------------------------------------------------------------------ loading
 
 
 class _Loader:

@@ -35,10 +35,7 @@ def show_duration(ms: int) -> str:
 
 
 def show_time(ms: int) -> str:
-    """ISO 8601 in UTC; milliseconds only if there are any. A time outside of the calendar is shown as its number.
-
-    A result that is certain only at the end of the input has no time of its own.
-    """
+    """Return ISO 8601 in UTC, milliseconds only if there are any; outside of the calendar the milliseconds alone."""
     if ms >= TIME_MS_MAX:
         return END_OF_EVENTS
     try:
@@ -70,7 +67,7 @@ def show_value(value: ir.Slot, type_: Type) -> str:
 
 
 def written_float(value: float) -> str:
-    """Return ten digits if they are the whole number, else as many as the float has."""
+    """Return ten digits if they are the whole number, otherwise as many as the float has."""
     short = f"{value:.10g}"
     return short if float(short) == value else repr(value)
 

@@ -70,10 +70,7 @@ class HistoryWindowSyntax:
 
 @valueclass(frozen=True, slots=True)
 class HistorySyntax:
-    """A function of past events: `sum(t.amount over 24 h by merchant_id where status == approved)`.
-
-    `extra` are arguments after the first one.
-    """
+    """`sum(t.amount over 24 h by merchant_id where status == approved)`; `extra` are arguments after the first one."""
 
     name: str
     name_span: Span
@@ -296,10 +293,7 @@ class FieldSyntax:
 
 @valueclass(frozen=True, slots=True)
 class EventSyntax:
-    """`event name { fields }`; `span` is the span of the name, here and below. `retain` is how long events are stored.
-
-    `order` names the field that orders events of one time.
-    """
+    """`event name { fields }`; `span` is of the name, here and below. Field `order` orders events of one time."""
 
     name: str
     span: Span
@@ -446,9 +440,7 @@ class ExpectSyntax:
 
 @valueclass(frozen=True, slots=True)
 class PatternTestSyntax:
-    """`test "name" of pattern { … }`; `span` is the span of the name, `whole` of the test, `todo_span` of the word
-    `todo`.
-    """
+    """`test "name" of pattern { … }`; `span` is of the name, `whole` of the test, `todo_span` of the word `todo`."""
 
     name: str
     span: Span

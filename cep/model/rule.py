@@ -1,12 +1,8 @@
 """Rule files (TOML) and control records (JSON) → checked values; and back to canonical JSON.
 
-A rule file names the pattern to deploy and its parameters. An upsert record is the same with the text of the pattern,
-so that a job needs no files: the control topic carries it. This module does not know whether the pattern compiles; the
-rulebook does.
-
-Unknown names and wrong types are problems, never ignored. Times are ISO 8601 with an offset and are stored in one
-spelling (UTC, milliseconds), so that equal meanings have equal bytes. The signatures of a record are in it;
-rulebook/trust.py defines the signed statement:
+An upsert record is a rule file with the text of its pattern, so that a job needs no files. This module does not know
+whether the pattern compiles. Times are ISO 8601 with an offset and are stored in one spelling (UTC, milliseconds), so
+that equal meanings have equal bytes. rulebook/trust.py defines the statement that `signed` signs:
 
     {"rule_set": "payments", "previous_version": 1, "previous": HASH,
      "author": {"key": "ed25519:…", "signature": HEX}, "approver": {…}}

@@ -1,7 +1,5 @@
 """The types and sections of settings, and the errors of pydantic as problems that a person can read.
 
-Texts and values as settings files and flags have them become times in ms, paths, places in a topic, addresses and
-secrets. `setting` declares a setting with its meaning and its flag.
 Tested by: tests/model/test_settings.py, tests/model/test_rule.py
 """
 
@@ -107,10 +105,7 @@ def _address(value: str) -> tuple[str, int] | None:
 
 
 def from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    """Replace each `env:NAME` by the environment variable, and each `file:PATH` by the content of the file.
-
-    Raises: ValueError if it is missing.
-    """
+    """Replace each `env:NAME` by its variable and each `file:PATH` by the file's content. Raises: ValueError."""
     return {name: _resolve(f"`{name}`", value) for name, value in values.items()}
 
 
@@ -125,7 +120,7 @@ def registry_client(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 
 def secret_from_environment(value: SecretStr | None) -> SecretStr | None:
-    """Replace `env:NAME` or `file:PATH`, as in `from_environment`. Raises: ValueError if it is missing."""
+    """Replace `env:NAME` or `file:PATH` as `from_environment` does. Raises: ValueError."""
     return None if value is None else _resolve("the value", value)
 
 
@@ -220,7 +215,6 @@ def problems_of(error: ValidationError, valid_names: tuple[str, ...], tags: tupl
 
 
 def _problem(detail: ErrorDetails, valid_names: tuple[str, ...], tags: tuple[str, ...]) -> Problem:
-    """Convert an error of pydantic to a problem: the path in the file, and a sentence."""
     location = detail["loc"]
     if location and location[0] in tags:
         location = location[1:]

@@ -1,13 +1,8 @@
 """Settings of a job: a TOML file, and flags that override it → one checked value; and the model → a commented file.
 
-    [job] [events] [control] [publish] [kafka] [output] [observe] [secrets] [spark] [embedded]
-
 Every runner reads the same model. A setting is declared once, here: its name, type, default, meaning, and its flag on
 the command line. Unknown names and wrong types are problems, never ignored. A path in a file is relative to the file's
 folder. A value `env:NAME` of [kafka.client] is read from the environment, so that no secret needs to be in a file.
-
-[embedded] has the settings of `cep run` alone: threads, stores, checkpoints, changelog and standby. [events] says where
-the fields of events are in the records of a job, and how they are written.
 
 Tested by: tests/model/test_settings.py, tests/cli/test_replay.py.
 """

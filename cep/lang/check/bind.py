@@ -52,11 +52,7 @@ def bind(pattern: ir.PatternIR, arguments: Mapping[str, object]) -> tuple[ir.Pat
     return (None if collector.error_count else bound), collector.diagnostics
 
 
-# -------------------------------------------------------------------------------------------------- arguments
-
-
 def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collector: Collector) -> Slot | None:
-    """Return the value of a parameter from its argument or default, None after a report of a mistake."""
     if param.name not in arguments:
         if param.default is None:
             collector.add("CEP502", f"the parameter `{param.name}` has no default and is not given")
@@ -132,7 +128,7 @@ def _float(value: object) -> float | None:
 
 
 def _decimal(value: object, scale: int) -> int | None:
-    """Convert an argument to an integer of 10^-scale units; None if it is no number, or would lose digits."""
+    """Convert an argument to an integer of 10^-scale units; None if it is not a number, or would lose digits."""
     if not isinstance(value, str | int | float | Decimal):
         return None
     if isinstance(value, int) and abs(value) > INT64_MAX:
@@ -171,16 +167,12 @@ def _duration(value: object) -> int | None:
     return int(scaled) if scaled == scaled.to_integral_value() and scaled < TIME_MS_MAX else None
 
 
-# ------------------------------------------------------------------------------------------------ substitution
-
-
 class _Binder:
     def __init__(self, values: Mapping[str, ir.Const], collector: Collector) -> None:
         self.values = values
         self.collector = collector
 
     def pattern(self, pattern: ir.PatternIR) -> ir.PatternIR:
-        """Replace the parameters in all parts of a pattern."""
         structure = self.node(pattern.structure)
         assert isinstance(structure, ir.SequenceNode)
         timeout = pattern.timeout_measures
@@ -211,7 +203,6 @@ class _Binder:
         return slot
 
     def node(self, node: ir.Node) -> ir.Node:
-        """Bind the amounts and conditions of a node of the structure."""
         match node:
             case ir.VarNode():
                 return ir.VarNode(node.variable, self.quantifier(node.quantifier))
@@ -226,7 +217,6 @@ class _Binder:
                 return ir.AnyOrderNode(tuple(self.node(item) for item in node.items))
 
     def step(self, step: ir.Step) -> ir.Step:
-        """Bind the times of a step."""
         gap_min = self.amount(step.gap_min_ms, 0, TIME_MS_MAX)
         gap_max = self.amount(step.gap_max_ms, 1, TIME_MS_MAX)
         if gap_min is not None and gap_max is not None and gap_min >= gap_max:
@@ -235,7 +225,6 @@ class _Binder:
         return ir.Step(step.link, self.node(step.node), step.negated, gap_min, gap_max)
 
     def quantifier(self, quantifier: ir.Quantifier) -> ir.Quantifier:
-        """Bind the counts of a repetition."""
         low = self.amount(quantifier.min_count, 1, REPETITIONS_MAX)
         high = self.amount(quantifier.max_count, 1, REPETITIONS_MAX)
         assert low is not None

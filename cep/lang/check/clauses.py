@@ -1,13 +1,7 @@
 """The passes over the clauses of one pattern, and the draft that they fill on its way from syntax to IR.
 
-Each pass reads the results of earlier ones: parameters, the places and event types of variables, conditions, emitted
-values, `skip`. `produce` makes a match a derived event, which other patterns read, with keys from its own fields:
-
-    emit     payer = first.payer, payee = last.payee, amount = last.amount
-    produce  hop
-
-The emitted values are the event's fields; its id is the id of the match, its time the detection time. Patterns that
-feed each other in a circle are refused, because no order of work would be right.
+`produce` makes a match an event that other patterns read: the emitted values are its fields, its id is the id of the
+match, its time the detection time.
 Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 """
 
@@ -83,10 +77,7 @@ class Draft:
         return {param.name: param.type for param in self.params}
 
     def variables_in_scope(self, before: Before, under_test: str | None = None) -> dict[str, VariableInScope]:
-        """Return the variables that an expression may use, each with whether it is bound by then.
-
-        The expression follows the variables of `before`, and is tested on an event of `under_test`.
-        """
+        """Return the variables that an expression may use after `before`, where an event of `under_test` is tested."""
         in_scope: dict[str, VariableInScope] = {}
         negated = self.order.negated
         for variable in self.variables:
@@ -205,7 +196,6 @@ def _measures(
 
 
 def _common_fields(event_types: Sequence[EventType]) -> dict[str, Type]:
-    """Return the fields that all of these event types have."""
     if len(event_types) == 1:
         return dict(event_types[0].types)
     columns = Schema(tuple(event_types)).columns()
@@ -304,7 +294,6 @@ def _declare_list(
 
 
 def _declare(param: syntax.ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
-    """Check the default and the bounds of a parameter."""
     default = _slot(param.default, value_type, collector)
     low = _slot(param.low, value_type, collector)
     high = _slot(param.high, value_type, collector)
@@ -378,7 +367,6 @@ def check_event_types(draft: Draft) -> None:
 
 
 def _event_type(draft: Draft, where: syntax.WhereSyntax) -> EventType | None:
-    """Return the event type of a variable, None after a report."""
     name, events = where.event_type.name, draft.resolved.events
     event_type = events.get(name)
     if event_type is None:
@@ -499,7 +487,7 @@ def _check_value(
 
 
 def check_circles(patterns: dict[str, PatternIR], resolved: Resolved, collector: Collector) -> None:
-    """Refuse patterns that feed each other in a circle, or in too long a chain; they leave `patterns`."""
+    """Remove and report patterns that feed each other in a circle or too long a chain: no order of work is right."""
     levels = levels_of({name: (p.event_types, p.produces) for name, p in patterns.items()})
     for name in [n for n, p in patterns.items() if p.produces is not None and levels[n] >= PRODUCE_DEPTH_MAX]:
         place = resolved.patterns[name].produces

@@ -1,8 +1,6 @@
 """Syntax to typed expressions: resolve names, expand definitions, insert casts, collect mistakes.
 
-`ExpressionChecker.check` returns None for a mistake. Each mistake is reported once, at its place. Names, functions,
-aggregates over the events of a variable, and the use of definitions are checked here; operators, functions of text and
-histories in the files next to it.
+Each mistake is reported once, at its place. Operators, functions of text and histories are in the files next to it.
 Tested by: tests/lang/test_expressions.py
 """
 
@@ -86,9 +84,6 @@ def use_define(
     return checker.check(define.body, scope.inside(define, arguments, node.span), expected)
 
 
-# --------------------------------------------------------------------------------------------------- functions
-
-
 def _abs(checker: Checker, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
     value = checker.check(node.arguments[0], scope)
     if value is None:
@@ -146,9 +141,6 @@ def _extreme(checker: Checker, fn: str, node: syntax.CallSyntax, scope: Scope) -
         checker.collector.add("CEP309", f"a number does not fit into {best.type}", node.span)
         return None
     return Call(fn, arguments, best.type.as_nullable(any(a.type.nullable for a in arguments)))
-
-
-# -------------------------------------------------------------------------------------------------- aggregates
 
 
 def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
@@ -242,10 +234,7 @@ class ExpressionChecker:
         return value
 
     def check(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
-        """Check an expression and return it with its type, or None after a report.
-
-        `expected` is the type that gives a bare enum symbol its enum.
-        """
+        """Return the typed expression, None after a report. `expected` gives a bare enum symbol its enum."""
         self._nodes += 1
         if self._nodes > EXPRESSION_NODES_MAX:
             if self._nodes == EXPRESSION_NODES_MAX + 1:
@@ -263,7 +252,6 @@ class ExpressionChecker:
             self._depth -= 1
 
     def _dispatch(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None) -> Expr | None:
-        """Check an expression by the kind of its syntax."""
         match node:
             case syntax.Literal():
                 return self._literal(node)
@@ -298,8 +286,6 @@ class ExpressionChecker:
             message = f"a decimal has at most {DECIMAL_SCALE_MAX} digits after the point and 64 bits"
             self.collector.add("CEP309", message, node.span)
         return const
-
-    # ------------------------------------------------------------------------------------------------- names
 
     def _name(self, node: syntax.NameRef, scope: Scope, expected: Type | None) -> Expr | None:
         """Find the meaning of a bare name: argument, parameter, field, definition or enum symbol."""
@@ -411,8 +397,6 @@ class ExpressionChecker:
         nullable = field.type.nullable or which == "prev" or variable.bound is not Bound.ALWAYS
         return VarField(owner.name, _WHICH[which], node.field, field.type.as_nullable(nullable))
 
-    # ------------------------------------------------------------------------------- for the other two modules
-
     def find_variable(self, node: syntax.NameRef, scope: Scope) -> VariableInScope | None:
         """Return the variable of this name if an expression may use its events here, None after a report."""
         variable = scope.variables.get(node.name)
@@ -439,10 +423,7 @@ class ExpressionChecker:
         return variable
 
     def find_list(self, node: syntax.NameRef, scope: Scope) -> syntax.ListSyntax | Const | Param | None:
-        """Return the list of this name, or None after a report.
-
-        For a list that may change, or a parameter, the result is its name.
-        """
+        """Return the list of this name, None after a report; the name of one that may change, or is a parameter."""
         param_type = scope.params.get(node.name)
         if param_type is not None and param_type.kind is Kind.LIST:
             return Param(node.name, param_type)

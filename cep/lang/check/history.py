@@ -111,9 +111,6 @@ def _stands_well(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> 
     return not message
 
 
-# ------------------------------------------------------------------------------------------------------- window
-
-
 def _window(checker: Checker, node: syntax.HistoryWindowSyntax, scope: Scope) -> HistoryWindow | None:
     """Check how far back a history looks: a duration, a calendar unit or a parameter. Return None after a report."""
     bound = node.bound
@@ -142,9 +139,7 @@ def _window(checker: Checker, node: syntax.HistoryWindowSyntax, scope: Scope) ->
 
 
 def _has_panes(checker: Checker, node: syntax.HistorySyntax, window: HistoryWindow | None, scope: Scope) -> bool:
-    """Return True if the function is exact, or can use panes: a window of fixed length, without a sub-key. Otherwise
-    report.
-    """
+    """Return False after a report of an approximate function without panes: they need a fixed window and no sub-key."""
     if not node.name.startswith(APPROXIMATE) or (not node.by and window is not None and window.calendar is None):
         return True
     exact = node.name.removeprefix(APPROXIMATE)
@@ -154,16 +149,10 @@ def _has_panes(checker: Checker, node: syntax.HistorySyntax, window: HistoryWind
     return False
 
 
-# ----------------------------------------------------------------------------------------------------- argument
-
-
 def _argument(
     checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope, field: syntax.Member | None
 ) -> tuple[EventType, Expr | None] | None:
-    """Check the argument of a history.
-
-    Return the type of its past events, and the value of each event; None after a report.
-    """
+    """Return the type of the past events of a history and the value of each event; None after a report."""
     argument = node.argument
     if isinstance(argument, syntax.NameRef):
         event_type = _event_type(checker, argument, scope)
@@ -268,7 +257,7 @@ def _sub_key(checker: Checker, node: syntax.HistorySyntax, event_type: EventType
 
 
 def _percent(checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
-    """Check the percentage of a percentile, and that other functions have none. Return None after a report."""
+    """Check the percentage of a percentile; other functions take one argument. Return None after a report."""
     count = 1 if fn in _OF_PERCENT else 0
     if len(node.extra) != count:
         more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if count else "one argument"

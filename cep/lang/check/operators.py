@@ -72,9 +72,6 @@ def is_null(checker: Checker, node: syntax.IsNullSyntax, scope: Scope) -> Expr |
     return Unary("not", test, types.BOOL) if node.negated else test
 
 
-# --------------------------------------------------------------------------------------------- both sides one
-
-
 def sides(
     checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, scope: Scope
 ) -> tuple[Expr, Expr] | None:
@@ -163,9 +160,6 @@ def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
     labels = (Label(spans[0], f"this is {left.type}"), Label(spans[1], f"this is {right.type}"))
     message = f"{left.type} and {right.type} do not fit together"
     checker.collector.add("CEP301", message, spans[0].to(spans[1]), help_line, (*labels, *scope.labels()), fix)
-
-
-# -------------------------------------------------------------------------------------------------- comparison
 
 
 def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr | None:
@@ -282,9 +276,6 @@ def choose(checker: Checker, node: syntax.IfSyntax, scope: Scope, expected: Type
 def cast_null(value: Expr, target: Type) -> Expr:
     """Give the literal null the type of its surroundings. Return other values unchanged."""
     return Const(None, target.as_nullable()) if value.type.kind is Kind.NULL else value
-
-
-# -------------------------------------------------------------------------------------------------- arithmetic
 
 
 def arithmetic(

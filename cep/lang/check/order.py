@@ -1,7 +1,5 @@
 """The order of things: the variables that are bound before each place of a pattern, and the level of each pattern.
 
-`order_of` walks a structure and notes the variables before every variable, before every `until`, and at the end. May:
-at least one run has bound the variable by then. Must: every run has. `levels_of` orders patterns that feed each other.
 Tested by: tests/lang/test_structure.py, tests/lang/test_check.py
 """
 
@@ -154,7 +152,7 @@ Feeds = tuple[tuple[str, ...], str | None]
 
 
 def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
-    """Return the level of each pattern: 0 if it only reads source events, else one more than that of its inputs.
+    """Return the level of each pattern: one more than its highest input; 0 if it only reads source events.
 
     A pattern is matched after all its inputs. The maximum is PRODUCE_DEPTH_MAX, which a pattern in a circle gets.
     """

@@ -118,9 +118,6 @@ def _define(resolved: Resolved, define: syntax.DefineSyntax, collector: Collecto
             _once(param_names, param, "parameter", collector)
 
 
-# ------------------------------------------------------------------------------------------------- event types
-
-
 def _event(
     resolved: Resolved, event: syntax.EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector
 ) -> None:
@@ -208,9 +205,6 @@ def _order(event: syntax.EventSyntax, fields: list[Field], collector: Collector)
     elif named.type.kind not in _ORDER_KINDS or named.name == TIME_FIELD:
         message = f"`{named.name}` is of type {named.type}: it cannot order events of one time"
         collector.add("CEP217", message, event.order.span, "name a field of type int, decimal(n), duration or time")
-
-
-# ------------------------------------------------------------------------------------------------------- lists
 
 
 def _list_kind(item: syntax.ExprSyntax) -> str | None:

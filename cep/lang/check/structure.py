@@ -73,8 +73,6 @@ class _StructureChecker:
             self.collector.warn("CEP420", message, self.unbounded, "add `within` or a maximum")
         return ir.SequenceNode(steps)
 
-    # ----------------------------------------------------------------------------------------------- amounts
-
     def _whole_windows(self, windows: tuple[syntax.WindowSyntax, ...]) -> None:
         for window in windows:
             if window.in_events:
@@ -132,7 +130,6 @@ class _StructureChecker:
         return self._param(bound.name, bound.span, Kind.INT)
 
     def _param(self, name: str, span: Span, kind: Kind) -> ir.Param | None:
-        """Return the parameter of this name, None after a report if it does not exist or has another type."""
         param_type = self.params.get(name)
         if param_type is None:
             help_line = did_you_mean(name, (n for n, t in self.params.items() if t.kind is kind), "parameters")
@@ -144,8 +141,6 @@ class _StructureChecker:
             self.collector.add("CEP301", message, span)
             return None
         return ir.Param(name, param_type)
-
-    # ----------------------------------------------------------------------------------------------- elements
 
     def _steps(self, body: syntax.SequenceSyntax, around: Around, first_link: ir.Link) -> tuple[ir.Step, ...]:
         """Check the steps of a sequence from the last to the first, because a step needs to know what may follow it."""
@@ -196,7 +191,6 @@ class _StructureChecker:
         return self._group(element, around)
 
     def _group(self, group: syntax.GroupSyntax, around: Around) -> ir.Node:
-        """Check a group in parentheses, its repetition and its windows. Return its node."""
         self._loop_rules(group)
         body = group.body
         repeat = group.suffix.repeat
@@ -232,7 +226,6 @@ class _StructureChecker:
         return ir.AlternativeNode(nodes) if body.op == "|" else ir.AnyOrderNode(nodes)
 
     def _quantifier(self, suffix: syntax.SuffixSyntax) -> ir.Quantifier:
-        """Check a repetition and the words after it. Return its counts and conditions."""
         minimum: int | ir.Param | None = 1
         maximum: int | ir.Param | None = 1
         repeat = suffix.repeat

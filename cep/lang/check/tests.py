@@ -26,11 +26,7 @@ from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 
 
 def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Collector) -> ir.Const | None:
-    """Return the constant that a test writes for a value of this type, None after a report.
-
-    `noun` names the place in the report. A TIME is written as the time since the start of the test, like the times of
-    events.
-    """
+    """Return the constant that a test writes for `noun`, None after a report. A TIME is since the start of the test."""
     if isinstance(node, syntax.NameRef):
         if value_type.kind is Kind.LIST:
             return ir.Const(node.name, value_type)
@@ -108,9 +104,7 @@ def argument_of(const: ir.Const) -> object:
 
 
 def neutral(value_type: Type) -> ir.Slot:
-    """Return the value of a field that a test does not name: null if allowed, otherwise "", 0, false or the first
-    symbol.
-    """
+    """Return the default of a field that a test does not name (see the module's docstring)."""
     if value_type.nullable:
         return None
     if value_type.is_text:
@@ -133,7 +127,6 @@ class _ExpectationChecker:
         self.test, self.pattern, self.labels, self.collector = test, pattern, labels, collector
 
     def check(self) -> _Expectations:
-        """Check all expectations. Report those with mistakes."""
         expects = self.test.expects
         if not expects and not self.test.broken:
             message = f"the test `{self.test.name}` expects nothing, so it cannot fail"
@@ -166,7 +159,6 @@ class _ExpectationChecker:
         return label
 
     def _values(self, expect: syntax.ExpectSyntax) -> tuple[ir.ExpectedValue, ...]:
-        """Check the values that a test expects of a match or a time-out."""
         is_timeout = expect.kind == "timeout"
         measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
         if is_timeout and self.pattern.timeout_measures is None:
@@ -285,10 +277,7 @@ class _TestChecker:
             span=self.test.span,
         )
 
-    # ------------------------------------------------------------------------------------------- parameters
-
     def _arguments(self, pattern: ir.PatternIR) -> dict[str, object]:
-        """Check the arguments that a test gives to its pattern. Return the valid ones by name."""
         declared = {p.name: p for p in pattern.params}
         values: dict[str, object] = {}
         spans: dict[str, Span] = {}
@@ -314,8 +303,6 @@ class _TestChecker:
             span = next(written, self.test.pattern.span)
             self.collector.add(diagnostic.code, diagnostic.message, span, diagnostic.help)
         return bound
-
-    # ------------------------------------------------------------------------------------------------- keys
 
     def _key(self, key: syntax.ScriptedKeySyntax, pattern: ir.PatternIR) -> None:
         """Note the field values of a key at the place where a test first names it."""
@@ -364,13 +351,8 @@ class _TestChecker:
         self.collector.add("CEP605", message, key.label.span, help_line)
         return None
 
-    # ----------------------------------------------------------------------------------------------- events
-
     def _events(self, pattern: ir.PatternIR) -> tuple[ir.ScriptedEvent, ...]:
-        """Return all events of a test, repetitions written out, by time and then in the order of the text.
-
-        Events without a written id get one.
-        """
+        """Return all events of a test, repetitions written out, by time and then in the order of the text."""
         written = [(event, _label_text(key.label)) for key in self.test.keys for event in key.events]
         count = sum(event.count for event, _ in written)
         if count > TEST_EVENTS_MAX:
@@ -487,7 +469,6 @@ class _TestChecker:
 
 
 def _label_text(label: syntax.Literal | syntax.NameRef) -> str:
-    """Return the label of a key as text."""
     return label.name if isinstance(label, syntax.NameRef) else str(label.value)
 
 

@@ -53,10 +53,7 @@ def has_arguments(checker: Checker, node: CallSyntax, least: int, most: int) -> 
 
 
 def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr | None:
-    """Check `value in name` for a list that may change while the job runs. Return None after a report.
-
-    The result is null before the first version of the list.
-    """
+    """Check `value in name` for a list that may change; null before its first version. Return None after a report."""
     kind = list_kind(named.type)
     if kind in ("string", "prefix", "cidr"):
         if not _is_event_text(checker, f"in {named.type}", value, argument, scope):
@@ -170,14 +167,8 @@ def _network(text: str) -> str | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ time, rounding
-
-
 def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr | None:
-    """Check a call of `hour`, `weekday` or `date`: a time field of the event and a time zone.
-
-    Return None after a report.
-    """
+    """Check a call of `hour`, `weekday` or `date` with a time field and a time zone. Return None after a report."""
     moment, zone = values
     if moment.type.kind is not Kind.TIME:
         message = f"`{node.name}` needs a time, this is {moment.type}"

@@ -31,14 +31,8 @@ class Word:
     detail: str = ""
 
 
-# -------------------------------------------------------------------------------------------------- completion
-
-
 def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
-    """Return the words that an editor can offer at the offset, likely ones first.
-
-    A partial word before it is ignored.
-    """
+    """Return the words that an editor can offer at the offset, likely ones first. A partial word there is ignored."""
     tokens = [t for t in lex(text, name, Collector()).tokens if t.span.end <= offset and t.kind is not TokenKind.END]
     if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
         tokens.pop()
@@ -133,7 +127,6 @@ def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
 
 
 def _everything(checked: Checked, around: _Around) -> Iterator[Word]:
-    """Yield all words that fit into an expression: fields, parameters, variables, definitions, functions, keywords."""
     names: set[str] = set()
     used = set(around.types.values())
     for event in checked.resolved.events.values():
@@ -165,9 +158,6 @@ def _field(field: Field) -> Word:
 
 def _event(event: EventType) -> Word:
     return Word(event.name, "event", ", ".join(f.name for f in event.fields))
-
-
-# ------------------------------------------------------------------------------------------------------- hover
 
 
 def keyword_meaning(word: str) -> str:
@@ -239,16 +229,12 @@ def _source(checked: Checked, span: Span) -> str:
 
 
 def _doc(checked: Checked, name: str) -> str:
-    """Return the doc comment of an event type."""
     declarations = (declaration for file in checked.files for declaration in file.declarations)
     return next((d.doc for d in declarations if isinstance(d, EventSyntax) and d.name == name), "")
 
 
 def fixed(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> dict[str, str]:
-    """Apply the fixes of diagnostics. Return the texts of the files that change.
-
-    Of two fixes that overlap only the first one is applied, so run it again.
-    """
+    """Apply the fixes and return the changed texts. Of two fixes that overlap, only the first is applied."""
     texts: dict[str, str] = {}
     by_file: dict[str, dict[tuple[int, int], str]] = {}
     for diagnostic in diagnostics:

@@ -18,10 +18,7 @@ from cep.lang.walk import nodes
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The thing that a name stands for.
-
-    `owner` is the pattern of a parameter, variable or value, or the definition of an argument.
-    """
+    """The meaning of a name. `owner` is the pattern of a parameter, variable or value, or the argument's definition."""
 
     kind: str  # event, field, symbol, list, definition, argument, pattern, parameter, variable, value, function
     name: str
@@ -59,7 +56,6 @@ class _Finder:
         self.symbols = {s for e in events for f in e.fields for s in f.type.symbols}
 
     def declaration(self, node: object) -> Iterator[Place]:
-        """Yield the place of each name in a declaration."""
         if isinstance(node, syntax.EventSyntax):
             yield Place(node.span, Named("event", node.name), declares=True)
             for field in node.fields:
@@ -81,7 +77,6 @@ class _Finder:
             yield from self._test(node)
 
     def _pattern(self, node: syntax.PatternSyntax) -> Iterator[Place]:
-        """Yield the place of each name in a pattern."""
         yield Place(node.span, Named("pattern", node.name), declares=True)
         local = {p.name: Named("parameter", p.name, node.name) for p in node.params}
         for param in node.params:

@@ -6,7 +6,7 @@ place, the message. Examples of mistakes in files are excerpts of golden files, 
     CEP1xx syntax    CEP2xx names    CEP3xx types    CEP4xx structure    CEP5xx parameters    CEP6xx tests
     CEP7xx lints     CEP8xx lists
 
-A code keeps its meaning for ever. One that is no longer given is not used again.
+A code keeps its meaning for ever, even after the last place that reports it is gone.
 Tested by: tests/lang/test_diagnostics.py, tests/cli/test_authoring.py
 """
 

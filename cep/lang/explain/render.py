@@ -33,7 +33,6 @@ class Lines:
         self.starts = [0, *(i + 1 for i, c in enumerate(text) if c == "\n")]
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Line and column of an offset."""
         line = bisect_right(self.starts, min(offset, len(self.text)))
         return line, min(offset, len(self.text)) - self.starts[line - 1] + 1
 
@@ -104,7 +103,6 @@ def _paint(text: str, role: str, *, color: bool) -> str:
 
 
 def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> str:
-    """Format one diagnostic: its head, an excerpt for each mark, and the help."""
     severity = diagnostic.severity
     head = _paint(f"{severity.value}[{diagnostic.code}]", severity.value, color=color)
     parts = [f"{head}: {_printable(diagnostic.message)}"]

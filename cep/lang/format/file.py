@@ -48,11 +48,7 @@ def _written(lines: Iterable[Line]) -> str:
     return "".join(f"{line}\n" for line in out)
 
 
-# -------------------------------------------------------------------------------------------------- declarations
-
-
 def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line]:
-    """Format all declarations, with the blank lines and comments between them."""
     starts = [*_starts(pieces, declarations), len(pieces) - 1]
     lines: list[Line] = []
     before = ""
@@ -125,9 +121,6 @@ def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -
     return flow(body, Layout(column + len(text), taken=text))
 
 
-# -------------------------------------------------------------------------------------------------- event types
-
-
 def _event(group: list[Piece]) -> list[Line]:
     """Format an event type: one field per line, in columns of names, types and comments."""
     lines = flow(group[:3], Layout(0))
@@ -187,11 +180,7 @@ def _ends_field(word: Piece, following: list[Piece]) -> bool:
     return not following or following[0].token.first_on_line or following[0].text == ","
 
 
-# ------------------------------------------------------------------------------------------------------ patterns
-
-
 def _pattern(group: list[Piece]) -> list[Line]:
-    """Format a pattern: its head, then each clause on lines of its own."""
     by = _index(group, 0, "by")
     brace = _index(group, by, "{")
     lines = flow(group[:by], Layout(0, aligned="", keep_breaks=False))
@@ -251,7 +240,6 @@ def _clause(group: list[Piece]) -> list[Line]:
     return flow(body, replace(layout, taken=f"{text:<{layout.column - INDENT}}"))
 
 
-# The columns of `where`: variable, event type, condition.
 def _where(word: Piece, body: list[Piece]) -> list[Line]:
     """Format a `where` clause: one variable per line, in columns of names, types and conditions."""
     entries = _entries(body)

@@ -66,7 +66,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Line:
-    """A line of the output. `text` has no indentation; a comment or a blank line has no `trail`."""
+    """A line of the output. `text` is without indentation. Comments and blank lines leave `trail` empty."""
 
     column: int
     text: str

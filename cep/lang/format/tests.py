@@ -40,11 +40,7 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     return [*lines, Line(0, "}", group[last].trail)]
 
 
-# -------------------------------------------------------------------------------------------------------- keys
-
-
 def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int) -> list[Line]:
-    """Format the label of a key and its events, one event per line."""
     head = without(group[begin : events[0] if events else end], (";", ","))
     rows = [_Row(without(group[a:b], (",", ";"))) for a, b in pairwise([*events, end])] if events else []
     label = joined(head)
@@ -112,7 +108,6 @@ def _align(rows: list[_Row]) -> None:
 
 
 def _wrapped(row: _Row, text: str, column: int, prefix: str, times: int) -> list[Line]:
-    """Write an event on one line, or on several if it is too long."""
     first = Line(column - len(prefix), f"{prefix}{text}", row.trail)
     if column + len(text) <= WIDTH:
         return [first]

@@ -31,9 +31,6 @@ def _place_of(checked: Checked, pattern: ir.PatternIR, name: str) -> Span:
     return where.condition.span if where.condition is not None else where.span
 
 
-# --------------------------------------------------------------------------------------------------- conditions
-
-
 def never_true(checked: Checked) -> Iterator[Diagnostic]:
     """Find conditions that cannot be true, and sides of an `or` that cannot and therefore add nothing."""
     for pattern in checked.patterns.values():
@@ -60,11 +57,7 @@ def dead_negation(checked: Checked) -> Iterator[Diagnostic]:
 
 
 def label_field(checked: Checked) -> Iterator[Diagnostic]:
-    """Find conditions that read a field whose name says that it is a label, such as `is_fraud`.
-
-    A label comes after the event, often weeks later. A rule that reads it is perfect on a history and finds nothing
-    live.
-    """
+    """Find conditions that read a field named like a label, such as `is_fraud`, which is known only afterwards."""
     for pattern in checked.patterns.values():
         for name, where in conditions(pattern):
             fields = {node.field for node in nodes(where) if isinstance(node, ir.CurrentField | ir.VarField)}
@@ -72,9 +65,6 @@ def label_field(checked: Checked) -> Iterator[Diagnostic]:
                 message = f"`{field}` looks like a label, which is known only after the event"
                 help_line = "read a field that is known when the event comes, or say why it is known"
                 yield warning("CEP712", message, _place_of(checked, pattern, name), help_line)
-
-
-# -------------------------------------------------------------------------------------------------------- names
 
 
 def unused(checked: Checked) -> Iterator[Diagnostic]:
@@ -132,9 +122,6 @@ def untested(checked: Checked) -> Iterator[Diagnostic]:
             yield warning("CEP704", message, pattern.span, f'add `test "…" of {pattern.name} {{ … }}`')
 
 
-# ---------------------------------------------------------------------------------------------------------- time
-
-
 def retention(checked: Checked) -> Iterator[Diagnostic]:
     """Find windows longer than the `retain` of an event type that they look at. Parameters count with their default."""
     retained_ms = {e.name: e.retain_ms for e in checked.schema.event_types if e.retain_ms is not None}
@@ -173,10 +160,7 @@ def _amount(pattern: ir.PatternIR, amount: int | ir.Param | None) -> int | None:
 
 
 def endless(checked: Checked) -> Iterator[Diagnostic]:
-    """Find patterns without `within` in which a step may come at any time after the step before it.
-
-    A repetition without a maximum and without a window is CEP420 instead.
-    """
+    """Find patterns without `within` whose steps may come at any time. CEP420 reports endless repetitions instead."""
     reported = [d.span for d in checked.diagnostics if d.code == "CEP420" and d.span is not None]
     for pattern in checked.patterns.values():
         place = _structure(checked, pattern).span
@@ -204,14 +188,10 @@ def _waits(node: ir.Node) -> bool:
     return free or any(_waits(step.node) for step in node.steps)
 
 
-# ------------------------------------------------------------------------------------------------------- evasion
-
-
 def evasion(checked: Checked) -> Iterator[Diagnostic]:
     """Find patterns that an attacker who knows them evades with one cheap event.
 
-    A pattern whose steps must follow each other directly is ended by any event in between. A value that was never seen
-    before becomes known by a cent. Only event types with an amount (a decimal) count: their events can be cheap.
+    Only event types with an amount (a decimal) count: their events can be cheap.
     """
     cheap = {e.name for e in checked.schema.event_types if any(f.type.kind is Kind.DECIMAL for f in e.fields)}
     for pattern in checked.patterns.values():
@@ -245,7 +225,7 @@ def _is_strict(node: ir.Node) -> bool:
 
 
 def _first_times(where: object, cheap: set[str]) -> Iterator[ir.History]:
-    """Yield the functions of past events that ask if a value of a field comes for the first time, whatever it cost."""
+    """Yield the functions of past events that ask if a value of a field comes for the first time, at any amount."""
     for unary in nodes_of(where, ir.Unary):
         history = unary.argument
         if unary.op != "not" or not isinstance(history, ir.History) or history.fn != "exists" or not history.by:
@@ -253,9 +233,6 @@ def _first_times(where: object, cheap: set[str]) -> Iterator[ir.History]:
         has_amount = any(field.type.kind is Kind.DECIMAL for field in nodes_of(history.where, ir.CurrentField))
         if history.event_type in cheap and not has_amount:
             yield history
-
-
-# ----------------------------------------------------------------------------------------- steps without effect
 
 
 def first_skip(checked: Checked) -> Iterator[Diagnostic]:
@@ -275,10 +252,7 @@ def first_skip(checked: Checked) -> Iterator[Diagnostic]:
 
 
 def greedy_step(checked: Checked) -> Iterator[Diagnostic]:
-    """Find steps after a greedy loop that never take an event, as each event that fits them is one more of the loop.
-
-    The condition of such a step has all parts of the condition of the endless loop before it.
-    """
+    """Find steps that never take an event: their condition has all parts of that of a greedy loop before them."""
     for pattern in checked.patterns.values():
         spans = spans_of(_structure(checked, pattern))
         for first, second in _adjacent_steps(pattern.structure):
@@ -325,10 +299,7 @@ def _parts_of(expr: ir.Expr | None) -> Iterator[str]:
 
 
 def shorter_option(checked: Checked) -> Iterator[Diagnostic]:
-    """Find options of a whole pattern that begin with the steps of another option.
-
-    They never give a match, because the shorter option has always matched the same events before them.
-    """
+    """Find options of a whole pattern that begin with the steps of a shorter option, which matches before them."""
     for pattern in checked.patterns.values():
         spans = spans_of(_structure(checked, pattern))
         for shorter, longer in _hidden_options(pattern):
@@ -339,7 +310,7 @@ def shorter_option(checked: Checked) -> Iterator[Diagnostic]:
 
 
 def _hidden_options(pattern: ir.PatternIR) -> Iterator[tuple[str, str]]:
-    """Yield the last variables of a shorter option and of each longer one that fits only what the shorter one fits."""
+    """Yield the last variables of a shorter option and of each longer one that fits only events of the shorter one."""
     first, *others = pattern.structure.steps
     if others or pattern.skip.kind is not ir.SkipKind.PAST_LAST or not isinstance(first.node, ir.AlternativeNode):
         return

@@ -100,10 +100,7 @@ def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
 
 
 def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
-    """Narrow the range of one side of a comparison with a constant.
-
-    Return False if the comparison can never be true.
-    """
+    """Narrow a range by a comparison with a constant. Return False if the comparison can never be true."""
     op: str = part.op
     left, right = part.left, part.right
     if isinstance(left, Const):

@@ -58,8 +58,6 @@ class _Parser:
         while not cursor.at_end() and not cursor.at_declaration():
             cursor.take()
 
-    # ------------------------------------------------------------------------------------ small declarations
-
     def _import(self) -> syntax.ImportSyntax:
         cursor = self.cursor
         start = cursor.take().span
@@ -153,7 +151,6 @@ class _Parser:
         return amount
 
     def _order(self, before: syntax.NameRef | None) -> syntax.NameRef:
-        """Parse `order by field`."""
         cursor = self.cursor
         word = cursor.take()
         cursor.take()

@@ -124,7 +124,6 @@ class _Lexer:
         self.doc: list[str] = []
 
     def run(self) -> Lexed:
-        """Divide the text into tokens and comments."""
         self._refuse_hidden()
         end = 0
         for text in _PIECES.findall(self.text):
@@ -208,7 +207,6 @@ class _Lexer:
         return re.sub(r"\\(.)", replace, text[1:-1])
 
     def _number(self, written: str, span: Span) -> None:
-        """Add the token of a number or a duration. Report one that is too long, too large or malformed."""
         match = _NUMBER.fullmatch(written)
         assert match is not None, "it begins with a digit"
         text, suffix = match[1].replace("_", ""), match[2]
@@ -334,7 +332,6 @@ class Cursor:
 
     @property
     def previous_span(self) -> Span:
-        """Return where the last taken token is."""
         return self.tokens[max(self.index - 1, 0)].span
 
     def take(self) -> Token:
@@ -346,7 +343,6 @@ class Cursor:
         return token
 
     def go_back(self, index: int) -> None:
-        """Return to a token that has been taken."""
         self.index = index
         self.token = self.tokens[index]
 
@@ -356,7 +352,6 @@ class Cursor:
         return token.text in texts and token.kind in _WORDS
 
     def at_words(self, first: str, second: str) -> bool:
-        """Return True if the next two tokens are these words."""
         return self.at(first) and self.ahead().text == second and self.ahead().kind is TokenKind.NAME
 
     def at_end(self) -> bool:
@@ -399,7 +394,6 @@ class Cursor:
         return self.take()
 
     def name_ref(self, noun: str) -> NameRef:
-        """Take a name that is not reserved as a node, or report and give up."""
         token = self.name(noun)
         return NameRef(token.text, token.span)
 
@@ -413,7 +407,6 @@ class Cursor:
         return tuple(names)
 
     def string(self, noun: str, help_line: str = "") -> Literal:
-        """Take a text in double quotes, or report and give up."""
         token = self.token
         if token.kind is not TokenKind.STRING:
             self.fail(f"expected {noun} in double quotes, found {self.shown()}", help_line)
@@ -421,13 +414,11 @@ class Cursor:
         return Literal(str(token.value), token.span)
 
     def integer(self, noun: str) -> Token:
-        """Take an integer, or report and give up."""
         if self.token.kind is not TokenKind.INT:
             self.fail(f"expected {noun}, found {self.shown()}")
         return self.take()
 
     def shown(self) -> str:
-        """Return the current token for a message."""
         if self.at_end():
             return "the end of the file"
         return f"`{self.token.text[:40]}`"

@@ -110,9 +110,6 @@ def _symbols(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     return tuple(symbols)
 
 
-# --------------------------------------------------------------------------------------------------- header
-
-
 @dataclass(slots=True)
 class _Head:
     """Parameters and key. `lost`: names may be missing, so that the body can only be looked at for its syntax."""
@@ -124,7 +121,6 @@ class _Head:
 
 
 def _head(cursor: Cursor, head: _Head) -> None:
-    """Parse the parameters and the key of a pattern, up to its opening brace."""
     if cursor.accept("("):
         while not cursor.at(")"):
             _param(cursor, head)
@@ -208,9 +204,6 @@ def _key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     return tuple(fields)
 
 
-# ----------------------------------------------------------------------------------------------------- body
-
-
 def _body(cursor: Cursor) -> _Clauses:
     """Parse the clauses of a pattern. After a mistake, continue with the next clause."""
     clauses = _Clauses()
@@ -235,8 +228,7 @@ def _at_entry(cursor: Cursor) -> bool:
 
 
 def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
-    """Skip to a clause, the pattern's closing brace or a declaration; after a broken
-    entry of `where` (its index) to the next one as well."""
+    """Skip to a clause, a closing brace or a declaration; after a broken entry (its index) to the next one as well."""
     cursor.depth = 0
     while not cursor.at_end():
         if _at_clause(cursor) or cursor.at_declaration() or cursor.at_closing_brace():
@@ -302,7 +294,6 @@ def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
 
 
 def _where(cursor: Cursor) -> syntax.WhereSyntax:
-    """Parse an entry of a `where`: a variable, its event type and its condition."""
     variable = cursor.name("a variable and its condition")
     cursor.expect(":", "after the variable")
     event_type = cursor.name("an event type")

@@ -54,9 +54,6 @@ def parse_test(cursor: Cursor) -> syntax.PatternTestSyntax:
     )
 
 
-# ----------------------------------------------------------------------------------------------------- body
-
-
 def _body(cursor: Cursor) -> _Body:
     """Parse the entries of a test. After a mistake, continue with the next entry."""
     body = _Body()
@@ -74,7 +71,6 @@ def _body(cursor: Cursor) -> _Body:
 
 
 def _entry(cursor: Cursor, body: _Body) -> None:
-    """Parse one entry of a test: a key with its events, `expect …` or `todo`."""
     start = cursor.token.span
     if cursor.accept(";"):
         return
@@ -112,9 +108,6 @@ def _skip_to_entry(cursor: Cursor, broken: int) -> None:
         if fresh and (cursor.at("expect", "todo") or _at_label(cursor)):
             return
         cursor.take()
-
-
-# ----------------------------------------------------------------------------------------------------- keys
 
 
 def _key(cursor: Cursor, body: _Body) -> None:
@@ -206,9 +199,6 @@ def _part(cursor: Cursor) -> int:
     return duration_ms(Decimal(token.value), unit.text, token.span.to(unit.span), cursor.collector)
 
 
-# ---------------------------------------------------------------------------------------------- expectations
-
-
 def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
     """Parse what a test expects: `match`, `matches`, `timeout` or `none`, with its key, time and values."""
     if not cursor.at(*_KINDS):
@@ -231,9 +221,6 @@ def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
     if kind in ("match", "timeout") and cursor.accept("{"):
         measures = _assignments(cursor, "the name of an emitted value", ":", "}")
     return syntax.ExpectSyntax(kind, key, time, count, measures, start.to(cursor.previous_span))
-
-
-# ----------------------------------------------------------------------------------------------------- values
 
 
 def _in_parentheses(cursor: Cursor, noun: str) -> tuple[syntax.AssignSyntax, ...]:
