@@ -228,7 +228,6 @@ READ: Mapping[str, Read] = {
 
 DELAY_DAYS = 7
 NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins", *FIELDS)
-_WRITTEN = Path(__file__).with_name("chargebacks.cep")
 _RECORDING = "elastic_auth"
 Tries = Mapping[str, Mapping[str, str]]
 # The values of `cep rules tune --try`, by pattern: an analyst knows the size of amounts and the pace of the business.
@@ -246,14 +245,6 @@ _TRIES: dict[str, Tries] = {
         "small_sums_to_one": {"times": "2,5", "small": "1000", "large": "200,1000", "window": "7d,30d"},
         "passed_on": {"least": "50,100", "window": "3d,7d,14d,20d,30d"},
         "gather_scatter": {"payers": "3,4", "payees": "3,4", "known": "0,2,5"},
-    },
-    "chargebacks": {
-        "large_payment": {"limit": "500..4000/8"},
-        "pays_again": {"times": "2,3", "least": "0,500,1000,2000,3000", "window": "1h,1d,3d,7d"},
-        "two_payments": {"small": "0,100,300", "least": "0,500,1000,2000,3000", "window": "1h,1d,3d,7d"},
-        "same_shop_again": {"times": "2,3", "least": "0,500,1000,2000", "window": "1h,1d,3d,7d"},
-        "busy_shop": {"sales": "2,3,4", "least": "1000,2000,3000,4000", "window": "1d,3d,7d"},
-        "shared_device": {"cards": "2,3", "window": "1d,3d,7d"},
     },
     "takeover": {
         "contact_change_then_payout": {"large": "300,500,1000", "window": "1d,2d,3d"},
@@ -336,7 +327,6 @@ class Given:
     declared: str
     tries: Tries
     gap_days: int = DELAY_DAYS
-    rivals: Path | None = None
 
 
 def _past(event: str, amount: str, keys: tuple[str, ...], days: tuple[int, ...]) -> dict[str, str]:
@@ -412,8 +402,7 @@ def charged_back() -> Given:
     features = _past("transaction", "amount", ("card_id", "account_id", "device_id", "merchant_id"), (1, 7, 30))
     scored = f"""select tx_id, event_time, device_id::int, merchant_id::int, hash(card_id) % 1000003, amount,
         {", ".join(features)} from e"""
-    types, tries = frozenset({"transaction"}), _TRIES["chargebacks"]
-    return Given("chargebacks", events, labels, types, scored, 5, features, declared, tries, 1, _WRITTEN)
+    return Given("chargebacks", events, labels, frozenset({"transaction"}), scored, 5, features, declared, {}, 1)
 
 
 def logged_in() -> Given:
