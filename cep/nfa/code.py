@@ -3,8 +3,6 @@
     Expr over the event under test          ──VectorCode──▶ predicates (bitmaps) and derived columns
     Expr that also reads bound events       ──ScalarCode──▶ instructions with run registers
 
-Equal sub-expressions of a whole rulebook become one instruction in the vector code.
-
 Tested by: tests/nfa/test_code.py
 """
 
@@ -32,10 +30,7 @@ FLOAT = Type(Kind.FLOAT)
 
 
 class Constants:
-    """The pool of constants of a program: each value has one slot.
-
-    Text is resolved to a dictionary code for each batch.
-    """
+    """The constants of a program, each in one slot. Each batch resolves texts to codes of its dictionary."""
 
     def __init__(self) -> None:
         self.slots: list[int] = []
@@ -98,7 +93,6 @@ class Lowering(ABC):
         return self.emit(o.CONST, self.constants.add(value, is_float), 0)
 
     def _lower_node(self, expr: Expr) -> int:
-        """Emit the instructions of an expression by its kind. Return the register of its value."""
         if isinstance(expr, Const):
             return self.constant(expr.value, expr.type.is_float)
         if isinstance(expr, CurrentField):
@@ -134,10 +128,7 @@ class Lowering(ABC):
         return compare_twofold(self, expr)
 
     def _binary(self, expr: Binary) -> int:
-        """Emit an operator with two operands: comparison, `and`, `or` or arithmetic.
-
-        Return the register of its value.
-        """
+        """Emit a comparison, `and`, `or` or arithmetic. Return the register of its value."""
         op, left, right = expr.op, expr.left, expr.right
         if op in _COMPARISONS and has_average(expr):
             return self._averages_compared(expr)
@@ -180,7 +171,6 @@ class Lowering(ABC):
         return result
 
     def _call(self, expr: Call) -> int:
-        """Emit a call of a function. Return the register of its value."""
         if expr.fn in COLUMN_FUNCTIONS:
             return self.emit(o.COLUMN, self.columns.computed(expr))
         if expr.fn in ROUNDING:
@@ -201,10 +191,7 @@ class Lowering(ABC):
         return self.emit(_FLOAT_FUNCTIONS[expr.fn], floats[0])
 
     def _rounded(self, expr: Call) -> int:
-        """Emit `round`, `floor` or `ceil`.
-
-        A decimal is an integer number of small units, so it is rounded by integer division.
-        """
+        """Emit `round`, `floor` or `ceil`. A decimal counts small units, so an integer division rounds it."""
         value, source = self.lower(expr.arguments[0]), expr.arguments[0].type
         if source.is_float:
             digits = expr.arguments[1] if expr.fn == "round" else None
@@ -245,9 +232,8 @@ class Lowering(ABC):
         return self.emit(o.SELECT, negative, self.emit(o.FNEG, nearest), nearest)
 
     def _distance(self, degrees: list[int]) -> int:
-        """Emit the great-circle distance in km between two points: lat1, lon1, lat2, lon2 in degrees.
-
-        It is the haversine formula (Sinnott, "Virtues of the Haversine", 1984).
+        """Emit the great-circle distance in km of lat1, lon1, lat2, lon2 in degrees: the haversine formula (Sinnott,
+        "Virtues of the Haversine", 1984).
         """
         factor = self.constant(math.pi / 180.0, is_float=True)
         half = self.constant(0.5, is_float=True)
@@ -274,7 +260,7 @@ def same_units(left: Expr, right: Expr) -> tuple[Expr, Expr] | None:
 
 
 class VectorCode(Lowering):
-    """Code over blocks of events, shared by all rules of a program."""
+    """Code over blocks of events. Equal sub-expressions of all rules of a program become one instruction."""
 
     def __init__(self, constants: Constants, columns: ColumnMap) -> None:
         super().__init__(constants, columns)
@@ -462,10 +448,7 @@ class ScalarCode(Lowering):
         return target
 
     def lower(self, expr: Expr) -> int:
-        """Emit an expression once, and return the register of its value.
-
-        An equal expression uses the same register again.
-        """
+        """Emit an expression once. An equal expression has the same register."""
         registers = self._register_of
         register = registers.get(expr)  # a look-up hashes the whole expression
         if register is None:
@@ -504,7 +487,6 @@ class ScalarCode(Lowering):
         return self._spread(expr.variable, argument, self.emit(o.TO_FLOAT, present, self.constants.add(1, False)))
 
     def average(self, expr: Expr) -> Twofold:
-        """Return the registers of an average: the nearest float and its rounding error."""
         if not isinstance(expr, Aggregate):
             return super().average(expr)
         argument = expr.argument

@@ -49,10 +49,7 @@ class Column:
 
     @property
     def is_listed(self) -> bool:
-        """True if the column says whether a value is in a list.
-
-        The result is stored with the event, because the list may have changed by the time that the past is read.
-        """
+        """True if the column says whether a value is in a list. It is stored, because the list may change."""
         return self.computed is not None and self.computed.fn == IN_LIST
 
 
@@ -115,11 +112,7 @@ def event_columns(
     described: Iterable[tuple[str, int, Call | History | None, bool]],
     derived: Sequence[Type],
 ) -> tuple[Column, ...]:
-    """List the columns of an event table: fixed columns, then fields, functions and histories, then derived columns.
-
-    `types` are the types of fields. `described` is as in ColumnMap.described: name, source column, function,
-    is_retained.
-    """
+    """List the fixed columns, then `described` (as ColumnMap.described yields them), then derived columns."""
     fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
     described_columns: list[Column] = []
     histories_count = 0

@@ -5,10 +5,6 @@
 
 A piece is compiled once and cached. So a changed rule costs its own compilation and the addition of offsets. Nothing is
 compiled to machine code here.
-
-`compilable` makes diagnostics of checked patterns and lists that do not compile, because the check of the language does
-not know the automaton and its limits. A parameter without a default has its least value there: a pattern that does not
-compile with that value compiles with no other.
 Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py, tests/lang/golden/diagnostics/
 """
 
@@ -69,10 +65,7 @@ class Compiler:
         self._lock = threading.Lock()
 
     def program(self, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
-        """Compile rules that share a key into one program. Raises: CompileError as `check` does.
-
-        The pieces of known rules come from a cache.
-        """
+        """Compile rules that share a key into one program. Raises: CompileError as `check` does."""
         assert all(rule.pattern.key == key_fields for rule in rules), "rules of one program share their key"
         with self._lock:
             is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_first
@@ -117,10 +110,7 @@ def compiler_of(schema: Schema) -> Compiler:
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
-    """Return the reasons why a checked, bound pattern cannot be compiled; empty if it can.
-
-    They are limits of the automaton, and wrong entries of a list that the rule writes in place.
-    """
+    """Return the reasons why a bound pattern does not compile: limits, and wrong entries of its lists in place."""
     try:
         compiler_of(schema).check(pattern)
     except CompileError as error:
@@ -129,9 +119,8 @@ def problems(pattern: PatternIR, schema: Schema) -> list[str]:
 
 
 def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
-    """Compile bound rules that share a key.
+    """Compile bound rules that share a key. Raises: CompileError for a rule that `problems` would have named.
 
-    Raises: CompileError for a rule that `problems` would have named.
     Cost: milliseconds for each rule that is new to the process, and a few milliseconds for thousands that are not.
     """
     return compiler_of(schema).program(key_fields, rules)
@@ -146,7 +135,7 @@ _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 
 def compilable(checked: Checked) -> Checked:
-    """Compile each pattern of a file set, and replace the ones that fail by diagnostics.
+    """Replace patterns and lists that do not compile by diagnostics: the check of the language knows no automaton.
 
     Cost: the automaton of each pattern; the tables only where a limit could be near.
     """
@@ -188,7 +177,7 @@ def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
 
 
 def _least(param: ParamDecl) -> object:
-    """Return the value of a parameter that makes the smallest automaton, to check a pattern without a rule."""
+    """Return the value that makes the smallest automaton. A pattern that fails with it fails with every value."""
     if param.type.kind is Kind.ENUM:
         return param.type.symbols[0]
     if param.type.kind is Kind.BOOL:

@@ -36,18 +36,18 @@ class DeployedRule:
     """One version of one rule.
 
     Interval, in event time (ms, UTC): a match may start on events in [from_ms, starts_until_ms) and goes on with events
-    before `until_ms`. `drain` leaves until_ms open, `restart` and retire set it to the change. `resumed_ms` tells the
-    part of a version that follows a pause, which goes on with no run of the part before. `carries` is the version whose
-    runs become this one's at `from_ms`, 0 for none. `message` is a template with measures and `key` in braces:
-    "{probes} probes, then {amount}". `complete_ms` is empty if all that its histories read is kept since the job's
-    first event. Else it has the time since when the key domain has had a rule, and then a time for each of
-    `lang.walk.histories` (rulebook/completeness.py). `unfolded_ms` has a time for each of the same: since when a busy
-    key's folded events count too. Empty: always. `level` is where it is matched among rules that feed each other
-    (rulebook/rulebook.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each
-    fed by the one before. `gaps` are the times before which derived events that it reads may be missing
-    (rulebook/completeness.py). `earlier_hash` is the hash of its content in builds before 0.3; None if it is the same.
-    `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
-    `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
+    before `until_ms`. `drain` leaves until_ms open, `restart` and retire set it to the change. `resumed_ms` marks the
+    part of a version after a pause, which continues no run of the part before. `carries` is the version whose runs
+    become this one's at `from_ms`, 0 for none. `message` is a template with measures and `key` in braces: "{probes}
+    probes, then {amount}". `complete_ms` is empty if its histories lack nothing since the job's first event. Otherwise
+    it has the time since when the key domain has had a rule, and then a time for each of `lang.walk.histories`.
+    `unfolded_ms` has for each of them the time since when a busy key's folded events count too; empty: always. `level`
+    is its place among rules that feed each other (rulebook/rulebook.py); None: nowhere yet. `behind` is how many
+    patterns of its text may follow it, each fed by the one before. `gaps` are the times before which derived events
+    that it reads may be missing. They and `complete_ms` come from rulebook/completeness.py. `earlier_hash` is the hash
+    of its content in builds before 0.3; None if it is the same. `identity` is what stored runs are tied to: another
+    version, content or part of a version is another automaton. `mark` is all that decides what is matched, as text;
+    alerts of one event come out in the order of `place`.
     """
 
     rule_id: str
@@ -93,9 +93,7 @@ class DeployedRule:
 
 
 def fingerprint(rules: Iterable[DeployedRule], schema: Schema, shared: Iterable[RuleIdentity] = ()) -> str:
-    """Return a digest that is equal for the same rules in the same order with the same shared starts: it identifies
-    stored runs.
-    """
+    """Return the digest that identifies stored runs: of the rules in order, the schema and the shared starts."""
     # If patterns produce events, the stored fields of these belong to the layout; an earlier build stored fewer.
     derived = OF_DERIVED if any(event_type.derived for event_type in schema.event_types) else ()
     text = "\n".join([repr(schema), *derived, *(rule.mark for rule in rules), *map(repr, shared)])

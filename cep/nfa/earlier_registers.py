@@ -1,7 +1,7 @@
 """A pattern with averages or spreads of bound events → the registers of a run, in 0.2.0 and in this build.
 
 0.2.0 kept a sum and a sum of squares of floats. This build keeps sums in parts and the distances from the first value
-(code.py), so a run of 0.2.0 has other registers in another order. `engine.migrate` translates such runs.
+(code.py), so `engine.migrate` translates the registers of such runs.
 Tested by: tests/engine/test_keyed_state.py, tests/upgrade/test_upgrade.py
 """
 
@@ -61,8 +61,6 @@ class _EarlierCode(ScalarCode):
 
 
 class _EarlierTables(RuleTables):
-    """The registers of a pattern in 0.2.0."""
-
     def __init__(self, pattern: PatternIR, schema: Schema) -> None:
         super().__init__(pattern, schema)
         self.scalar = _EarlierCode(self.constants, self.columns)

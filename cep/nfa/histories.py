@@ -4,7 +4,6 @@ A history has a value for each event, even without a match in progress. So it is
 before the matcher runs; equal histories of different rules are one column. Its `where` and its argument concern past
 events: they are code over a separate table, the *history table*, with the stored events of each key followed by the new
 ones.
-
 Tested by: tests/histories/test_values.py
 """
 
@@ -34,19 +33,15 @@ CUT = "+cut"
 class HistoryColumn:
     """One history: the column of the event table that it fills, and the part of the history table that it reads.
 
-    `event_type` is the code of its event type, -1 for any.
+    `member` is the bitmap of the events that count (-1: all), `event_type` the code of their type (-1: any), `value`
+    the column of its argument (-1: none), `by` the columns of its sub-key. `events_max` is how many of the newest
+    members of a (sub-)key can decide its value and are stored. `average` is the identity of the average to which the
+    value, or its rest, belongs, "" for other functions.
 
-    `identity` is the same for equal histories in every program; `tally` for histories with the same tally
-    (numbers/tally.py), "" without a tally. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES` if a tally has more than
-    counts and integer sums. `panes` is the same for histories with the same panes (numbers/panes.py), 0 without panes.
-    `known_sub_keys` is the same for histories that count the same events by the same sub-key
-    (histories/sub_keys.py), 0 without a sub-key.
-
-    `average` is the identity of the average to which the value, or its rest, belongs, "" for other functions.
-
-    `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` the
-    columns of its sub-key. `events_max`: the number of the newest members of a (sub-)key that can decide its value and
-    are stored.
+    Four names are the same in every program. `identity` is for equal histories. `tally` is for equal tallies
+    (numbers/tally.py), "" without one; it ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES` if a tally has more than
+    counts and integer sums. `panes` is for equal panes (numbers/panes.py), 0 without panes. `known_sub_keys` is for
+    histories that count the same events by the same sub-key (histories/sub_keys.py), 0 without one.
     """
 
     number: int
@@ -64,7 +59,6 @@ class HistoryColumn:
 
     @property
     def is_approximate(self) -> bool:
-        """True if its value is computed from panes alone."""
         return is_approximate(self.expr)
 
     @property
@@ -94,7 +88,6 @@ class HistoryColumn:
 
     @property
     def is_foldable(self) -> bool:
-        """True if older events of windows with more than the limit are folded into panes."""
         return is_foldable(self.expr)
 
     @property
@@ -109,7 +102,6 @@ class HistoryColumn:
 
     @property
     def pane_ms(self) -> int:
-        """Return the length of the panes of its window, which is not a calendar unit."""
         return pane_ms(self.expr)
 
     @property
@@ -119,15 +111,11 @@ class HistoryColumn:
 
     @property
     def is_single(self) -> bool:
-        """True if a single event decides its value."""
         return is_single(self.expr)
 
     @property
     def is_sparse(self) -> bool:
-        """True if only some events of its window can still decide its value.
-
-        These are the least ones of the events after them, or the latest with each value.
-        """
+        """True if few events of its window can still decide its value: extremes, or the latest with each value."""
         return self.expr.fn in ("min", "max", "distinct")
 
     @property
@@ -159,14 +147,12 @@ class HistoryColumn:
 
     @property
     def percent(self) -> int:
-        """The requested percentile; 50 for a median."""
         percent = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
         assert isinstance(percent, int), "parameters are bound before compilation"
         return percent
 
     @property
     def span_ms(self) -> int:
-        """Return how long after an event it may be needed at most."""
         return span_ms(self.expr)
 
     @property
@@ -183,10 +169,10 @@ class HistoryColumn:
 
 @dataclass(frozen=True)
 class HistoryPlan:
-    """The histories of a program.
+    """The histories of a program; the columns of the history table, with code and constants of their own.
 
-    `columns` are the columns of the history table, with code and constants of their own; `bitmaps_count` is the number
-    of predicates. `retained_ms`: how long the schema retains events of a type (by its code), independent of rules.
+    `bitmaps_count` is the number of predicates. `retained_ms`: how long the schema retains events of a type (by its
+    code).
     """
 
     histories: tuple[HistoryColumn, ...]
@@ -223,7 +209,6 @@ class HistoryPlan:
 
     @cached_property
     def identities(self) -> frozenset[str]:
-        """The identities of its histories."""
         return frozenset(history.identity for history in self.histories)
 
     @cached_property
@@ -252,7 +237,6 @@ class HistoryPlan:
 
     @cached_property
     def carried(self) -> frozenset[str]:
-        """The names of what is carried for its histories."""
         return frozenset(history.carried for history in self.histories if history.carried)
 
     def tally_windows(self, names: frozenset[str]) -> tuple[HistoryWindow, ...]:
@@ -293,14 +277,11 @@ def is_single(expr: History) -> bool:
 
 
 def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryPlan | None:
-    """Return the plan for histories by the column that they fill; None if there are none and nothing is to be retained.
-
-    Plans are kept: a change of one rule seldom changes what rules ask of the past.
-    """
+    """Return the plan for histories by the column that they fill; None if there are none and nothing is retained."""
     return _planned(schema, tuple(histories.items()), HISTORY_EVENTS_MAX)
 
 
-@lru_cache(16)
+@lru_cache(16)  # a change of one rule seldom changes the histories
 def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_max: int) -> HistoryPlan | None:
     retained_ms = {schema.code(e.name): e.retain_ms for e in schema.event_types if e.retain_ms is not None}
     if not histories and not retained_ms:

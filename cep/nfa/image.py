@@ -18,10 +18,7 @@ from cep.nfa.piece import WIDTHS, Piece, Section
 
 
 class Gathered:
-    """The sections of many pieces, joined. A piece is a compiled rule: one array of words, divided into sections.
-
-    Cost: a few passes over the words, without a loop over rules.
-    """
+    """The sections of many pieces (piece.py), joined in a few passes over their words, without a loop over rules."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._words: Int64 = np.concatenate([np.empty(0, np.int64), *(piece.words for piece in pieces)])

@@ -1,14 +1,12 @@
 """Compiled pieces of the rules of one key domain → Program.
 
-Every number of a piece becomes a number of the program: a number of its own by adding the start of its part, a shared
-number by a table. All of it is arithmetic on the arrays of all rules at once, so a change of one rule among thousands
-costs a few milliseconds.
-
     pieces ──Gathered──▶ sections of all rules ──▶ predicates, vector code, columns, image
 
-Equal predicates of different rules become one, and so do equal instructions: an index finds some predicates, and one
-vector code evaluates the rest. Shared items are numbered in the order in which rules use them. So the same rules give
-the same program on every machine, independent of earlier compilations in the process.
+Every number of a piece becomes a number of the program: a number of its own by adding the start of its part, a shared
+number by a table. This is arithmetic on the arrays of all rules at once, so a change of one rule among thousands costs
+a few milliseconds. Equal predicates of different rules become one, and so do equal instructions. Shared items are
+numbered in the order in which rules use them. So the same rules give the same program on every machine, independent of
+earlier compilations in the process.
 Tested by: tests/nfa/test_shared.py, tests/nfa/test_compile.py, tests/nfa/test_predicates.py
 """
 
@@ -260,7 +258,6 @@ def link(
 def _described(
     symbols: Symbols, column_ids: Int64, place: Places, used_columns: Int64
 ) -> list[tuple[str, int, Call | History | None, bool]]:
-    """Describe the columns as ColumnMap.described does, in the order of the program."""
     retained = set(used_columns[used_columns[:, 1] == 1, 0].tolist())
     columns = []
     for number in column_ids.tolist():
@@ -294,14 +291,12 @@ def _shared(
     parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols,
     bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Find prefixes that rules share, and write the number of the shared prefix into each rule's row.
-
-    Rules with a handover do not share: the owner of a start depends on its time.
-    """
+    """Find prefixes that rules share, and write the number of the shared prefix into each rule's row."""
     counts = parts.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
     rule = np.repeat(np.arange(len(counts)), counts)
     prefixes[rule, segments(np.zeros(len(counts), np.int64), counts)] = parts.rows(Section.PREFIXES)[:, 0]
+    # Rules with a handover do not share: the owner of a start depends on its time.
     prefixes[[number for _, *both in handovers for number in both]] = -1
     states_count = int(parts.counts(Section.STATES).sum())
     shared = shared_starts(prefixes, rows, place.predicate, states_count, symbols.prefixes.things, bitmaps_count)
@@ -311,10 +306,7 @@ def _shared(
 
 
 def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
-    """Build the run with which each rule starts, and mark the registers of runs that hold a row of the event table.
-
-    Returns: uint8[rules, registers], and the start runs int64[rules, words of a run].
-    """
+    """Return which registers hold rows of the event table, uint8[rules, registers], and runs int64[rules, words]."""
     holds_rows, counts = parts.rows(Section.REGISTERS), parts.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = segments(np.zeros(len(counts), np.int64), counts)

@@ -4,12 +4,10 @@
     list bins: prefix = ["411111", "55"]        entries in place
     list watch: string                          empty: the control topic fills it
 
-Lists without a type are constants of their patterns and not handled here. Lists of the control topic replace declared
-ones; `cep rules publish` sends them to a running job.
+Lists without a type are constants of their patterns. Lists of the control topic replace declared ones.
 
-A field of type `pan` or `sensitive` is a token in a rule, so a list for it must contain tokens. A card number would
-match nothing, and would stay in a file, in the topic, in the state and in letters. So the entries of `token_lists` that
-are not tokens are counted and refused.
+A field of type `pan` or `sensitive` is a token in a rule. So entries of its lists (`token_lists`) that are not tokens
+are refused: a card number would match nothing, and would stay in a file, in the topic, in the state and in letters.
 Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/, tests/rulebook/test_suppression.py
 """
 

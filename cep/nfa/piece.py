@@ -4,7 +4,6 @@
 
 Its numbers are its own, starting at 0 (states, code), or shared by all rules of the process (prefixes.py). So a piece
 does not depend on other rules: it is compiled once, and a program combines pieces by adding offsets (link.py).
-
 Tested by: tests/nfa/test_shared.py
 """
 
@@ -39,10 +38,7 @@ from cep.nfa.tables import DERIVED, WaitRow
 
 
 class Section(IntEnum):
-    """The sections of a piece, in their order.
-
-    A row refers to rows of another section by their number, not by an offset.
-    """
+    """The sections of a piece, in their order. A row refers to rows of another section by number, not by offset."""
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
     STATES = 1  # waits, accept, accept_register, accept_min, actions, variable
@@ -158,7 +154,6 @@ class _Shared:
     """Translates a rule's own numbers of constants and columns into shared ones."""
 
     def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
-        """Give the constants and columns of a piece their numbers in the process."""
         self._symbols, self._piece_constants, self._piece_columns = symbols, constants, columns
         texts = dict(constants.texts)
         self._constants = [

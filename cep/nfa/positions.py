@@ -9,7 +9,6 @@ position with a counter; groups that repeat are unrolled.
                                                      └─ c (the same) ─▶ 3, accepts;  1 accepts when count ≥ 2
 
 This module must not depend on columns or kernels.
-
 Tested by: tests/nfa/test_compile.py
 """
 
@@ -25,10 +24,7 @@ from cep.lang import ir
 
 
 class CompileError(Exception):
-    """A checked, bound pattern that does not become an automaton and tables. compile.py makes a diagnostic of it.
-
-    `code` is the code of the diagnostic, `variable` the place in the structure, if there is one.
-    """
+    """A checked, bound pattern that does not compile: `code` of its diagnostic, `variable` in the structure, if any."""
 
     def __init__(self, message: str, code: str = "CEP425", variable: str | None = None) -> None:
         super().__init__(message)
@@ -38,9 +34,7 @@ class CompileError(Exception):
 
 @valueclass(frozen=True, slots=True)
 class Bound:
-    """The gap to an earlier event lies in [min_ms, max_ms). `mark` None: the last taken event, otherwise a group's
-    first event.
-    """
+    """The gap to the last taken event, or to the first event of a group (`mark`), lies in [min_ms, max_ms)."""
 
     min_ms: int
     max_ms: int | None
@@ -73,10 +67,9 @@ class Wait:
     """One way to continue from a position: take an event that matches `target`'s variable.
 
     If `link` is None, the wait gets the link of the step that contains the fragment. `counted` is the half-open
-    interval in which the loop counter of the position must lie. `loop` is set if the wait repeats something (_Loop).
-    `reopens` is for a relaxed wait after a group that may have another round, and cannot begin it with nothing. Such a
-    wait stays open after it has taken an event, as long as a wait for that round is open: one whose `loop` is in
-    `reopens`.
+    interval in which the loop counter of the position must lie. `loop` is set if the wait repeats something (_Loop). A
+    relaxed wait after a group that may have another round, which cannot begin with nothing, `reopens`: it stays open
+    after it has taken an event, as long as a wait for that round is open, one whose `loop` is in `reopens`.
 
     A wait without target is an absence. The match is complete if the wait is still open when its window closes, or
     (link NEXT) when the next event has come.
@@ -172,9 +165,8 @@ _INNER_LINK = {
 
 
 def build(structure: ir.SequenceNode) -> Automaton:
-    """Build the automaton of a bound structure (without Param).
-
-    Raises: CompileError if it needs too many positions, or for an absence that nothing can follow.
+    """Build the automaton of a bound structure. Raises: CompileError for too many positions, or for an absence that
+    nothing can follow.
     """
     builder = _Builder()
     fragment = builder.node(structure)
@@ -210,17 +202,13 @@ def _gap(min_ms: int, max_ms: int | None) -> tuple[Bound, ...]:
 
 
 def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
-    """Return the bound after which the absences at the end of a match are certain: the end of the last of their step
-    times.
-    """
+    """Return the bound after which all absences at the end of a match are certain; empty if one lacks a time."""
     times_ms = [time_ms for time_ms in absences_ms if time_ms is not None]
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
 def _greed(variable: str, untils: tuple[ir.Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
-    """Return the guards that keep a run in a greedy loop: a matching event within the bounds that does not stop the
-    loop.
-    """
+    """Return the guards that keep a run in a greedy loop: events that repeat the loop and do not stop it."""
     if not untils:
         return (Guard("before", variable, bounds=bounds),)
     return (
@@ -239,7 +227,7 @@ def _bounded(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> tuple[Guar
 
 
 def _freed_by(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """Return the guards of greedy loops inside a group with a stop event, which does not count as a repetition."""
+    """Return the guards of greedy loops in a group with a stop event, which does not count as a repetition."""
     freed: list[Guard] = []
     for guard in guards:
         if not _is_greed(guard):
@@ -284,7 +272,6 @@ class _Builder:
         self.loops = 0
 
     def node(self, node: ir.Node) -> _Fragment:
-        """Build the fragment of a node by its kind: a variable, a group, alternatives, or steps in any order."""
         if isinstance(node, ir.VarNode):
             return self._variable(node)
         if isinstance(node, ir.SequenceNode):
@@ -301,10 +288,7 @@ class _Builder:
         return self._any_order(node)
 
     def _variable(self, node: ir.VarNode) -> _Fragment:
-        """Build the fragment of one variable with its quantifier, such as `b{2,5}`.
-
-        A loop has a wait back to itself.
-        """
+        """Build one variable with its quantifier, such as `b{2,5}`. A loop has a wait back to itself."""
         quantifier, until = node.quantifier, node.quantifier.until
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
@@ -406,9 +390,7 @@ class _Builder:
         return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.opens_empty)
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
-        """Return guards against an event that begins another round of a greedy group: no step after the group may take
-        it.
-        """
+        """Return guards by which no step after a greedy group takes an event that begins another round."""
         targets = [(self.positions[w.target].variable, w) for w in entries if w.target is not None]
         return tuple(guard for variable, wait in targets for guard in _greed(variable, wait.untils, wait.bounds))
 
@@ -421,10 +403,7 @@ class _Builder:
         )
 
     def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build one round of a group with `until`: a stop event ends all waits of the round, and no element takes it.
-
-        The wait for the group's first event ends, too.
-        """
+        """Build a round of a group with `until`. A stop event ends all its waits, and no element takes it."""
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
@@ -529,10 +508,7 @@ class _Builder:
             position.waits = waits
 
     def _any_order(self, node: ir.AnyOrderNode) -> _Fragment:
-        """Build steps that may come in any order: each item may be first, followed by the others in any order.
-
-        The check of the pattern ensures that no item can match zero events.
-        """
+        """Build steps in any order: each item may be first. The check ensures that none can match zero events."""
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []

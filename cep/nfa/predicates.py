@@ -1,16 +1,14 @@
 """Conditions of one event, over a whole rulebook → conditions evaluated for every event, and conditions found by index.
 
 A predicate is a set of conjuncts. Where many predicates compare the same column with a constant, a look-up of the
-event's value finds the predicates that can hold, and the others cost nothing: hundreds of rules that name hundreds of
-merchants cost one look-up per event. The rest becomes vector code.
+event's value finds the predicates that can hold, and the others cost nothing.
 
     merchant_id == "m17" and amount > 5.00     index on merchant_id, the rest is checked for the found events
     amount > 500.00                            index on amount, if it stands alone
-    anything else                              evaluated for every event
+    anything else                              vector code, evaluated for every event
 
 The atoms of a predicate depend only on it (`atoms`); the atom that finds it depends on all predicates of a program
 (`choose`).
-
 Tested by: tests/nfa/test_predicates.py
 """
 
@@ -101,9 +99,7 @@ def _write(
 
 
 def choose(owner: Int64, group: Int64, count: int) -> Int64:
-    """Choose for each predicate the index that finds it.
-
-    Returns: its atom, int64[count], -1 for an evaluated predicate.
+    """Choose the atom whose index finds each predicate: int64[count], -1 for an evaluated predicate.
 
     Shapes: owner int64[A] is the predicate of each atom, ascending, and group int64[A] the index that the atom would be
     an entry of. A predicate uses the index that most predicates can use, among equal ones the first. An index for fewer

@@ -1,13 +1,9 @@
 """The beginnings of patterns, whose events are stored once for all rules that share one; the numbers of equal parts.
 
 A *prefix* of a pattern is its first condition and the conditions that follow, as long as their events complete no
-match:
-
-    a -> b -> x -> c      prefixes  a   a b   a b x       (an event of c completes a match)
-
-As long as only such events arrive, a rule reports nothing. So they are stored once for all rules with the same prefix,
-until an event of another condition of a rule arrives; then the rule processes the deferred events in order
-(match/plain.py, engine/starts.py). They cost as much as a single rule, however many rules begin with them.
+match: the prefixes of `a -> b -> x -> c` are a, a b, and a b x. While only such events arrive, a rule reports nothing.
+So they are stored once for all rules with the same prefix, until an event of another condition of a rule arrives; then
+the rule processes the deferred events in order (match/plain.py, engine/starts.py). They cost as much as a single rule.
 
     small -> login -> x -> large   ┐ three rules begin with small -> login; they have no longer prefix in common,
     small -> login -> y -> large   ├ so they share this one
@@ -21,11 +17,6 @@ paths of the prefix alone (its *steps*), which can be followed without the rules
 at most one of each, so the limit on starts limits all of them. The numbering of a prefix's conditions is part of the
 stored state: a page has a bit for each. An event with long texts is not deferred: each rule takes it at once, and its
 own limits apply.
-
-`Symbols` has one number for each item that rules mention, shared by all rules that a process compiles. Two rules that
-compare with 500 use the same constant, two that read `amount` the same column. A compiled rule contains these numbers,
-so linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets the items: a
-program renumbers the items that it needs in the order of its rules.
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
 
@@ -99,10 +90,8 @@ def _read(states: Sequence[StateRow], predicate: int) -> set[int]:
 
 
 def _can_wait(states: Sequence[StateRow], predicate: int) -> bool:
-    """Return True if events of the predicate can be deferred.
-
-    They must complete no match, each wait for them must depend on the predicate alone, and every value that taking them
-    reads must be stored with the event.
+    """Return True if events of the predicate can be deferred: they complete no match, the waits for them depend on
+    nothing else, and every value that taking them reads is stored with the event.
     """
     waits = [wait for _, wait in _waits_for(states, predicate)]
     asks_more = any((wait.code, wait.simple) != (NO_CODE, NOT_SIMPLE) for wait in waits)
@@ -172,11 +161,12 @@ PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """The numbers that the pieces of one process and one schema share, so that equal parts of rules are recognised.
+    """The numbers that the pieces of one process and one schema share: equal constants, columns, … have equal numbers.
 
-    A column is (its name, the number of the column that it is a function of or -1, the function or history). An
-    instruction of vector code is (op, a, b, c) in these numbers; registers are numbers of instructions. A group is a
-    kind of index and a column. A derived column is the number of its instruction, and its type.
+    So linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets the items; a
+    program renumbers them in the order of its rules. An instruction of vector code is (op, a, b, c) in these numbers;
+    registers are numbers of instructions. A group is a kind of index and a column. A derived column is the number of
+    its instruction, and its type.
     """
 
     constants: Numbers[Constant] = field(default_factory=Numbers)
@@ -189,7 +179,6 @@ class Symbols:
     prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)
 
     def __len__(self) -> int:
-        """Return the number of numbered items."""
         tables = (self.constants, self.columns, self.predicates, self.instructions, self.prefixes)
         return sum(len(numbers) for numbers in tables)
 
@@ -227,10 +216,7 @@ class SharedStart:
 
     @property
     def place(self) -> Place:
-        """Return a place like the places of rules in `Program.places`.
-
-        Stored events are tied to the rules that share them, and to the length of the prefix.
-        """
+        """Return a place as in `Program.places`. It ties stored events to the sharing rules and the prefix's length."""
         numbers = ",".join(map(str, self.rules.tolist()))
         length = len(self.predicates)
         return (_RULE_ID, 0, numbers if length == 1 else f"{numbers}{_LENGTH}{length}"), self.nfa_state, 1

@@ -1,8 +1,7 @@
 """The compiled form of all rules of one key domain: immutable arrays, and the names of their numbers.
 
-A program is the same for the same rules in the same order, on every machine. NFA states are numbered rule by rule, so a
-stored run (rule, its own NFA state, its registers) has a place in any program that still has the rule.
-
+NFA states are numbered rule by rule, so a stored run (rule, its own NFA state, its registers) has a place in any
+program that still has the rule.
 Tested by: tests/nfa/test_compile.py
 """
 

@@ -62,9 +62,7 @@ def compile_tables(pattern: PatternIR, schema: Schema, automaton: Automaton) -> 
 
 
 class RuleTables:
-    """The tables and the code of one pattern, and the facts that a program needs about it. All numbers are the rule's
-    own.
-    """
+    """The tables and code of one pattern, and facts that a program needs about it, in the rule's own numbers."""
 
     def __init__(self, pattern: PatternIR, schema: Schema) -> None:
         self.pattern, self.schema = pattern, schema
@@ -279,10 +277,7 @@ class RuleTables:
         return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
-        """Return the predicate and the code that recognise an event of a guard. Such an event closes the wait.
-
-        The predicate covers conditions of the event alone, the code conditions that also read events of the run.
-        """
+        """Return the predicate (of the event alone) and code (reads the run) of an event that closes the wait."""
         if guard.variable in self._alone and guard.condition is None and not guard.unless:
             return self._alone[guard.variable], NO_CODE
         conditions, event_type = conjuncts(guard.condition, facts), None
@@ -297,10 +292,7 @@ class RuleTables:
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
-        """Compile "the event matches the variable, and is no stop event" to a predicate, code and a fast form.
-
-        A condition that reads only the event is compiled once for each variable.
-        """
+        """Compile "the event matches the variable, and is no stop event": once per variable, if no run is read."""
         if not untils and variable in self._alone:
             return self._alone[variable], NO_CODE, NOT_SIMPLE
         conditions, event_type = self._fits(variable, facts)
@@ -321,12 +313,7 @@ class RuleTables:
     def _split(
         self, conditions: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
     ) -> tuple[int, Row, Row]:
-        """Compile conditions to a predicate, code and a fast form.
-
-        The predicate's bitmap covers the conditions of the event alone.
-
-        Conditions that also read events of the run become code, or a single one its fast form if it has one.
-        """
+        """Compile conditions of the event alone to a predicate, others to code, or a single one to its fast form."""
         run_conditions = [p for p in conditions if needs_run(p)]
         event_conditions = [p for p in conditions if p not in run_conditions] if run_conditions else conditions
         predicate = (
@@ -344,10 +331,9 @@ class RuleTables:
         return predicate, self._scalar_code(whole), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
-        """Return the fast form of a condition that compares a field of the event with a field of a bound event.
+        """Return the fast form of a comparison between a field of the event and one of a bound event; None for others.
 
-        Both fields are of the same kind. `x is null or COMPARISON` has a fast form, too, if x is the compared field of
-        the bound event. Other conditions have none (None).
+        `x is null or COMPARISON` has a fast form, too, if x is the compared field of the bound event.
         """
         if isinstance(part, Binary) and part.op == "or":
             for test, comparison in ((part.left, part.right), (part.right, part.left)):
@@ -385,10 +371,7 @@ class RuleTables:
     # ------------------------------------------------------------------------------------------------ registers
 
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
-        """Return the register of a run that stores a value, such as ("sum", variable, argument).
-
-        A new register is created, together with the registers that its update reads.
-        """
+        """Return the register of a value of a run; create a new one, together with registers that its update reads."""
         key = (kind, variable, argument)
         if key not in self._registers:
             self._registers[key] = len(self._registers)
@@ -413,10 +396,7 @@ class RuleTables:
         ]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
-        """Return the action that updates a register when the run takes an event: (action, register, column, register).
-
-        The last register is another one that the action reads, such as the count of present values.
-        """
+        """Return (action, register, column, another register that the action reads) for an event that the run takes."""
         simple_actions = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
         if kind in simple_actions:
             return simple_actions[kind], register, 0, 0
@@ -465,9 +445,7 @@ class RuleTables:
         return [int(kind in ROW_KINDS) for kind, _, _ in self._registers]
 
     def _is_plain(self) -> bool:
-        """Return True if match/plain.py can match the rule: only relaxed waits, nothing else closes them, nothing
-        fires.
-        """
+        """Return True if match/plain.py suffices: only relaxed waits, nothing else closes them, nothing fires."""
         if self._fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
         waits = [w for s in self.tables.states for w in s.waits]
@@ -476,9 +454,8 @@ class RuleTables:
         )
 
     def _waits_alike(self) -> bool:
-        """Return True if every NFA state except the first has at most one wait, and all waits have the same condition.
-
-        Conditions with code are left out, and comparisons of floats, because plain.py compares only integers.
+        """Return True if every later NFA state has at most one wait, and all have one condition that plain.py compares:
+        one without code, and not of floats.
         """
         states = self.tables.states[1:]
         conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
@@ -488,10 +465,7 @@ class RuleTables:
         )
 
     def row(self) -> list[int]:
-        """Build the rule's row for the kernels (layout.RULE_WIDTH words).
-
-        The linker adds its interval and its offsets.
-        """
+        """Build the rule's row for kernels (layout.RULE_WIDTH words). The linker adds its interval and its offsets."""
         pattern, repeats, row = self.pattern, self.repeats(), [0] * y.RULE_WIDTH
         row[y.R_END_STATE] = len(self.tables.states)
         row[y.R_WITHIN_MS] = TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms)

@@ -1,9 +1,7 @@
 """Conditions → conjuncts, simplified by the facts at a position of the pattern.
 
 At each position some variables are certainly bound and some cannot be. `up.amount is null or amount > up.amount` is
-true where `up` cannot be bound yet, and `amount > up.amount` where it is bound. The rest is split into the part that
-needs only the event (evaluated for whole batches) and the part that needs the run.
-
+true where `up` cannot be bound yet, and `amount > up.amount` where it is bound.
 Tested by: tests/nfa/test_code.py
 """
 
@@ -35,10 +33,7 @@ class Facts:
 
 
 def conjuncts(expr: Expr | None, facts: Facts) -> list[Expr]:
-    """Split a condition into the parts that must all be true.
-
-    Return [FALSE] if they cannot be. Null counts as not true.
-    """
+    """Split a condition into parts that must all be true, [FALSE] if they cannot be. Null counts as not true."""
     if expr is None:
         return []
     parts: list[Expr] = []

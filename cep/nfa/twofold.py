@@ -9,7 +9,6 @@ proportional. Two sides whose difference is within the error are equal.
 
 A constant is the decimal as it is written. Numbers that are only known as a float (stddev, sqrt, median) have a larger
 error: the last digits of a float.
-
 Tested by: tests/nfa/test_averages.py
 """
 
@@ -75,10 +74,7 @@ def written_rest(value: float) -> float:
 
 
 def compare_twofold(code: Code, expr: Binary) -> int:
-    """Emit a comparison in which an average occurs. Return the register of its result.
-
-    The difference of both sides counts as 0 if it is within their errors.
-    """
+    """Emit a comparison in which an average occurs. A difference within the errors of both sides counts as 0."""
     left, right = (_twofold(code, side) for side in (expr.left, expr.right))
     size = code.emit(o.FADD, left.size, right.size)
     # If the sides are close to each other, the difference of the high parts is exact.
@@ -162,7 +158,6 @@ def _signed(code: Code, expr: Unary) -> Twofold:
 
 
 def _arithmetic(code: Code, expr: Binary) -> Twofold:
-    """Emit `+`, `-`, `*` or `/` of two such numbers."""
     left, right = _twofold(code, expr.left), _twofold(code, expr.right)
     if expr.op == "/":
         return divided(code, left, right)
