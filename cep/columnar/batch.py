@@ -7,9 +7,7 @@ An EventBatch, or arrays with named columns, has one form as bytes:
 
     | "CEP" | format u8 | crc32 u32 | Arrow IPC stream: one schema, one record batch |      little-endian
 
-The checksum covers the bytes after it. Arrow's IPC format carries names, types, nulls and alignment, and whether
-columns are compressed, so that a reader needs no further information.
-
+The checksum covers the bytes after it. Arrow's format carries names, types, nulls and alignment.
 Tested by: tests/columnar/test_batch.py.
 """
 
@@ -228,9 +226,7 @@ def encode_table(batch: pa.RecordBatch, *, compressed: bool = False, version: in
 
 
 def decode_table(data: bytes) -> pa.RecordBatch:
-    """Check the header of a stored block and read its record batch.
-
-    The columns point into `data` if it is not compressed.
+    """Read the record batch of a stored block. Its columns point into `data` if it is not compressed.
 
     Raises: StateFormatError for another format version, StateCorruptError if magic, checksum or shape are wrong.
     """

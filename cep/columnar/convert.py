@@ -1,20 +1,7 @@
 """One column from any source → the Arrow type of its field, with bad values marked.
 
-Each kind has one function below. Bytes are texts in UTF-8. A float is a decimal if it rounds to a whole number of units
-in binary arithmetic, up to 2**53 units. `Written` overrides the forms of times and decimals: a unit, a form, a zone,
-minor units.
-
-Decimals of Debezium (`decimal.handling.mode=precise`) are the bytes of whole numbers, or their base64:
-
-    "BBo="  →  bytes 04 1A  →  1050        two's complement, the highest byte first
-
-Texts may have numbers as people write them, `1.234,50` or `$1,234.50` for `1234.50`: one decimal sign, a sign for
-thousands or none between groups of three digits, and a sign of a currency before or after. Another form is null.
-
-Amounts in minor units become units of a decimal field, by the currency of the event (ISO 4217 has its digits):
-
-    1050 JPY, 1050 EUR, 1050 KWD   →  1050, 10.50, 1.050
-
+Bytes are texts in UTF-8. A float is a decimal if it rounds to a whole number of units in binary arithmetic, up to 2**53
+units. `Written` overrides the usual forms of values.
 Tested by: tests/columnar/test_convert.py, tests/columnar/test_number_texts.py.
 """
 
@@ -51,10 +38,11 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def whole_numbers(source: pa.Array) -> pa.Array:
-    """Read whole numbers that are sent as big-endian bytes, or as base64 text of such bytes.
+    """Read whole numbers that are sent as big-endian bytes in two's complement, or as base64 of them: "BBo=" is 04 1A,
+    1050.
 
-    Returns: int64, null for other values and for numbers of more bits. Cost: a pass over the columns of characters; no
-    loop over rows.
+    Debezium sends decimals so (`decimal.handling.mode=precise`). Returns: int64, null for other values and for numbers
+    of more bits. Cost: a pass over the columns of characters; no loop over rows.
     """
     if is_bytes(source.type):
         return _of_bytes(source.cast(pa.large_binary()))
@@ -124,7 +112,7 @@ class AmbiguousError(ValueError):
 
 
 def plain_numbers(source: pa.Array, form: NumberForm) -> pa.Array:
-    """Return texts of this form in the plain form; null for a text of another form."""
+    """Return texts of this form, such as `$1.234,50`, in the plain form; null for a text of another form."""
     bare = pc.replace_substring_regex(source, _AROUND, r"\1\2\3")
     fits = pc.match_substring_regex(bare, f"^(?:{form.body})$")
     if form.thousands:
@@ -384,10 +372,7 @@ def _time_us(source: pa.Array, written: Written) -> pa.Array:
 
 
 def _times_in_other_forms(source: pa.Array, written: Written) -> pa.Array:
-    """Read the texts of a record that has times in two forms: in ISO 8601, or with the day of the form alone.
-
-    A time of ISO 8601 needs its zone, unless one is named.
-    """
+    """Read texts in ISO 8601, with a zone unless one is named, or with the day of the form alone."""
     is_iso = pc.match_substring_regex(source, _ISO_TIME if written.zone else _ZONED_TIME)
     others = times_us(pc.if_else(is_iso, source, pa.scalar(None, source.type)), zone=written.zone)
     day_form = _CLOCK_FORM.sub("", written.form)
@@ -499,7 +484,7 @@ def _units(exact: pa.Array) -> pa.Array:
 
 
 def as_decimals(units: pa.Array, scale: int) -> pa.Array:
-    """Return whole numbers of units, int64, as a decimal128 column: what `_units` is the inverse of."""
+    """Return whole numbers of units, int64, as a decimal128 column: the inverse of `_units`."""
     type_, low = pa.decimal128(min(19 + scale, 38), scale), slot_values(units)
     halves = np.column_stack([low, low >> 63])
     decimals = pa.Array.from_buffers(type_, len(units), [None, pa.py_buffer(halves)])
@@ -537,8 +522,7 @@ def _is_single(
 ) -> NDArray[np.bool_]:
     """Mark the values that are the float32 nearest to a whole number of units, such as 0.1 read as 0.10000000149.
 
-    Avro and others give a float32 as a double. Such a double counts as long as different numbers of units are different
-    float32.
+    Avro and others give a float32 as a double. It counts while different numbers of units are different float32.
     """
     singles = values.astype(np.float32)
     nearest: NDArray[np.bool_] = (whole / 10.0**scale).astype(np.float32) == singles
@@ -601,7 +585,8 @@ _INT64_MAX = 2**63 - 1
 def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> Converted:
     """Convert amounts in minor units to units of the field, by the currency of each amount in `source`.
 
-    An amount without a currency of ISO 4217, or with more digits than the field has, is a bad value.
+    1050 minor units of JPY, EUR and KWD are 1050, 10.50 and 1.050. An amount without a currency of ISO 4217, or with
+    more digits than the field has, is a bad value.
     """
     minor, is_valid = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
     codes = pa.nulls(len(minor), TEXT) if source is None else convert(source, Type(Kind.STRING)).values

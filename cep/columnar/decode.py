@@ -5,15 +5,12 @@
 
 A record without a readable id, time or event type is set aside, and so is one that lacks a required field. A bad value
 of another field becomes null: the event stays for rules that do not read the field, and its record becomes a dead
-letter as well. So a column may have nulls although its field is declared without `?`.
-
-No Python object is made for a good record. `route` makes one EventBatch a key domain of decoded events, and
-`split_by_group` divides it by key group.
+letter as well. So a column may have nulls although its field is declared without `?`. No Python object is made for a
+good record.
 
 A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and that
-are not null in it. The key is text: the fields' values, joined by U+001F where there are several. In parts that hold
-one, U+001F is written U+001E 1, and U+001E is written U+001E 0.
-
+are not null in it (`route`). The key is text: the fields' values, joined by U+001F where there are several. In parts
+that hold one, U+001F is written U+001E 1, and U+001E is written U+001E 0.
 Tested by: tests/columnar/test_decode.py, tests/columnar/test_route.py.
 """
 
@@ -160,10 +157,7 @@ def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventR
 
 
 def in_row_order(schema: Schema, parts: Sequence[EventRows]) -> EventRows:
-    """Join events in the order of the rows of their records, which is the order of arrival.
-
-    Events of one row, which are of several views, stay in the order of the parts.
-    """
+    """Join events in the order of the rows of their records. Events of one row stay in the order of the parts."""
     merged = concat_decoded(schema, [part for part, _ in parts])
     rows = np.concatenate([np.empty(0, np.int64), *(part_rows for _, part_rows in parts)])
     if len(parts) < 2 or (rows[1:] >= rows[:-1]).all():
@@ -184,8 +178,8 @@ def decode_table(
 ) -> Decoded:  # fmt: skip
     """Decode records that are already columns. `show(row)` returns a record as text, for rejected ones.
 
-    A missing column is null in every record. Conversions are those of convert.py. A text that is not UTF-8, which only
-    a forged or broken file has, is a bad value. So are `strays`, which are null in the table.
+    A missing column is null in every record. A text that is not UTF-8, which only a forged or broken file has, is a bad
+    value. So are `strays`, which are null in the table.
     """
     return events_of_views(schema, mapping, lambda view: decode_rows(schema, table, show, view, strays))[0]
 
@@ -323,10 +317,7 @@ def _declared(
 def _of_view(
     rows: int, source_columns: Mapping[str, pa.Array], mapping: FieldMapping, strays: Strays
 ) -> tuple[NDArray[np.int64], Mapping[str, pa.Array], Strays]:
-    """Choose the records that have a value in a field that the view needs; other records are not events of the view.
-
-    Returns the rows of the records, their columns and their strays.
-    """
+    """Choose the records that have a value in a field that the view needs: their rows, columns and strays."""
     has_value = np.zeros(rows, bool)
     for name in mapping.needs:
         if name in source_columns:
@@ -351,7 +342,6 @@ def _shown_at(show: Callable[[int], str], places: NDArray[np.int64], row: int) -
 
 
 def _is_id(use: ColumnUse, event_type: NDArray[np.int16]) -> pa.Array:
-    """Return for each event whether the field is its id."""
     return pa.array(np.array(use.is_id)[event_type])
 
 
@@ -531,7 +521,7 @@ def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[
 
 
 def _composite(parts: Sequence[pa.Array]) -> pa.Array:
-    """Join the parts; null where one is. A part that holds the separator is escaped: no two keys look alike."""
+    """Join the parts, in their escaped form; null where one is."""
     safe = [_escaped(part) for part in parts]
     return pc.binary_join_element_wise(*safe, pa.scalar(KEY_SEPARATOR, TEXT))
 
@@ -574,10 +564,7 @@ def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
 
 
 def key_slots(key: pa.Array, groups_count: int, pages_count: int, first_group: int) -> Int64:
-    """Return the number of each key's page, counted from key group `first_group`: int64[N].
-
-    Keys of later key groups are beyond the last page, keys of earlier ones below 0.
-    """
+    """Return each key's page, counted from key group `first_group`: int64[N], below 0 for keys of earlier groups."""
     offsets, data = text_buffers(key)
     slots: Int64 = np.empty(len(key), np.int64)
     hash_slots(offsets, data, groups_count, first_group, pages_count, slots)

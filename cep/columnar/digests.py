@@ -1,4 +1,4 @@
-"""Decoded events → two more columns, by which step 4 knows events again: digests of their keys and of their content.
+"""Decoded events → two more columns: digests of their keys and of their content, by which a job recognises an event.
 
     KEYS      event type and the values of all key fields of the job
     CONTENT   these, the event time to the microsecond, and every other field
@@ -7,7 +7,7 @@ A digest is 64 bits of type, name and value of each field that has a value. It i
 does not change when a type gets a field that events do not have.
 
 A digest has a key, which the job draws when it begins. Without it a sender could make two events with one id and one
-digest, such as a decoy and a fraud with another amount: the job would ignore the second one as a repeat of the first.
+digest, such as a decoy and a fraud: the job would ignore the second one as a repeat of the first.
 Tested by: tests/columnar/test_route.py
 """
 
@@ -39,10 +39,9 @@ E = TypeVar("E", Decoded, EventBatch)
 
 
 def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E, key: str = "") -> E:
-    """Add two columns to decoded events: a digest of the key fields, and a digest of the whole content.
+    """Add the columns KEYS and CONTENT to decoded events. Cost: a pass over each column that has values.
 
-    `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anyone can compute. Cost: a
-    pass over each column that has values.
+    `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anyone can compute.
     """
     type_salts = _salts(tuple(event_type.name for event_type in schema.event_types), key)
     names = (_TIME, _MICROSECONDS, *decoded.columns)

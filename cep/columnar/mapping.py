@@ -8,10 +8,7 @@
 
 A column is a path into nested values, and `*` is where all other fields are. The name of an event's type is mapped like
 a field, as `event_type`. A view in front of a field, as in `sent/account_id`, makes each record an event of that view:
-a transfer is one of both accounts. Flags, settings and the API say the same.
-
-`FileForm` is the form of a file of texts: which signs divide and quote fields, which numbers have, and its encoding.
-
+a transfer is one of both accounts.
 Tested by: tests/columnar/test_mapping.py, tests/sources/test_csv_form.py.
 """
 
@@ -98,10 +95,9 @@ Path = tuple[str, ...]
 class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
-    `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
-    `minor_by`: for fields of `minor` the field of their currency, or BYTES. `values`: a field, a value in records, and
-    the word that it stands for.
-    `position`: the place of the view among all views, which orders the events of one record.
+    `view`: the name of the view that its events are of. `position`: its place among all views, which orders the events
+    of one record. `needs`: fields of which an event of it must have one. `minor_by`: for fields of `minor` the field of
+    their currency, or BYTES. `values`: a field, a value in records, and the word that it stands for.
     """
 
     columns: tuple[tuple[str, Path], ...] = ()
@@ -200,7 +196,6 @@ class FieldMapping:
         return all(len(path) == 1 and name != _OTHERS for name, path in self.columns)
 
     def path(self, name: str) -> Path:
-        """Return where the field is in a record."""
         named = self._paths.get(name)
         return (*self._paths.get(_OTHERS, ()), name) if named is None else named
 
@@ -264,7 +259,6 @@ class FieldMapping:
 
     @staticmethod
     def from_json(text: str) -> FieldMapping:
-        """Invert `to_json`."""
         data = json.loads(text)
         return FieldMapping(
             tuple((name, tuple(path)) for name, path in data["columns"]),
@@ -321,10 +315,7 @@ def mapping_of(
     columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None,
     file: FileForm | None = None, values: Sequence[str] = (),
 ) -> FieldMapping:  # fmt: skip
-    """Build a mapping from flags: `field=path`, `field=value`, names of fields with minor units, `field.value=word`.
-
-    Raises: UsageError.
-    """
+    """Build a mapping from flags: field=path, field=value, fields in minor units, … Raises: UsageError."""
     paths = tuple((name, _path(name, text)) for name, text in _pairs(columns, "--columns", "FIELD=PATH"))
     constants = tuple(_pairs(fixed, "--fixed", "FIELD=VALUE"))
     fixed_and_read = [name for name in dict(paths) if name in dict(constants)]

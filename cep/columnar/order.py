@@ -6,7 +6,7 @@
 Every batch has its events in the order in which the source gives them: rows of a frame or a file, files of a folder by
 their names, offsets of a partition. Whatever takes, joins or sends batches keeps that order. Events of two partitions
 have no common arrival, so the number of the partition decides. An event without a value in the declared field precedes
-events that have one. A batch whose events have only milliseconds, of one partition, has no order table and no cost.
+events that have one. A batch of one partition whose events have only milliseconds has no order table.
 
 Derived events follow the source events of their millisecond. Workers make them in no reproducible order, so their ids
 decide: the id of the record, by its length first, the position of the view in the mapping, the whole id.
@@ -62,10 +62,7 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
 
 
 def with_partitions(order: Int64 | None, partitions: int | Int64, count: int) -> Int64 | None:
-    """Add the partitions of `count` source events to their order table: one number, or int64[N].
-
-    Partition 0 is the partition of events without a table.
-    """
+    """Add the partitions of source events, one or int64[N], to their order table. No table means partition 0."""
     if not np.any(partitions):
         return order
     table = no_order(count) if order is None else order.copy()
@@ -76,8 +73,8 @@ def with_partitions(order: Int64 | None, partitions: int | Int64, count: int) ->
 def order_behind(sources: Int64, tail_bytes: int) -> Int64:
     """Return the order of derived events from the order of the events that completed them: int64[N, 3] both.
 
-    Derived events follow all source events of their millisecond. Their ids have `tail_bytes` more bytes than the id of
-    the source event; an event that was completed by a derived event has the order of that event.
+    Ids of derived events have `tail_bytes` more bytes than the id of the source event; an event that was completed by a
+    derived event has the order of that event.
     """
     table = sources.copy()
     table[:, ORDER_ORIGIN] &= (1 << PARTITION_SHIFT) - 1

@@ -1,18 +1,13 @@
 """JSON records → columns of their own names; records that are not JSON objects are set aside.
 
-    ──read_plain, else Arrow's JSON reader──▶ columns
+Plain records (kernels/text/json_records.py defines them) are read at the cost of a call, with the result of Arrow's
+JSON reader, which reads others. That one passes its input to another thread: for a few records this costs more than
+reading them, and on a busy machine it waits for a core.
 
 A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or the
-first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse each,
-and nothing else is lost. No Python object is made for a good record.
-
-A JSON object that spoils a block has a value that no column holds. strays.py takes the value out, and the rest of the
+first record that is not plain is looked at alone: a poison record costs a few more passes, and nothing else is lost. A
+JSON object that spoils a block has a value that no column holds. strays.py takes the value out, and the rest of the
 record is parsed together with other such records.
-
-Plain records (kernels/text/json_records.py defines them) are read at the cost of a call, with the result of Arrow's
-JSON reader. That one passes its input to another thread: for a few records this costs more than reading them, and on a
-busy machine it waits for a core.
-
 Tested by: tests/columnar/test_decode.py.
 """
 
@@ -55,10 +50,7 @@ class PlainShape:
 
 
 def plain_shape(schema: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
-    """Describe the columns for the fast JSON kernel: names, kinds and scales.
-
-    Columns in `may_be_numbers` become int64 if the first record has a whole number.
-    """
+    """Describe columns for the JSON kernel. `may_be_numbers` become int64 if the first record has a whole number."""
     names = [name.encode() for name in schema.names]
     kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in schema]
     scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in schema]
@@ -146,11 +138,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Columns by name, the records that they came from, the rows of the records, and values that are null in the
-    columns because no column can hold them.
-
-    Shape: rows int64[N].
-    """
+    """Columns by name, their records, the records' rows int64[N], and values that are null as no column holds them."""
 
     columns: Mapping[str, pa.Array]
     records: pa.Array
@@ -267,9 +255,8 @@ def _too_long(block: pa.Array) -> int | None:
 def _peeled(
     schema: Schema, block: _Block, mapping: FieldMapping, reject: Callable[[_Block, int, Exception], None]
 ) -> list[_Block] | None:
-    """Set the first records aside while most of them are poison.
-
-    Return the remaining blocks, None if nothing was set aside.
+    """Set the first records aside while most of them are poison. Return the remaining blocks; None if no record was set
+    aside.
 
     A sender of many poison records makes a job work for each of them, and parsing each alone is the cheapest way.
     """

@@ -1,8 +1,8 @@
 """A rejected record → the record without protected values, for a dead letter.
 
-A readable record keeps the fields of the schema: protected ones as their token, others unchanged. Fields that the
-schema does not declare are counted. A run of twelve digits or more is replaced by its length and a keyed digest. So is
-an unreadable record: its producer can compute the same digest.
+A readable record keeps the fields of the schema: protected ones as their token, others unchanged, but a run of twelve
+digits or more is replaced by its length and a keyed digest. So is an unreadable record: its producer can compute the
+same digest. Fields that the schema does not declare are counted.
 Tested by: tests/columnar/test_tokens.py
 """
 
@@ -42,7 +42,6 @@ def shown_keys(schema: Schema, keys: Mapping[str, Sequence[str]]) -> dict[str, l
 
 
 def _reason(poison: Poison) -> str:
-    """Return the reason of a dead letter without any value of the record."""
     if len(poison.bad_values) > 1:  # each of several reasons may quote a value
         return "; ".join(f"field `{name}`: {code}" for code, name in poison.bad_values)
     if poison.code in _NO_VALUE:
@@ -58,7 +57,6 @@ def _reason(poison: Poison) -> str:
 
 
 def _record(schema: Schema, poison: Poison, key: SecretKey) -> str:
-    """Return the record of a dead letter with tokens for protected values, and without undeclared fields."""
     try:
         fields = orjson.loads(poison.record)
     except orjson.JSONDecodeError:

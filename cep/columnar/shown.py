@@ -14,9 +14,8 @@ _CHARACTERS_MAX = 2_000  # as many as a dead letter has of a record
 
 
 class RowTexts:
-    """The rows of a table as JSON, each when it is called for.
-
-    The columns are looked up once: a hostile file has thousands of columns, and all of its rows are shown.
+    """The rows of a table as JSON. Columns are looked up once: a hostile file has thousands, and all its rows are
+    shown.
     """
 
     def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
@@ -28,7 +27,6 @@ class RowTexts:
 
     @cached_property
     def _columns(self) -> list[tuple[str, pa.Array | pa.ChunkedArray | None]]:
-        """The columns by name; None for a column of nulls."""
         columns = zip(self._table.schema.names, self._table.columns, strict=True)
         return [(name, None if column.null_count == len(column) else _in_one(column)) for name, column in columns]
 

@@ -3,8 +3,6 @@
     JSON     an object where a number belongs, a text that is not UTF-8, NaN, a number of more than 64 bits, two values
     tables   a text that is not UTF-8
 
-Such records are rare. `mended` reads one JSON record in Python and takes these values out; parse_json.py then parses
-the rest of the record like any other one.
 Tested by: tests/columnar/test_letters.py
 """
 
@@ -57,7 +55,7 @@ class _Twice:
 
 
 def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Mended | None:
-    """Remove the stray values from a JSON record, so that the others can be read; None if it is not one JSON object."""
+    """Take the stray values out of a JSON record in Python, because few have any; None if it is not one JSON object."""
     try:
         # A byte that is not UTF-8 becomes half of a surrogate pair, which no valid text has.
         text = record.decode("utf-8", "surrogateescape")

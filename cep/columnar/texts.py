@@ -1,9 +1,8 @@
 """Text columns (large_string) numbered, found and taken by row, each in a call of a kernel; and numbers counted.
 
 The tables have keyed hashes, so no sender can make texts that collide. Arrow's `dictionary_encode`, `unique` and
-`index_in` do not, so texts that a sender chooses use this module. The key is drawn when the process begins
-(kernels/siphash.py). No output of the process depends on it: tables number their content by first occurrence.
-
+`index_in` do not, so texts that a sender chooses use this module. No output of a process depends on the key, which it
+draws when it begins (kernels/siphash.py): tables number their content by first occurrence.
 Tested by: tests/columnar/test_texts.py, tests/columnar/test_number_texts.py.
 """
 
@@ -36,10 +35,7 @@ def taken(rows: NDArray[np.int64], first: pa.Array, second: pa.Array = NO_TEXTS)
 
 
 def numbered(first: pa.Array, second: pa.Array = NO_TEXTS) -> tuple[pa.Array, NDArray[np.int32]]:
-    """Return the distinct texts of both in the order of their first row, and the index of each row: int32[N].
-
-    Both must be without nulls.
-    """
+    """Return the distinct texts of both (no nulls) in the order of their first row, and each row's index: int32[N]."""
     count = len(first) + len(second)
     codes, firsts = np.empty(count, np.int32), np.empty(count, np.int64)
     texts_count = number_texts(*text_buffers(first), *text_buffers(second), table_key(), codes, firsts)

@@ -6,10 +6,7 @@
 
 A time is cut to whole microseconds towards the past; a float is rounded to the nearest microsecond. A local time that
 occurs twice in its zone is the first of the two. A local time that clocks skip is read with the offset before the skip,
-like `zoneinfo`, so that the order of such times stays. `counting_skipped` counts these times.
-
-`moments_since` reads times as a number of units since a moment, such as hours since the first day of a simulation.
-
+like `zoneinfo`, so that the order of such times stays.
 Tested by: tests/columnar/test_times.py.
 """
 
@@ -280,10 +277,7 @@ def _pattern(form: str) -> str:
 
 
 def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
-    """Convert the texts that match a pattern to microseconds.
-
-    Its groups Y, m, d, H and so on are those of `strptime`.
-    """
+    """Convert the texts that match a pattern with the groups Y, m, d, H, … of `strptime` to microseconds."""
     parts = pc.extract_regex(texts, pattern)
     fits = np.asarray(pc.is_valid(parts))
     if not fits.any():
@@ -413,10 +407,7 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_table(local: pa.Array, zone: str) -> pa.Array:
-    """Convert local times to UTC by Arrow's zone tables.
-
-    A time that a clock change skips keeps the offset before it.
-    """
+    """Convert local times to UTC by Arrow's zone tables. A skipped time keeps the offset before it."""
     try:
         return pc.assume_timezone(local, zone, ambiguous="earliest").cast(pa.int64())
     except pa.ArrowInvalid:
@@ -499,8 +490,8 @@ def moments_since(source: pa.Array, base: str, unit: str) -> pa.Array:
     """Convert numbers that count units since a base, such as seconds since 1980, to moments: timestamp("us", "UTC").
 
     `base` is a time as ISO 8601 with a zone; `unit` is from UNITS_US, "" for seconds. Values are numbers, or their
-    texts, rounded to the nearest microsecond. A value that is not a number, or a moment outside of the range of event
-    times, is null. Timestamps stay.
+    texts, rounded to the nearest microsecond; others are null, also moments outside of the range of event times.
+    Timestamps stay.
     """
     if pa.types.is_timestamp(source.type) or pa.types.is_date(source.type):
         return source

@@ -1,7 +1,7 @@
 """Columns of fields that are declared `pan` or `sensitive` → columns of tokens; later code never has the values.
 
-Each distinct text of a column is hashed once. A `pan` may have spaces and hyphens between its digits; the token is that
-of the digits. A value that is a token of one of the job's keys stays, so that rejected records can be sent again.
+A `pan` may have spaces and hyphens between its digits; the token is that of the digits. A value that is a token of one
+of the job's keys stays, so that rejected records can be sent again.
 Tested by: tests/columnar/test_tokens.py
 """
 
@@ -56,7 +56,6 @@ def hide_card_numbers(text: str) -> str:
 
 
 def _hidden(text: str, runs: Iterable[re.Match[str]]) -> str:
-    """Return a text without the card numbers in its runs of digits."""
     shown, end = [], 0
     for run in runs:
         shown += [text[end : run.start()], _without_card_numbers(text[run.start() : run.end()], run)]
@@ -116,9 +115,7 @@ def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject)
 def _tokens(
     texts: pa.Array, kind: str, keys: Sequence[SecretKey], which: NDArray[np.int64] | None
 ) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Compute the token of each text, once per distinct text and key.
-
-    Return the tokens, and a mask of the invalid texts.
+    """Return the token of each text, computed once per distinct text and key, and a mask of the invalid texts.
 
     `which` is the number of each row's key, None if all rows have the first key.
     """
@@ -143,10 +140,7 @@ def _tokens(
 def _key_of_rows(
     schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey]
 ) -> NDArray[np.int64] | None:
-    """Return the number of each row's key: the last key that was valid at its time.
-
-    None if it is the first for all rows.
-    """
+    """Return the number of each row's key, the last that was valid at its time; None if all have the first."""
     from_ms = np.array([key.from_ms for key in keys])
     if from_ms.max() == TIME_MS_MIN:
         return None
@@ -163,8 +157,8 @@ def _key_of_rows(
 def tokens_of_key(schema: Schema, domain: Sequence[str], parts: Sequence[str]) -> list[list[str]]:
     """Convert the parts of a key to the form that events have: protected values as tokens.
 
-    Returns one list for each of the job's secret keys, because a key may have events from before and after a change of
-    secret keys. Raises: UsageError without keys, or for an invalid card number in a `pan`.
+    Returns one list for each of the job's secret keys: events from before and after a change of keys may differ.
+    Raises: UsageError without keys, or for an invalid card number in a `pan`.
     """
     protected = dict(schema.protected)
     if not protected.keys() & set(domain):
