@@ -67,8 +67,7 @@ def note_erasure(
 ) -> list[bytes]:  # fmt: skip
     """Write the audit line about erased keys: counts by domain, and counts of the removed items.
 
-    lines: the lines of the audit that have lost their texts. digests: the keyed digests of the keys that two people
-    have signed (erasure.py).
+    `lines` of the audit have lost their texts. `digests` are keyed digests of keys that two people have signed.
     """
     more = {"digests": list(digests)} if digests else {}
     counts = {"keys": dict(keys), "removed": dict(removed), ERASED_LINES: sorted(lines)}

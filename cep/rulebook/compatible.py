@@ -1,14 +1,14 @@
 """Can a rule run in this job? A record and the job's schema and keys → a bound pattern, or the reasons against it.
 
-Two more questions follow. May a list or a snooze have these values? Where rules see tokens, raw values are refused: the
-list, or the rule that looks up a card number in it. And may the runs of one pattern go on as runs of another? They may
-if both have the same automaton and give a run's past the same meaning. Structure, windows, counts of repetitions, NFA
-states and registers are equal, and so is every condition that an event must not have met so far: of a negated variable,
-and of `until`. The conditions of the variables that a run binds, and the measures, may differ in numbers and texts. A
-run keeps its bound events, and from then on the new conditions decide.
+Where rules see tokens, raw values are refused: in a list or a snooze, or the rule that looks up a card number in a
+list.
 
-A run does not know its events that matched nothing. So the place that it would have under other counts, or under
-another negation, cannot be worked out from it: such runs drain, as they do for another window.
+The runs of one pattern may go on as runs of another (`same_automaton`) if both have the same automaton and give a run's
+past the same meaning. Structure, windows, counts of repetitions, NFA states and registers are equal, and so is every
+condition that an event must not have met so far: of a negated variable, and of `until`. Other conditions, and the
+measures, may differ in numbers and texts: from then on the new ones decide. A run does not know its events that matched
+nothing. So the place that it would have under other counts, or under another negation, cannot be worked out from it:
+such runs drain.
 Tested by: tests/rulebook/test_carry.py, tests/rulebook/test_suppression.py
 """
 
@@ -102,7 +102,7 @@ def _unprotected(rule_schema: Schema, job: Schema) -> tuple[tuple[str, str], ...
 
 @lru_cache(_TEXTS_CACHED)
 def _with_protected(source: str, protected: tuple[tuple[str, str], ...]) -> Checked:
-    """Check a text as if it declared these fields protected: the rule reads tokens, because the job has no values."""
+    """Check a text as if it declared these fields protected: the rule reads tokens."""
     return load_text(source, protected=dict(protected)).without_syntax()
 
 
@@ -112,11 +112,7 @@ def patterns_behind(source: str, name: str) -> int:
 
 
 def checked_text(source: str) -> Checked:
-    """Read a text, or return it from the cache, without its syntax.
-
-    A change of parameters, another rule of the same file, or a restart brings a text again. Reading is most of the
-    work.
-    """
+    """Read a text, or take it from the cache, without its syntax. A changed parameter or a restart brings it again."""
     return _checked(_Text(source))
 
 
@@ -224,7 +220,6 @@ def _names(pattern: PatternIR) -> set[str]:
 
 @cache
 def _words_of(kind: type) -> tuple[str, ...]:
-    """Return the fields of a node that may hold words."""
     return tuple(f.name for f in fields(kind))
 
 
@@ -268,7 +263,7 @@ _HELP = "give tokens, as alerts show them"
 def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Callable[[str], Keys]) -> Outcome | None:
     """Refuse a list with raw values in which a rule looks up a protected field. Return None for other lists.
 
-    `stored` gives the entries that a record names. Such entries may be removed, if they came before the rule.
+    `stored` gives the entries that a record names. Raw entries from before the rule may be removed.
     """
     if record.change == "remove":
         return None
@@ -355,8 +350,8 @@ def _variables(node: Node) -> Iterator[str]:
 def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
     """Replace the numbers and texts that bound events are compared with, so that equal automata have equal trees.
 
-    `negated` are the variables that must not occur: their conditions, the conditions of `until`, and counts stay
-    unchanged. Windows stay: a run keeps its own, and the version that takes it over is forgotten by its window.
+    Conditions of `negated` variables and of `until`, counts and windows stay: a run keeps its own window, and the
+    version that takes it over is forgotten by its window.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)

@@ -5,11 +5,10 @@ windows reach back too far has a time in `history_from`. That time may be too la
 
 1. The input of a rule is complete from the job's first event on, if the rule existed before it.
 2. A later rule has complete histories from its own start on. They are complete from an earlier time if all their events
-   have been stored since then: by an equal history, a
-   wider one of the same event type, or `retain`.
+   have been stored since then: by an equal history, a wider one of the same event type, or `retain`.
 3. For a key so busy that old events were folded, only an equal history counts for 2.
 4. The *absence* of a derived event is certain only while its producers existed: from the start of each producer, and
-   from the time from which its own input is complete.
+   from the time from which its own input is complete (`with_producer_gaps`).
 
 Example: rule R, `count(payment over 1 h)`, starts at 12:00. Another rule stores payments for only 30 minutes, so R's
 alerts have `history_from` 12:00 until 13:00. With `retain 1 h` in event type `payment` they have none.
@@ -18,7 +17,7 @@ alerts have `history_from` 12:00 until 13:00. With `retain 1 h` in event type `p
     alert at 12:40   ◀── 1 h ──────────┤   reaches back to before 12:00: history_from = 12:00
     alert at 13:10              ◀── 1 h ──────────┤   complete
 
-A condition that is written differently from another rule's counts as a different one. `with_producer_gaps` has point 4.
+A condition that is written differently from another rule's counts as a different one.
 Tested by: tests/rulebook/test_carry.py, tests/runners/test_later_rules.py
 """
 
@@ -54,9 +53,9 @@ from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, s
 class Need:
     """The past events that a history needs: events that satisfy all `conditions`, for `span_ms`, with `columns`.
 
-    Equal histories have the same `identity`. Some histories store no events for others (`keeps_events`): histories that
-    one event decides, and approximate ones. The window of an approximate one may reach back by a pane of `pane_ms` more
-    than its length. `folds`: for a busy key the older events are folded, only for this `identity`.
+    Equal histories have the same `identity`. Histories that one event decides, and approximate ones, store no events
+    for others (`keeps_events`). The window of an approximate one may reach back by a pane of `pane_ms` more than its
+    length. `folds`: for a busy key the older events are folded, only for this `identity`.
     """
 
     identity: str
@@ -105,7 +104,6 @@ def needs_of(pattern: PatternIR) -> tuple[Need, ...]:
 
 @lru_cache(4_096)
 def _need(history: History) -> Need:
-    """Describe the past events that a history needs."""
     conditions = {repr(part) for part in _conjuncts(history.where)}
     conditions |= {f"{name} is not null" for name in history.by}
     argument = history.argument
@@ -190,7 +188,7 @@ def with_producer_gaps(rules: Sequence[DeployedRule], schema: Schema) -> list[De
 
 
 class _Gaps:
-    """The gaps of each derived event type, each worked out once: times before which derived events may be missing.
+    """The gaps of each derived event type: times before which derived events may be missing.
 
     A match that depends on the *absence* of a derived event is certain only if every producer of that event would have
     produced it. A producer misses events before its start, before the stored past of its histories, and before the
@@ -206,8 +204,7 @@ class _Gaps:
 
     A derived event that a match binds brings its own `history_from` (engine/produced.py). So only these parts of a
     reader need gaps: an absence, a repetition, a directly following step, a window in events, a time-out, and a history
-    of derived events. Limit: the choice of a `skip` among several matches counts as certain. The gaps follow from the
-    rules in force when a match is detected, never from micro-batches or later rules.
+    of derived events. Limit: the choice of a `skip` among several matches counts as certain.
     """
 
     def __init__(self, producers: dict[str, list[DeployedRule]], schema: Schema) -> None:

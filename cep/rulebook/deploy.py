@@ -1,8 +1,8 @@
 """Control records of a job → its event types, and the rulebook in force.
 
-A job takes its schema and its keys from its initial rules. Two rules may describe one event type differently: their
-fields are joined, and a rule that contradicts an earlier one is set aside. Later records are judged by the job's event
-types, keys and levels at that time (rulebook.py).
+A job takes its schema and its keys from its initial rules, and judges later records by them (rulebook.py). Two rules
+may describe one event type differently: their fields are joined, and a rule that contradicts an earlier one is set
+aside.
 
     rule 1:  payment { tx_id id  event_time time  card string  amount int }
     rule 2:  payment { tx_id id  event_time time  card pan     country string }
@@ -10,13 +10,12 @@ types, keys and levels at that time (rulebook.py).
 
 A field is required if every text that declares the event type requires it. So a rule that declares another field does
 not affect other rules: in an event without the field, the rule itself reads null. If a text declares a field `pan` or
-`sensitive`, the job protects the field, even if other texts do not. Otherwise the first text decides the type of a
-field, the id of an event type and the order of its events.
+`sensitive`, the job protects the field. Otherwise the first text decides the type of a field, the id of an event type
+and the order of its events.
 
-A list may change without a new version of its rules. So its entries are not a part of a rule's meaning, and a signature
-of the rule alone would not notice an edited list. `cep rules sign` puts the name of each list's entries
-(lists/store.py) into the record. A job takes a declared list only if its signed rules name these entries, or if a
-signed change of the list in `signed/` has the same entries.
+The entries of a list are not a part of a rule's meaning, so a signature of the rule alone would not notice an edited
+list. `cep rules sign` puts the name of each list's entries (lists/store.py) into the record. A job takes a declared
+list only if its signed rules name these entries, or if a signed change of the list in `signed/` has the same entries.
 Tested by: tests/step/test_step.py, tests/rulebook/test_levels.py, tests/rulebook/test_files.py,
 tests/rulebook/test_signers.py
 """
@@ -94,7 +93,6 @@ class Deployment:
 
     @property
     def key_domains(self) -> tuple[tuple[str, ...], ...]:
-        """The keys of the rules in force, which are those to route events by."""
         return tuple(self.rulebook.domains())
 
 
@@ -130,10 +128,7 @@ def deploy_to_job(
 
 
 def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) -> frozenset[str] | None:
-    """Find the lists whose entries all signed rules among a job's first records name alike, as `NAME/KIND SET`.
-
-    None if changes need no signature: then every list of the first records counts.
-    """
+    """Find the lists whose entries all signed first records name alike, as `NAME/KIND SET`; None without `trust`."""
     if trust is None:
         return None
     named: dict[str, set[str]] = {}
@@ -147,8 +142,7 @@ def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) 
 def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
     """Return True for a list whose entries are in the job's store: declared by the patterns with which the job begins.
 
-    In a later record it would be an attempt to use unrelated content of the store. `vouched` comes from
-    `vouched_lists`.
+    In a later record it would be an attempt to use unrelated content of the store.
     """
     if not isinstance(record, ListRecord) or record.stored is None:
         return False
@@ -198,10 +192,7 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
 
 @dataclass
 class _JoinedType:
-    """An event type, joined from all declarations so far.
-
-    `texts_count` counts its declarations; `required` counts the declarations that require each field.
-    """
+    """An event type, joined from `texts_count` declarations; `required` counts how many require each field."""
 
     order_field: str
     texts_count: int = 0
@@ -212,7 +203,6 @@ class _JoinedType:
     derived: bool = False
 
     def is_always_there(self, name: str) -> bool:
-        """Return True if every event of the type has the field."""
         return name in (TIME_FIELD, self.id_field) or self.required[name] == self.texts_count
 
 
@@ -224,7 +214,6 @@ class JoinedTypes:
         self._columns: dict[str, Type] = {}  # by the name of a field, not nullable; one for all event types
 
     def add(self, schema: Schema) -> None:
-        """Join the event types of a text."""
         for event_type in schema.event_types:
             joined = self._types.setdefault(event_type.name, _JoinedType(event_type.order_field))
             joined.texts_count += 1
@@ -235,7 +224,6 @@ class JoinedTypes:
                 self._add_field(joined, declared)
 
     def _add_field(self, joined: _JoinedType, declared: Field) -> None:
-        """Add a declared field to a joined type, unless it contradicts an earlier declaration."""
         name, type_ = declared.name, declared.type.as_nullable(False)
         column = self._columns.setdefault(name, type_)
         if type_.protected and not column.protected and _may_be_protected(name, column):

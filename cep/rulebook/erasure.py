@@ -2,13 +2,11 @@
 
     {"rule_set": "payments", "nonce": HEX, "digests": [HMAC, …], "author": {"key": …, "signature": …}, "approver": {…}}
 
-The rulebook loses the keys' snoozes and texts about them. The version of a snooze stays, under the hash of the key, so
-that an old record of it is refused. Texts of rules and entries of lists must be changed by people: `cep job erase`
-reports them.
+The version of a snooze stays, under the hash of its key, so that an old record of it is refused. Texts of rules and
+entries of lists must be changed by people: `cep job erase` reports them.
 
 A job that takes signed changes erases only keys that two people have signed. A digest is keyed by the random `nonce`,
-so the audit can keep the digests: the holder of the file can show which keys they are, and other people cannot guess
-them.
+so the audit can keep it: the holder of the file can show which key it is, and other people cannot guess the key.
 Tested by: tests/rulebook/test_suppression.py, tests/cli/test_erase.py
 """
 
@@ -35,8 +33,7 @@ from cep.rulebook.trust import Trust
 def forget_keys(book: Rulebook, keys: Collection[str]) -> int:
     """Take keys out of a rulebook, in place; return how many snoozes went.
 
-    A key takes its snoozes along, and texts of people and refusals that have the key as a whole word. A key that is a
-    part of other words takes nothing along.
+    Texts of people and refusals that have a key as a whole word go, too.
     """
     before = len(book.snoozes.names())
     book.snoozes = book.snoozes.without(keys)

@@ -5,9 +5,7 @@ The folder `rules/signed/` has a file for each signed change, in the form of the
     rules/signed/card_testing.2.json     version 2 of a rule, also as a retirement or a rollback
     rules/signed/card_testing.pause.1.json
 
-Such a file has a record per line; a list may need several. It is published as it was signed, byte for byte. Under
-version control, the folder shows who signed each change.
-
+Such a file has a record per line; a list may need several. It is published as it was signed, byte for byte.
 Tested by: tests/rulebook/test_files.py.
 """
 
@@ -68,7 +66,7 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     """Read all rule files (`*.toml`) of a folder.
 
     Returns: the records of the valid files, the oldest versions first (lock.py), and one line for each problem: `file:
-    $.path: message`. The rulebook checks whether the patterns compile. Raises: nothing for the content of the folder.
+    $.path: message`. The rulebook checks whether the patterns compile.
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []
@@ -132,10 +130,7 @@ def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
 
 
 def read_lists(directory: Path, store: ListStore) -> tuple[list[ListRecord], list[str]]:
-    """Return the declared lists as first versions of a job that begins; their entries go into `store`.
-
-    Returns: a record for each, and one line for each problem. Raises: StoreError if the store cannot be written.
-    """
+    """Return a record for each declared list, whose entries go into `store`, and a line for each problem."""
     lists, problems = declared_lists(directory)
     return [list_record(declared, store) for declared in lists], problems
 
@@ -168,8 +163,7 @@ def _rule_files(directory: Path, root: Path) -> Iterator[RuleFile]:
 def root_of_rules(directory: Path) -> Path:
     """Return the folder below which rules may name files: their repository, or the parent of their folder.
 
-    Rules and patterns are in sibling folders. If the parent is the root of the file system, it is the rules' own
-    folder.
+    Rules and patterns are in sibling folders. A folder below the root of the file system is itself the limit.
     """
     real = Path(os.path.realpath(directory))
     above = real.parent
@@ -177,7 +171,7 @@ def root_of_rules(directory: Path) -> Path:
 
 
 class _Glance:
-    """A quick look into pattern files, to find those that may declare lists: reading all of them completely is slow."""
+    """A quick look for pattern files that may declare lists: reading all of them completely is slow."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -196,7 +190,6 @@ class _Glance:
         return False
 
     def _look(self, path: Path) -> tuple[bool, set[Path]]:
-        """Return whether the file itself may declare a list, and its imports."""
         if path not in self._seen:
             try:
                 text = without_comments(read_source(path, self._root))
@@ -244,7 +237,6 @@ def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
 
 
 def _read_rule(name: str, folder: Folder, bundles: _Bundles) -> UpsertRecord | list[str]:
-    """Read one rule file. Return its record, or the problems with it."""
     try:
         text = folder.read(name, RULE_FILE_BYTES_MAX)
     except UnreadableError as error:
@@ -273,10 +265,7 @@ def history(directory: Path, rule_id: str) -> list[str]:
 
 
 def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None:
-    """Read a rule as it was in a commit, with its pattern; None if it was not there or was wrong.
-
-    Cost: the files of that commit are unpacked, because a pattern may import any of them.
-    """
+    """Read a rule and its pattern as of a commit; None if it was missing or wrong. Cost: as `folder_at`."""
     with folder_at(directory, commit) as folder:
         if folder is None:
             return None
@@ -295,9 +284,9 @@ def in_git(directory: Path, rule_id: str, version: int) -> UpsertRecord | None:
 
 @contextmanager
 def folder_at(directory: Path, commit: str) -> Iterator[Path | None]:
-    """Provide a folder in the state of a git commit while the block runs; None for an unknown commit.
+    """Provide a folder as of a git commit while the block runs; None for an unknown commit.
 
-    Cost: all files of that commit are unpacked.
+    Cost: all files of that commit are unpacked, because a pattern may import any of them.
     """
     top = _git(directory, "rev-parse", "--show-toplevel").decode().strip() if directory.is_dir() else ""
     archive = _git(Path(top), "archive", "--format=zip", commit) if top else b""
@@ -366,10 +355,7 @@ def read_change(path: Path) -> list[Signable]:
 
 
 def with_signatures(directory: Path, records: Iterable[UpsertRecord]) -> list[UpsertRecord]:
-    """Put in the place of each record the signed one of the same version and meaning, where there is one.
-
-    A file that is damaged counts as missing: the job then says that the rule is not signed.
-    """
+    """Replace records by signed ones of the same version and meaning. A damaged file counts as missing."""
     return [signed_version(directory, record) or record for record in records]
 
 

@@ -81,7 +81,6 @@ class Topic:
                 sleep(_NEXT_TRY_S)
 
     def _create(self, settings: Mapping[str, str], began_s: float) -> bool:
-        """Try once to create the topic. Raises: SinkAwayError, SinkError."""
         admin, is_new = AdminClient(admin_options(self.servers, dict(self.client_options))), True
         wait_s = max(_NEXT_TRY_S, began_s + KAFKA_WAIT_MS_MAX / 1_000 - monotonic())
         try:

@@ -11,8 +11,8 @@ The ledger answers every question about the order of records, for signed and uns
     written against another version    publishing is compare-and-set: a record names the version that it changes
 
 The answers follow from the records and their order alone, so a running job, a replay, and a job that is rebuilt from
-the same records agree. A record that names nothing counts by its version, like records of other programs. A signed
-record names the version before under its signatures (trust.py); an unsigned one has `changes`.
+the same records agree. A record that names nothing counts by its version. A signed record names the version before
+under its signatures (trust.py); an unsigned one has `changes`.
 Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_trust.py, tests/upgrade/test_upgrade.py
 """
 
@@ -137,12 +137,10 @@ class Chain:
         return last.get(False, 0), last.get(True, 0)
 
     def signed(self, *, is_shadow: bool) -> Taken | None:
-        """Return the last signed version, or the last signed one in shadow: each counts up on its own."""
         return next((e for e in self.entries if e.signed is not None and e.is_shadow == is_shadow), None)
 
     @cached_property
     def signed_count(self) -> int:
-        """The number of lines with a signed version: 0, 1, or 2 with a shadow."""
         return sum(entry.signed is not None for entry in self.entries)
 
     def with_entry(self, entry: Taken) -> Chain:
@@ -171,7 +169,6 @@ class Ledger:
         self.signers_version = 0
 
     def copy(self) -> Ledger:
-        """Return an equal ledger that changes on its own."""
         other = copy.copy(self)
         vars(other)["_chains"] = dict(self._chains)
         other.refusals, other.unverified = dict(self.refusals), dict(self.unverified)
@@ -245,10 +242,7 @@ class Ledger:
         return None
 
     def outcome_of_signed(self, record: Signable, list_version: int) -> Outcome | None:
-        """Judge a record with valid signatures against the last signed version. Return None if it follows that version.
-
-        `list_version` is the last version of its list, for a list.
-        """
+        """Judge a record with valid signatures against the last signed version, or the last version of its list."""
         assert record.signed is not None, "its signatures count"
         if isinstance(record, ListRecord):
             # Parts of a version may come in any order, and versions wait for each other.
@@ -340,10 +334,7 @@ class Ledger:
             self._chains[name] = others.with_entry(replace(entry, is_shadow=is_shadow, signed=signed or entry.signed))
 
     def without(self, keys: Collection[str]) -> Ledger:
-        """Remove keys from the names of the ledger, and from its texts of people and refusals.
-
-        Return the new ledger.
-        """
+        """Return the ledger without keys in its names, and without texts of people and refusals that name them."""
         gone = set(keys)
         other = Ledger(
             {

@@ -8,7 +8,7 @@ once it has all of them. So the order in which records come does not matter in t
     version 4 add                  ──▶ waits for version 3
     version 3 replace, part 2 of 2 ──▶ version 3 holds, then version 4
 
-Entries go into the store (lists/store.py) as they come; the rulebook keeps names. A change of a list touches no rule.
+Entries go into the store (lists/store.py) as they come; the rulebook keeps names.
 Tested by: tests/rulebook/test_lists.py
 """
 
@@ -79,7 +79,6 @@ class RuleLists:
         self._timelines: Lists | None = None
 
     def copy(self) -> RuleLists:
-        """Return equal lists that change on their own, in the same store."""
         other = RuleLists(self.store, self._lists)
         other._timelines = self._timelines
         return other
@@ -115,7 +114,6 @@ class RuleLists:
         return outcome
 
     def version(self, name: str, kind: str) -> int:
-        """Return the last version of a list; 0 for one that is not there."""
         return self._lists.get((name, kind), _ListVersions()).version
 
     def forget(self, watermark_ms: int) -> None:

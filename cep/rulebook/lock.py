@@ -7,8 +7,8 @@
     1 = "0000…"     the name of the entries of a declared list (deploy.py)
 
 A locked version keeps its meaning for good: a job refuses another text for it, and an old alert identifies its rule by
-version and hash. The file is under version control and only grows. A rule with a new version moves to the end, so the
-order of the rules is the order of their newest versions by age.
+version and hash. The file only grows. A rule with a new version moves to the end, so the rules are in the order of
+their newest versions by age.
 Tested by: tests/rulebook/test_files.py
 """
 

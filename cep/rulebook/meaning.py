@@ -2,8 +2,7 @@
 
 The meaning consists of the tokens of the pattern and of every event type, list and definition that it names,
 recursively, with the parameters and everything else that decides the alerts. Entries of a list that may change do not
-count. A pattern `over all` includes every event type that has its key, because its `until` may read their fields. The
-hash is on every alert, and `rules.lock` ties a version to it.
+count. A pattern `over all` includes every event type that has its key, because its `until` may read their fields.
 Tested by: tests/rulebook/test_files.py
 """
 
@@ -52,10 +51,7 @@ class _Declaration:
 
 
 def content_hash(record: UpsertRecord) -> str:
-    """Return SHA-256 of everything that decides the alerts of a version, independent of its owner, start and layout.
-
-    500 and 500.0 are one parameter. A text without the pattern counts as it is.
-    """
+    """Return SHA-256 of everything that decides the alerts of a version. 500 and 500.0 are one parameter."""
     return _content_hash(record, pattern_hash(record.source, record.pattern))
 
 
@@ -101,13 +97,11 @@ def _hashes(source: str, pattern: str) -> tuple[str, str]:
 
 
 def _key(spelled: Iterable[str]) -> set[str]:
-    """Return the fields of the key of a pattern."""
     behind = dropwhile(lambda word: word != "by", spelled)
     return {*takewhile(lambda word: word != "{", behind)} - {"by", *"(,)"}
 
 
 def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tuple[str, ...]:
-    """Return the names of the event types that have these fields."""
     events = [declaration for declaration in declared.values() if declaration.spelled[0] == "event"]
     return tuple(event.name for event in events if key <= set(filter(str.isidentifier, event.spelled)))
 

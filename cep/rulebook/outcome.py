@@ -23,9 +23,9 @@ class Outcome:
 
     applied: the epoch went up by one. ignored: the record is older than the present one, or changes nothing. waiting: a
     part of a version of a list, until the other parts and the previous version have arrived. refused: set aside with
-    `reason` (and the diagnostics of its pattern); the rules in force stay unchanged. `from_ms` is the event time from
-    which the change applies, `late_ms` the length of the time span whose events were matched without it. `cause` is set
-    if the signatures are invalid (trust.py). `is_conflict`: another change was first (ledger.py).
+    `reason` (and the diagnostics of its pattern). `from_ms` is the event time from which the change applies, `late_ms`
+    the length of the time span whose events were matched without it. `cause` is set if the signatures are invalid
+    (trust.py). `is_conflict`: another change was first (ledger.py).
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -38,7 +38,6 @@ class Outcome:
 
     @property
     def full_reason(self) -> str:
-        """The reason and the diagnostics of the pattern, as one line."""
         return "; ".join([self.reason, *(f"{d.code} {d.message}" for d in self.diagnostics)])
 
 
@@ -69,7 +68,6 @@ class PastReport:
 
     @property
     def text(self) -> str:
-        """The time from which the values of the history are complete, and how they could have been complete earlier."""
         start = f"the events of {self.history} are kept from {utc_text(self.from_ms)} on"
         if self.whole_ms is None:
             return f"{start}; what was before is not known"
@@ -166,9 +164,9 @@ class RulebookReport:
     """The report of a rulebook that `cep` and the runners print. Counters start at 0 in every process.
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
-    order. `last_versions` are the versions of all known rules, including retired ones; `paused` are those paused now or
-    later. `taken` has the last versions of every chain, with their hashes (ledger.py). `places` are the free levels
-    (rulebook.py). `lists_missing` are (name, type of entries) of lists that rules use and that do not exist.
+    order. `last_versions` includes retired rules; `paused` are those paused now or later. `taken` has the last versions
+    of every chain, with their hashes (ledger.py). `places` are the free levels (rulebook.py). `lists_missing` are
+    (name, type of entries) of lists that rules use and that do not exist.
     """
 
     epoch: int

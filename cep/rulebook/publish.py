@@ -105,7 +105,6 @@ def plan(
 
 
 def _step(record: UpsertRecord, running: Running | None, effective_at: str | None) -> Step:
-    """Compare a rule's file with the running version: new, changed, unchanged or refused."""
     stamped = record
     if record.effective_at is None and effective_at is not None:
         stamped = record.model_copy(update={"effective_at": effective_at})
@@ -136,10 +135,7 @@ def approval_problem(record: UpsertRecord) -> str | None:
 
 
 def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Ledger]:
-    """Return the records of a control topic that a job takes, and the versions that it has taken after them.
-
-    `status` is the latest status of the job, which may have read some of them.
-    """
+    """Return the records of a control topic that a job with this latest status takes, and the ledger after them."""
     known_status = status or {}
     ledger = Ledger.from_json(known_status.get("taken", {}))
     for rule_id, version in known_status.get("last_versions", {}).items():
@@ -333,10 +329,7 @@ def _parts(entries: pa.Array) -> Iterator[pa.Array]:
 
 
 def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -> list[bytes]:
-    """Return the keys of list records in the control topic that a newer, complete replacement has made unnecessary.
-
-    `places` are the keys of the control topic and their records, in the topic's order.
-    """
+    """Return the keys of list records that a newer, complete replacement made unnecessary, in the topic's order."""
     keys: list[bytes] = []
     by_list: dict[ListKey, list[tuple[bytes, ListRecord]]] = {}
     for key, record in places:

@@ -19,13 +19,11 @@ Rules are matched by level. A level reads the events that earlier levels produce
     1 … levels_count - 2       rules that read derived events and produce others, as late as their readers allow
     levels_count - 1           rules that read derived events and produce none
 
-Keyed state is stored by level. So a version in a job keeps its first level, independent of later changes: its producers
-may be added later, or removed, and its runs and its past stay in place. For this reason a reader of derived events is
-placed as late as possible: its producers find a level before it, and after it there is one for each pattern of its text
-that reads its events. A rule without a free level is refused. The initial rules and the order of records decide the
-levels, not their times, earlier matches, or expired versions (`Places`). So a replay of the records refuses the same
-rules as the job.
-
+Keyed state is stored by level. So a version in a job keeps its first level, although its producers may be added or
+removed later. For this reason a reader of derived events is placed as late as possible: its producers find a level
+before it, and after it there is one for each pattern of its text that reads its events. A rule without a free level is
+refused. The initial rules and the order of records decide the levels, not their times, earlier matches, or expired
+versions (`Places`). So a replay of the records refuses the same rules as the job.
 Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_levels.py,
 tests/runners/test_produced.py, tests/runners/test_level_changes.py.
 """
@@ -130,7 +128,6 @@ class Places:
         return Places(levels_by_type, read)
 
     def joined(self, other: Places) -> Places:
-        """Join both."""
         levels_by_type = {
             name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}
         }
@@ -139,7 +136,6 @@ class Places:
         return Places(levels_by_type, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
 
     def to_json(self) -> list[Any]:
-        """Return the places as JSON values for saved.py; `from_json` reads them."""
         return [dict(self.made), {name: list(levels) for name, levels in self.read.items()}]
 
     @staticmethod
@@ -149,10 +145,8 @@ class Places:
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
-    """Group rules by level, in their order.
-
-    A rule keeps the level that it was given. If no rule has one, all get a level of `levels_count`, or of as many as
-    they need.
+    """Group rules by level, in their order. If a rule has none, all get one of `levels_count`, or of as many as they
+    need.
     """
     rule_list = list(rules)
     if any(rule.level is None for rule in rule_list):
@@ -304,8 +298,7 @@ class Rulebook:
     def content_hash(self) -> str:
         """Compute the SHA-256 of the newest version of each rule: of the rulebook after its last change has started.
 
-        The epoch counts the changes that this job has applied. This hash does not depend on the order in which records
-        came, how often, or whether older ones had been compacted away.
+        Unlike the epoch, it does not depend on the order in which records came, how often, or on compaction.
         """
         rules = [
             [rule.rule_id, rule.version, rule.status, rule.content_hash]
@@ -357,10 +350,7 @@ class Rulebook:
         )
 
     def place(self, levels_count: int) -> None:
-        """Give every version its level of so many, as long as nothing has been matched.
-
-        A version that comes later and finds no level is refused.
-        """
+        """Give every version its level of so many, before any match. A later version without a level is refused."""
         self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
         self._take_levels(rules, placed(rules, self.schema, levels_count))
         self.places = Places.of(entry.rule for entry in self._entries())
@@ -376,9 +366,8 @@ class Rulebook:
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have an open run at the watermark.
 
-        Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within`
-        stays until it is restarted or retired.
-        Returns: how many versions were dropped; the epoch stays.
+        Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within` stays until
+        it is restarted or retired. Returns: how many versions were dropped; the epoch stays.
         """
         count = 0
         for name, versions in tuple(self.rules.items()):
@@ -411,7 +400,6 @@ class Rulebook:
         return raw or self.lists.apply(record, seen_ms)
 
     def _change_rule(self, record: RuleChange, from_ms: int, has_matched: bool) -> Outcome:
-        """Apply a change of a rule: a pause, a resumption or a version. Return its outcome."""
         if record.id not in self.rules and len(self.rules) >= RULES_MAX:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
@@ -482,10 +470,7 @@ class Rulebook:
                 self.rules[name] = versions.at_levels(levels)
 
     def _with_level(self, rule: DeployedRule, from_ms: int) -> DeployedRule | str:
-        """Give a rule its level. Return it, or the reason why it has none.
-
-        A rule without a start comes to a job in which nothing has been matched. There the other rules are placed again.
-        """
+        """Return a rule with its level, or why it has none. A rule without a start comes before any match."""
         if self.levels_count is None or self.places is None:
             return rule
         if from_ms == TIME_MS_MIN:
@@ -496,10 +481,7 @@ class Rulebook:
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
-        """Note from when the input of a new version is complete.
-
-        Return the version, and a sentence about incomplete input.
-        """
+        """Note from when the input of a new version is complete. Return it, and a sentence about incomplete input."""
         if not entry.needs and all(event_type.retain_ms is None for event_type in self.schema.event_types):
             return entry, ""
         rules, new = self._entries(), entry.rule
@@ -619,8 +601,5 @@ class Rulebook:
 
 
 def _lacking_rule(rule_id: str) -> str:
-    """Say of a pause or a resumption that its rule is not there.
-
-    Compaction may have put it before its rule. So it is not forgotten, or a paused rule would run.
-    """
+    """Say that the rule of a pause is missing. The pause stays: compaction may have put it before its rule."""
     return f"no rule {rule_id} is there, so nothing is paused or resumed; mend the name, or publish the rule"

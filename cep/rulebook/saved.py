@@ -3,8 +3,8 @@
     index     {"format": 3, "epoch": …, "rules": {id: {pauses, changes}}, "ledger": {…}, …}
     records   {sha-256 of the record: the record as JSON}
 
-A change of one rule among thousands adds one record and rewrites the index; a store that keeps records by their hash
-writes little. Equal rulebooks have equal bytes. Counters are not saved. The entries of lists are in their own store.
+A change of one rule among thousands adds one record and rewrites the index. Equal rulebooks have equal bytes. Counters
+are not saved.
 
 A job with a folder keeps each part in a file under the hash of its bytes, shared by all key groups:
 
@@ -14,8 +14,8 @@ A job with a folder keeps each part in a file under the hash of its bytes, share
     DIRECTORY/control/HASH ── the control records of one micro-batch, whose hash every key group receives
 
 A key group stores the hash of its rulebook, 64 characters, in its own state. A process that sees a hash for the first
-time reads the files. A file is written under another name and renamed, so it is complete or missing. Two processes that
-write the same hash write the same bytes. Every process of the job must see the folder, like the checkpoint.
+time reads the files. A file is written under another name and renamed, so it is complete or missing. Every process of
+the job must see the folder, like the checkpoint.
 Tested by: tests/rulebook/test_rulebook.py
 """
 
@@ -60,7 +60,6 @@ class Saved:
         return hashlib.sha256(self.index).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Index and records in one."""
         return _json({"index": self.index.decode(), "records": {k: v.decode() for k, v in self.records.items()}})
 
     @staticmethod
@@ -238,12 +237,10 @@ class RulebookStore:
 
     @property
     def lists(self) -> ListStore:
-        """The store of the entries of the job's lists."""
         return ListStore(self.list_folder)
 
     @property
     def list_folder(self) -> Path:
-        """The folder of their files."""
         return self.directory / _LIST
 
     def put_control(self, data: bytes) -> str:
@@ -257,11 +254,11 @@ class RulebookStore:
         return self._get(_CONTROL, digest)
 
     def prune(self, retained: Collection[str]) -> int:
-        """Remove all files that the `retained` rulebooks do not need: other rulebooks, records and lists.
+        """Remove all files that the `retained` rulebooks do not need, between micro-batches.
 
         Control records of micro-batches and half-written files of killed processes go too. The lists that the job began
-        with stay. Call it between micro-batches. Returns: the number of removed files. Raises: SinkError,
-        StateCorruptError if a retained rulebook cannot be read.
+        with stay. Returns: the number of removed files. Raises: SinkError, StateCorruptError if a retained rulebook
+        cannot be read.
         """
         indices = [self._get(_INDEX, index) for index in retained]
         records = {digest for index in indices for digest in record_digests(index)}

@@ -19,10 +19,9 @@
     only = ["5a0c…"]
 
 `people` sets the number of people who must sign; the default is two, and one for `resume`. Without `rules` a person may
-sign changes of all rules. The next four names limit the parts of a rule that affect other rules (trust.Scope). After
-the day `expires` a key signs no new record. `only` withdraws a key: it counts for the records with these hashes
-(`withdraw`). The file's signature is in FILE.sig. A job gets the root key separately from the file. FILE.roots has a
-line for each rotation of the root key, signed by the old one.
+sign changes of all rules. The next four names are a trust.Scope. After the day `expires` a key signs no new record.
+`only` withdraws a key: it counts for the records with these hashes. The file's signature is in FILE.sig. A job gets the
+root key separately. FILE.roots has a line for each rotation of the root key, signed by the old one.
 Tested by: tests/rulebook/test_signers.py
 """
 
@@ -154,10 +153,7 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
 
 
 def rotate_root(path: Path, new_root: str, old: SigningKey) -> None:
-    """Sign a change of the root key with the old key. Raises: UsageError.
-
-    The new root key signs the signers file afterwards.
-    """
+    """Sign a change of the root key with the old key; the new one signs the signers file next. Raises: UsageError."""
     if not is_public_key(new_root) or new_root == old.public:
         raise UsageError("the new root key is no other public key; give the text `ed25519:…` of its .pub file")
     trust = read_trust(path, old.public)
@@ -286,10 +282,7 @@ def _look(name: str) -> str:
 
 
 def _script(char: str) -> str:
-    """Return the script of a letter: the first word of its name.
-
-    The scripts of Chinese, Japanese and Korean count as one.
-    """
+    """Return the script of a letter: the first word of its name. Chinese, Japanese and Korean count as one."""
     word = unicodedata.name(char, "UNNAMED").split(" ")[0].split("-")[0]
     return "CJK" if word in _EAST_ASIAN else word
 

@@ -7,13 +7,11 @@
 | excluded   | another rule of the same exclusive group fired on the same event                          |
 | suppressed | the rule's last alert on this key is younger than `suppress` of both versions             |
 
-Two things break a suppression, so that a small fraud cannot hide a large one. One is a higher severity than the
-severity of the last alert. The other is a measure, named by `escalate`, that is greater than in all alerts of that
-time.
+A higher severity than the last alert's breaks a suppression, and so does a measure, named by `escalate`, that is
+greater than in all alerts of that time: a small fraud must not hide a large one.
 
 The reasons are tried in this order. A snoozed alert therefore takes no other rule's place, and only an alert that goes
-out begins a time of suppression. Suppressed alerts are recorded and counted. Times are event time, so that replay and
-live jobs suppress the same alerts.
+out begins a time of suppression. Times are event time, so that replay and live jobs suppress the same alerts.
 Cost: columns, and a loop over the alerts of rules that suppress or exclude.
 Tested by: tests/rulebook/test_suppression.py
 """
@@ -89,7 +87,6 @@ class Policies:
         return Policies(versions, book.snoozes.report(), escalations, keys)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policies as JSON values; `from_json` reads them."""
         return {
             "versions": [[*rule_version, *policy] for rule_version, policy in sorted(self.versions.items())],
             "snoozes": [
@@ -105,7 +102,6 @@ class Policies:
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Policies:
-        """Read the values of `to_json`."""
         versions = {(rule, version): (group, ms) for rule, version, group, ms in saved["versions"]}
         snoozes = (
             SnoozeReport(rule_id, key, TIME_MS_MIN if from_ms is None else from_ms, until_ms)
@@ -232,10 +228,7 @@ def fired_json(fired: Mapping[tuple[str, str], LastAlert]) -> list[list[Any]]:
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
-    """Read the entries that `fired_json` returned, also of earlier builds.
-
-    An entry without `for ms` suppresses as long as the next alert asks.
-    """
+    """Read the entries of `fired_json`. In earlier builds' entries, `suppress` of the next alert is the only limit."""
     return {(rule_id, key): _last_alert(*last) for rule_id, key, *last in saved}
 
 

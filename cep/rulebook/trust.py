@@ -10,15 +10,12 @@ A job checks a record in this order:
     6  was it signed as a change of what holds?                     (ledger.py)
     7  if it is a rollback: has the job taken that version, or is the version itself signed?
 
-The verdict follows from the records and the job's trust, never from a clock. A running job, a replay, and a job that is
-built again from the same records therefore agree. A withdrawn or expired key counts only for the records whose hashes
-the signers file names.
+The verdict follows from the records and the job's trust, never from a clock, so a running job, a replay, and a job that
+is built again from the same records agree.
 
 A statement names the rule set, the rule, its version, the hash of its meaning (meaning.py), the version that it
 changes, and the hash of the whole record. So a signature counts for no other rule, version, place in the history, or
-set of rules. The key that a pattern matches by is in its meaning. Author and approver sign different statements: the
-approver's names the author's key.
-
+set of rules. Author and approver sign different statements: the approver's names the author's key.
 Tested by: tests/rulebook/test_trust.py.
 """
 
@@ -271,7 +268,6 @@ class Trust:
     file_digest: str = ""
 
     def needed(self, kind: str) -> int:
-        """Return how many people must sign a change of this kind."""
         return dict(self.people)[kind]
 
     def asking_one(self) -> Trust:
@@ -297,11 +293,9 @@ class Trust:
         return self if signers == self.signers else replace(self, signers=signers)
 
     def signer(self, key: str) -> Signer | None:
-        """Return whose key it is."""
         return next((signer for signer in self.signers if signer.key == key), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         signers = [[s.name, s.key, s.may, s.rules, s.only, asdict(s.scope), s.expires] for s in self.signers]
         return {
             "rule_set": self.rule_set,

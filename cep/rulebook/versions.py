@@ -7,8 +7,8 @@
 
 Changes are stored as they arrive, and intervals are derived from all of them, because a change that has not started yet
 can still be overtaken: a higher version that starts before it takes its whole turn, and the version that it would have
-ended continues. A started change stays; `settled` records it, so that changes can be forgotten. The rulebook holds one
-`RuleVersions` for each rule, and all snoozes. A snooze suppresses the alerts of a rule and does not affect matching.
+ended continues. A started change stays; `settled` records it, so that changes can be forgotten. A snooze suppresses the
+alerts of a rule and does not affect matching.
 Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py
 """
 
@@ -203,10 +203,7 @@ def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, wa
 
 
 def end_of(rule: DeployedRule) -> int:
-    """Return the watermark from which on a version can neither start a match nor have an open run.
-
-    TIME_MS_MAX for a version that continues, and for a draining one without a `within`.
-    """
+    """Return the watermark from which on a version can neither start a match nor have an open run, or TIME_MS_MAX."""
     within_ms = rule.pattern.within_ms
     if rule.starts_until_ms == TIME_MS_MAX or within_ms is None:
         return rule.until_ms
@@ -220,8 +217,7 @@ class RuleVersions:
     """The changes of one rule by version, shadows separately, and its pauses.
 
     The last version numbers stay in the ledger when the rest is forgotten, or an old record would restore a retired
-    rule. A value never changes, and its properties are computed once, so a change of one rule costs nothing for the
-    others.
+    rule. Properties are computed once, so a change of one rule costs nothing for the others.
     """
 
     live: tuple[Change, ...] = ()
@@ -230,7 +226,6 @@ class RuleVersions:
 
     @property
     def is_paused(self) -> bool:
-        """True if the last pause has not ended."""
         return bool(self.pauses) and self.pauses[-1][1] == TIME_MS_MAX
 
     @cached_property
@@ -254,7 +249,6 @@ class RuleVersions:
         return tuple(change.entry for change in (*self.live, *self.shadow) if change.entry is not None)
 
     def at_levels(self, levels: Mapping[RuleIdentity, int]) -> RuleVersions:
-        """Return the same versions at these levels."""
         return replace(self, live=_at_levels(self.live, levels), shadow=_at_levels(self.shadow, levels))
 
     @cached_property
@@ -342,7 +336,6 @@ class Snoozes:
             self._snoozes = {rule_key: spans for rule_key, spans in self._snoozes.items() if spans}
 
     def without(self, keys: Collection[str]) -> Snoozes:
-        """Return the snoozes without these keys."""
         return Snoozes({rule_key: spans for rule_key, spans in self._snoozes.items() if rule_key[1] not in keys})
 
     @property
