@@ -6,7 +6,7 @@ Conditions on one event:
     status == declined   for each common value, of columns with few values
     hour(event_time, "UTC") in [23, 0, 1]   for the hours and weekdays that have many frauds and few other events
 
-Conditions on the past of the event's key:
+Conditions on the past of the event's key, with the values of the engine (columnar/order.py decides at equal times):
 
     amount >= 3 * avg(pay.amount over previous 30 d)              Far above the key's usual amount.
     sum(pay.amount over 1 d) >= 1000.00                           Much in a short time, including the event itself.
@@ -14,8 +14,6 @@ Conditions on the past of the event's key:
     count(pay over previous 14 d) <= 0                            A key that was silent.
     distinct(pay.shop over 1 d) >= 5                              Many different values in a short time.
 
-A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
-events of the same time count in the order of events (columnar/order.py).
 Tested by: tests/analysis/test_suggest.py
 """
 
@@ -54,9 +52,9 @@ class Atom:
     """A condition on an event of one type; `field` is "" for a condition on the type alone. `holds` bool[N] are the
     events.
 
-    `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past
-    reaches `past_ms` back: `field` names its side, `left` and `right` are the text around the limit,
-    `reads` are the fields that it reads and `name` is the name of its parameter.
+    `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past reaches
+    `past_ms` back: `field` names its side, `left` and `right` are the text around the limit, `reads` are the fields
+    that it reads and `name` is the name of its parameter.
     """
 
     event_type: str
@@ -82,7 +80,6 @@ class Atom:
 
     @property
     def has_param(self) -> bool:
-        """True if its limit becomes a parameter of a pattern."""
         return self.op in (">=", "<=")
 
     @property
@@ -97,10 +94,8 @@ class Atom:
 
 
 def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], key: str) -> list[Atom]:
-    """List the simple conditions that a suggested pattern may use, such as `amount >= 500`, with their rows.
-
-    Shapes: rows int64[N]; is_fraud bool[N].
-    """
+    """List conditions on single fields, such as `amount >= 500`, with their events. Shapes: rows int64[N]; is_fraud
+    bool[N]."""
     atoms: list[Atom] = []
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
@@ -114,11 +109,9 @@ def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_
 
 
 def time_atoms(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], zone: str) -> Iterator[Atom]:
-    """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`.
-
-    For each length, it is the stretch of hours or days that has the most frauds beyond its share of the other events;
-    it may include midnight. Shapes: is_fraud bool[N].
-    """
+    """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`: for each length
+    the stretch with the most frauds beyond its share of the other events. It may include midnight. Shapes: is_fraud
+    bool[N]."""
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
         if event_type.derived or is_of_type.sum() < FEW or not (is_of_type & is_fraud).any():
@@ -172,10 +165,8 @@ def quantiles(
     values: NDArray[np.float64], masks: tuple[NDArray[np.bool_], NDArray[np.bool_]],
     shares: tuple[Sequence[float], Sequence[float]], field: Field,
 ) -> Iterator[tuple[float, str]]:  # fmt: skip
-    """Yield limits for a number: its values at some shares of all events, and at some shares of the frauds, ascending.
-
-    `masks` mark the events with a value, and the frauds. Each limit comes with the text that a pattern writes for it.
-    """
+    """Yield limits for a number, ascending, each with its text: the values at some shares of all events, and of the
+    frauds. `masks` mark the events with a value, and the frauds."""
     has_value, is_fraud = masks
     limits: set[float] = set()
     for chosen_rows, mask_shares in zip((has_value, has_value & is_fraud), shares, strict=True):
@@ -240,9 +231,7 @@ class Rows(NamedTuple):
 
 def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
     """Yield conditions on the past of a key: counts, distinct values, sums, and amounts compared with their average.
-
-    Shapes: is_fraud bool[N]: the limits of sums are also chosen among the sums of frauds.
-    """
+    Sums of frauds are limits, too. Shapes: is_fraud bool[N]."""
     types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
     is_of_type = {each.name: events.event_type[key_rows.rows] == code for code, each in types}
     for _, event_type in types:

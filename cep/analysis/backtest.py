@@ -6,11 +6,6 @@
 
 A fraud is found if an alert binds one of its events. Intervals are Wilson's, for 95 %. Figures are of the alerts that
 are sent, as `cep run` sends them with the same rules, and then of all matches.
-
-The time of a history is cut into three parts: to choose on, to confirm, and to report. Between two parts there is a gap
-that belongs to neither, so that nothing begins in one part and ends in the next. An alert belongs to the part of its
-detection, a fraud to the part in which it begins. Each part has the frauds that were known at its end: on that day,
-nobody could have chosen by a later report.
 Tested by: tests/analysis/test_backtest.py, tests/analysis/test_tune.py, tests/analysis/test_report.py
 """
 
@@ -77,13 +72,11 @@ def ratio(part: int, whole: int) -> Ratio:
 class Figures:
     """The results of one rule in a backtest, or of all rules together.
 
-    `right`, `wrong` and `immature` count alerts. Times are medians in seconds, None if no fraud was found.
-    `seconds_to_alert`: from the first event of a fraud to its first alert. `seconds_ahead`: from there to the last
-    event of the fraud.
-
-    `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each divided among the rules
-    that find it (Shapley's value). A case has the alerts of a key with at most a day between them; it is right if one
-    alert is. `money_after_alert` is the part of `money_found` that comes with the first alert's event or later.
+    `right`, `wrong` and `immature` count alerts. A case has the alerts of a key with at most a day between them; it is
+    right if one alert is. `money_after_alert` is the part of `money_found` that comes with the first alert's event or
+    later. Times are medians in seconds, None if no fraud was found: `seconds_to_alert` from the first event of a fraud
+    to its first alert, `seconds_ahead` from there to its last event. `adds`: frauds that no other rule finds; None for
+    all rules together. `share`: frauds, each divided among the rules that find it (Shapley's value).
     """
 
     rule: str
@@ -167,10 +160,8 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The figures of a backtest, for the alerts as they are sent; `all_matches` has the figures of all matches.
-
-    `days` has by day and rule the alerts that are right, wrong and immature.
-    """
+    """The figures of the alerts as they are sent; `all_matches` has the figures of all matches. `days` has by day and
+    rule the alerts that are right, wrong and immature."""
 
     about: Mapping[str, Any]
     together: Figures
@@ -180,7 +171,6 @@ class Backtest:
     days: tuple[Mapping[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: the same for the same input."""
         return asdict(self)
 
 
@@ -194,10 +184,8 @@ def alert_times_ms(history: History, marks: Marks) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """The alerts A of a history before they are judged, in arrays as in `Judged`.
-
-    `reason` is the reason why an alert is not sent, "" for an alert that is sent (rulebook/suppression.py).
-    """
+    """The alerts A of a history before they are judged, in arrays as in `Judged`. `reason` tells why an alert is not
+    sent, "" for an alert that is sent (rulebook/suppression.py)."""
 
     names: tuple[str, ...]
     rule: NDArray[np.int64]
@@ -215,10 +203,7 @@ class Detections:
 
 
 def detections(history: History) -> Detections:
-    """Collect the alerts of a replayed history, each with the reason why it is not sent, if there is one.
-
-    Cost: columns, and the cost of suppression.
-    """
+    """Collect the alerts of a replayed history, with the reason of each unsent alert. Cost: columns and suppression."""
     book, alerts = history.deployment.rulebook, history.replayed.alerts
     domains = {rule.rule_id: rule.pattern.key for rule in book.deployed() if rule.pattern.produces is None}
     names = tuple(sorted(domains))  # other rules have no alerts
@@ -245,10 +230,8 @@ def detections(history: History) -> Detections:
 def judge(
     history: History, marks: Marks, all_alerts: Detections | None = None, *, is_sent_only: bool = False
 ) -> Judged:  # fmt: skip
-    """Decide for each alert up to the date whether it is right: it has an event of a fraud. No Python object per alert.
-
-    `is_sent_only`: leave out alerts that are not sent.
-    """
+    """Decide for each alert up to the date whether it is right. No Python object per alert. `is_sent_only`: leave out
+    alerts that are not sent."""
     all_alerts = detections(history) if all_alerts is None else all_alerts
     at_ms = alert_times_ms(history, marks)
     mask = at_ms <= marks.as_of_ms
@@ -271,10 +254,7 @@ def judge(
 
 
 def backtest(history: History, marks: Marks, all_alerts: Detections, judged: Judged, matched: Judged) -> Backtest:
-    """Compute the figures of each rule and of all rules together.
-
-    `judged` are the alerts that are sent, `matched` all alerts.
-    """
+    """Compute the figures of each rule and of all rules together. `judged` are the sent alerts, `matched` are all."""
     all_rules = np.arange(len(judged.names))
     period = days_count(history.events, marks)
     bad, count = (
@@ -303,7 +283,6 @@ def backtest(history: History, marks: Marks, all_alerts: Detections, judged: Jud
 
 
 def _about(history: History, marks: Marks, period: int, all_alerts: Detections) -> dict[str, Any]:
-    """Describe the backtest: its period, its labels, its rules and its base rate."""
     events = history.events
     has_arrived = _seen(events, marks)
     bad, count = marks.records_count(marks.fraud >= 0), marks.records_count(has_arrived)
@@ -337,10 +316,8 @@ def _about(history: History, marks: Marks, period: int, all_alerts: Detections) 
 def _figures(
     history: History, marks: Marks, judged: Judged, chosen: tuple[NDArray[np.int64], str], scale: tuple[int, float]
 ) -> Figures:
-    """Return the figures of the rules with these numbers, taken together under this name.
-
-    `scale`: the days of the history, and the share of frauds among its events.
-    """
+    """Return the figures of the rules with these numbers, taken together under this name. `scale`: the days of the
+    history, and the share of frauds among its events."""
     numbers, name = chosen
     period, base = scale
     mask = np.isin(judged.rule, numbers)
@@ -428,7 +405,6 @@ def _group_precision(judged: Judged, mask: NDArray[np.bool_], group: NDArray[np.
 
 
 def _seen(events: Events, marks: Marks) -> NDArray[np.bool_]:
-    """Say of each event whether it came by the date."""
     has_arrived: NDArray[np.bool_] = events.time_ms <= marks.as_of_ms
     return has_arrived
 
@@ -501,8 +477,8 @@ _SHARES = (0.6, 0.8)  # of the time, where the parts end
 class Part:
     """One part of the history's time, [from_ms, until_ms), with the frauds that were known at its end (`marks`).
 
-    Shapes: `frauds` bool[F] marks the frauds that begin in it. `days` is its length, or the days with events if these
-    are fewer.
+    Shapes: `frauds` bool[F] marks the frauds that begin in it. An alert belongs to the part of its detection. `days` is
+    its length, or the days with events if these are fewer.
     """
 
     name: str
@@ -513,13 +489,11 @@ class Part:
     days: float
 
     def has(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mark the times that are in the part."""
         inside: NDArray[np.bool_] = (time_ms >= self.from_ms) & (time_ms < self.until_ms)
         return inside
 
     @property
     def title(self) -> str:
-        """The name with its dates and the number of its frauds."""
         first, last = (utc_text(time_ms)[:10] for time_ms in (self.from_ms, self.until_ms))
         return f"{self.name} ({first} to {last}, n = {int(self.frauds.sum())} frauds)"
 
@@ -527,9 +501,10 @@ class Part:
 def parts_of_time(
     events: Events, marks: Marks, gap_ms: int, marks_at: Callable[[int], Marks] | None = None
 ) -> tuple[Part, ...]:
-    """Divide the time of the history into train, validation and test, with a gap before the second and the third.
+    """Divide the time into train, validation and test. A gap before the second and the third keeps matches in one part.
 
-    `marks_at` returns the frauds that were known at a time; without it, each part has all of `marks`.
+    `marks_at` returns the frauds that were known at a time: a later report could not have influenced a choice. Without
+    it, each part has all of `marks`.
     """
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0)) + 1

@@ -3,11 +3,9 @@
     frauds ─▶ their keys ─▶ events of these keys ─▶ one trace per key and rule ─▶ the furthest run
                                                                               ─▶ the conditions that did not hold
 
-Only a sample of the frauds is traced, evenly over all of them, because a trace is plain Python: fewer of them for more
-rules, and for keys with many events. The engine decides which frauds are found, not the trace.
-
-Ten alerts are shown as examples, right and wrong ones in turn, evenly over time; of the frauds that no rule finds the
-ten with the most money. Values of protected fields never appear: not even their tokens.
+A sample of the frauds is traced, evenly over all of them, because a trace is plain Python: fewer for more rules, and
+for keys with many events. The engine decides which frauds are found, not the trace. Values of protected fields never
+appear: not even their tokens.
 Tested by: tests/analysis/test_report.py
 """
 
@@ -44,10 +42,8 @@ _SEVERAL = "more than one condition"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How far a rule came on a fraud: the last step of its furthest run, and the failed condition of the next step.
-
-    `step` is a variable, MATCH or NOTHING. `stopped` is a condition with its variable; `story` shows it with values.
-    """
+    """How far a rule came on a fraud. `step` is the last step of its furthest run: a variable, MATCH or NOTHING.
+    `stopped` is the failed condition of the next step, with its variable; `story` shows it with values."""
 
     fraud: int
     rule: str
@@ -61,8 +57,7 @@ class Ending:
 class Funnel:
     """How far frauds came in the pattern of a rule: counts by step, and by the condition that stopped them.
 
-    `steps` are in the order of the pattern, from NOTHING to MATCH. `walked` frauds were traced; `skipped` frauds would
-    have taken too many steps.
+    `steps` go from NOTHING to MATCH. `walked` frauds were traced; `skipped` would have taken too many steps.
     """
 
     rule: str
@@ -117,10 +112,7 @@ def first_events(measured: Measured) -> np.ndarray:
 def walk_frauds(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], progress: Show = ignore_progress
 ) -> tuple[list[Funnel], list[Ending]]:
-    """Trace a sample of the frauds through every rule.
-
-    Return a funnel per rule, and the ending of each fraud in each rule.
-    """
+    """Trace a sample of the frauds through every rule. Return a funnel per rule, and each fraud's ending per rule."""
     deployment = measured.history.deployment
     rules = sorted(deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
     frauds = sampled(measured.marks.frauds_count, REPORT_FRAUDS_WALKED_MAX)
@@ -148,11 +140,8 @@ def walk_frauds(
 def _affordable(
     keys: Sequence[str | None], batch: EventBatch, events_max: int
 ) -> tuple[list[int], EventBatch, int]:  # fmt: skip
-    """Choose as many frauds as possible, evenly, so that the events of their keys stay below a limit.
-
-    Returns: the chosen indexes of `keys`, the events of their keys, and the number of frauds whose key alone exceeds
-    the limit.
-    """
+    """Choose as many frauds as possible, evenly, so that the events of their keys stay below a limit. Return the chosen
+    indexes of `keys`, the events, and the number of frauds whose key alone exceeds the limit."""
     counts = {each["values"]: each["counts"] for each in pc.value_counts(batch.key).to_pylist()}
     small_indexes = [index for index, key in enumerate(keys) if counts.get(key, 0) <= events_max]
     wanted_count = len(small_indexes)
@@ -170,7 +159,6 @@ def _affordable(
 def _walk(
     measured: Measured, rule: DeployedRule, batch: EventBatch, frauds_by_key: Mapping[str, list[int]]
 ) -> tuple[Funnel, list[Ending]]:
-    """Trace the sampled frauds through one rule, key by key."""
     deployment, pattern = measured.history.deployment, rule.pattern
     names = dict.fromkeys((NOTHING, *(variable.name for variable in pattern.variables), MATCH))
     funnel, endings = Funnel(rule.rule_id, dict.fromkeys(names, 0)), list[Ending]()
@@ -334,7 +322,7 @@ def missed_timelines(
 def _batches(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], domain_keys: Sequence[tuple[KeyDomain, str]]
 ) -> dict[tuple[KeyDomain, str], EventBatch]:
-    """Read the events of some keys. Returns: the events by (domain, key)."""
+    """Read the events of some keys, by (domain, key)."""
     by_domain: dict[KeyDomain, list[str]] = {}
     for domain, key in domain_keys:
         by_domain.setdefault(domain, []).append(key)

@@ -1,15 +1,14 @@
 """A rule and values of its numeric parameters → its results at each value and at pairs, and alerts near a threshold.
 
-Each value is replayed over the whole history, many at once, with the other parameters unchanged. So the result is exact
-for every pattern, and the point of the present value has the same figures as the report.
+Each value is replayed over the whole history, with the other parameters unchanged, so the result is exact for every
+pattern, and the present value has the same figures as the report.
 
     values, loosest first    v0      v1      v2 = present      v3      v4
     alerts with v0, not v1   ├──────┤        │
     alerts with v1, not v2           ├───────┤ just outside: a looser value would add them
     alerts with v2, not v3                   ├────────────────┤ just inside: a tighter value would lose them
 
-If v1 gives an alert and v2 does not, a value between the two decided it. Two alerts are the same if they bind the same
-events, so this holds even if a threshold changes the bound events.
+Two alerts are the same if they bind the same events, even if a threshold changes the bound events.
 Tested by: tests/analysis/test_backtest.py
 """
 
@@ -57,11 +56,8 @@ def in_unit(param: str, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The figures of a rule for each value of one parameter, the smallest value first.
-
-    With a value in `left_out` the rule cannot be deployed. `unit` is the unit of a duration, "" for any other
-    parameter.
-    """
+    """The figures of a rule for each value of one parameter, the smallest first. `unit` is the unit of a duration, ""
+    for any other parameter. With a value in `left_out` the rule cannot be deployed."""
 
     rule: str
     param: str
@@ -96,10 +92,8 @@ class Pair:
 
 
 def pairs(bench: Bench, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
-    """Replay some values of each two parameters together: the values that change the alerts most.
-
-    Raises: UsageError if there are too many alerts with two of the values.
-    """
+    """Replay some values of each two parameters together, for the parameters that change the alerts most. Raises:
+    UsageError if there are too many alerts with two of the values."""
     spread = {
         curve.param: -int(np.ptp([point.alerts for point in curve.points])) for curve in all_curves if curve.points
     }
@@ -108,7 +102,6 @@ def pairs(bench: Bench, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
 
 
 def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
-    """Replay all combinations of the values of two parameters."""
     names = (one.param, other.param)
     value_pairs = list(product(_some_values(one), _some_values(other)))
     settings: list[Setting] = [{name: _as_given(bench, name, value) for name, value in zip(names, values, strict=True)}
@@ -156,9 +149,7 @@ def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
 
 def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
     """Replay the rule with every value of every parameter. `bench` has the whole time as its only part, of `days` days.
-
-    Raises: UsageError if there are too many values, or too many alerts with one of them.
-    """
+    Raises: UsageError if there are too many values, or too many alerts with one of them."""
     rule = bench.record.id
     settings: list[Setting] = [{axis.name: value} for axis in axes for value in axis.values]
     if not settings:
@@ -216,10 +207,8 @@ _EVENTS_SHOWN = 5  # of a sample
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The alerts that are lost when a threshold moves from the looser to the tighter value.
-
-    `is_inside`: the rule has these alerts with its present value.
-    """
+    """The alerts that are lost from the looser to the tighter value. `is_inside`: the rule has them with its present
+    value."""
 
     looser: float
     tighter: float
@@ -270,10 +259,8 @@ class _Seen:
 
 
 def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
-    """Replay some values around the present one of each threshold. `bench` has the whole time as its only part.
-
-    Raises: UsageError if there are too many alerts with one of them.
-    """
+    """Replay some values around the present one of each threshold. `bench` has the whole time as its only part. Raises:
+    UsageError if there are too many alerts with one of them."""
     return tuple(line for axis in axes if axis.is_threshold if (line := _line(bench, axis)) is not None)
 
 
@@ -312,7 +299,6 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
 
 
 def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:
-    """Replay the settings and return the alerts of each."""
     all_seen = []
     for first in range(0, len(settings), step):
         history, judged = bench.judged(settings[first : first + step])

@@ -271,10 +271,7 @@ def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]
 
 
 def weeks(by_week: Sequence[Mapping[str, Any]], names: Sequence[str], span: int = 1) -> list[Chart]:
-    """Draw by week the alert rate and the precision of each rule, the share of fraud, and the money of events.
-
-    With `span` each row covers that many weeks.
-    """
+    """Draw by week, or by `span` weeks: alert rate and precision of each rule, share of fraud, and money of events."""
     rate = [
         {"day": week["week"], "rule": of_rule["rule"], "value": 1_000 * of_rule["alerts"] / week["events"]}
         for week in by_week for of_rule in week["rules"] if of_rule["rule"] in names and week["events"]
@@ -371,7 +368,6 @@ def _column(count_title: str | None = None) -> dict[str, Any]:
 
 
 def _bars() -> dict[str, Any]:
-    """Return the Vega-Lite drawing of the bars: the frauds of each set."""
     height = axis("frauds", "frauds", axis={"tickCount": 3, "format": "d"})
     return {
         "width": WIDTH,

@@ -1,8 +1,7 @@
 """A replay, watched → its alerts, and the events that it read as a few columns.
 
-The pieces of a history are decoded once. While the replay takes them, the ids, times and the columns that are asked for
-stay here, in the order of the history. Records that were set aside are not among them, and an event that comes again
-is there once, as for the replay.
+Each piece of a history is decoded once, by the replay. The ids, the times and the requested columns stay here, in the
+order of the history: without records that were set aside, and with repeated events once.
 Tested by: tests/analysis/test_backtest.py
 """
 
@@ -63,10 +62,7 @@ class Events:
         return EventBatch(decoded.event_id, decoded.event_id, decoded.event_type, decoded.time_ms, {}, decoded.order)
 
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
-        """Return the row of each id, -1 for an unknown id.
-
-        A produced event has the row of the event that completed it.
-        """
+        """Return the row of each id, -1 if unknown. A produced event has the row of the event that completed it."""
         source_ids = event_ids.cast(TEXT)
         if any(event_type.derived for event_type in self.schema.event_types):
             source_ids = pc.replace_substring_regex(source_ids, pattern=_PRODUCED, replacement="")
@@ -81,10 +77,9 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The result of a replay of the rules in force, and the events that it read.
+    """The result of a replay of the rules in force, and the events that it read. `made` are the produced events.
 
-    `made` are the produced events. `repeats` has, by the number of a piece of the history, the rows of events that the
-    replay left out: repeated events and events with a reused id.
+    `repeats` has, by the number of a piece, the rows that the replay left out: repeated events and reused ids.
     """
 
     deployment: Deployment
@@ -98,10 +93,8 @@ class History:
         return lambda schema: _thinned(pieces_of(schema), self.repeats)
 
     def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (alert, row of the event) for all events that alerts bind.
-
-        A derived event is replaced by its source events. Shapes: int64[N] each, every pair once.
-        """
+        """Return (alert, event row) for all bound events, int64[N] each, every pair once. Source events stand for
+        derived events."""
         lists = alerts["events"].combine_chunks()
         lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
         alert = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
@@ -116,10 +109,8 @@ class History:
 def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
-    """Replay the rules of a deployment over a history, and keep `columns` of its events in memory.
-
-    Without rules events are routed by the first column. Raises: SourceError.
-    """
+    """Replay the rules of a deployment over a history, and keep `columns` of its events in memory. Without rules events
+    are routed by the first column. Raises: SourceError."""
     pieces = pieces_of(deployment.schema)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     domains = deployment.key_domains or (tuple(columns[:1]),)
@@ -167,8 +158,6 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tupl
 
 
 def _thinned(pieces: Pieces, repeats: Mapping[int, NDArray[np.int64]]) -> Pieces:
-    """Return the pieces without these rows of theirs."""
-
     def thinned(number: int, piece: Piece) -> Piece:
         def decode() -> Decoded:
             decoded = piece.decode()
@@ -200,7 +189,6 @@ def _digests(job: Job) -> tuple[str, ...]:
 
 
 def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
-    """Join the columns that were kept of each piece when it was decoded, in the order of the history."""
     types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}
     names = (*columns, *_digests(job))
     return Decoded(

@@ -1,19 +1,17 @@
 """A column of the events, or a file of labels → a table of labels in one form.
 
-    row = int64, of the given table
     event_id, or field and key with from_ms and to_ms: the labelled events
     label, kind, episode, amount, reported_ms
 
 A label belongs to one event, or to all events of a key between two times. Labels of the same episode are one fraud. A
-key is in a column `key`, or in a column with the name of the field. The words of labels mean honest or fraud, or are a
-question to the user:
+key is in a column `key`, or in a column with the name of the field. The words of labels mean honest or fraud:
 
     honest    empty, 0, false, no, none, legit, genuine, normal, OK, not fraud …
     fraud     1, true, yes, fraud, bad …; a word such as stolen_card is its kind
     unknown   `--label-words review=honest`, or `*=fraud` for all others
 
-A wrong guess turns each figure around, so no unknown word is guessed. F alone is false only next to T or true: next to
-G it may be fraud.
+A wrong guess turns each figure around, so the user is asked about unknown words. F alone is false only next to T or
+true: next to G it may be fraud.
 Tested by: tests/analysis/test_labels.py
 """
 
@@ -74,10 +72,8 @@ def label_words(pairs: Sequence[str], flag: str = "--label-words") -> dict[str, 
 
 
 def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Decide which labels mean fraud, and which of these name a kind of fraud: bool[N] each. A null is honest.
-
-    `words` are the user's answers about words. Raises: UsageError with the unknown words.
-    """
+    """Decide which labels mean fraud, and which of these name a kind of fraud: bool[N] each. A null is honest. `words`
+    are the user's answers about words. Raises: UsageError with the unknown words."""
     coded = encoded(labels.cast(TEXT))
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     texts = coded.dictionary.slice(0, _WORDS_MAX + 1).to_pylist()
@@ -145,11 +141,10 @@ _NO_WORDS: Mapping[str, bool] = {}  # the user has said nothing about words
 class Labels:
     """Labels in one form: each says that an event or a key was fraud or honest. Shapes: arrays of one length.
 
-    `field` is the field of `keys`; None for labels of events, whose `keys` are event ids. `episode` is null for a label
-    on its own. `reported_ms` is TIME_MS_MIN if the report time is unknown. `is_column`: they come from a column of the
-    events. `name` is the file or the column, and `fields` are the fields of the events that are read from that column.
-    `views` are the names after which the ids of a record's events end, if each record is several events: a label is of
-    the record.
+    `field` is the field of `keys`; None if `keys` are event ids. `episode` is null for a label on its own.
+    `reported_ms` is TIME_MS_MIN if the report time is unknown. `is_column`: they come from a column of the events.
+    `name` is the file or the column, `fields` are the fields of the events that are read from that column. If each
+    record is several events, `views` are the ends of their ids: a label is of the record.
     """
 
     field: str | None
@@ -181,12 +176,8 @@ class Labels:
 
 
 def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
-    """Read the labels that `--labels` names: a file, or a column of the events.
-
-    `words` are the user's answers about words.
-
-    Raises: UsageError, SourceError.
-    """
+    """Read the labels that `--labels` names: a file, or a column of the events. `words` are the user's answers about
+    words. Raises: UsageError, SourceError."""
     records = Records.of(events)
     views = records.mapping.view_names
     if Path(source).is_file():

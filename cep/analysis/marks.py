@@ -3,9 +3,9 @@
 A fraud is an episode, or a label that stands for itself. It counts if it was reported by the date. Labels of a column
 have no episodes: events of one key with short gaps between them are one fraud (`Episodes`).
 
-A recent event may still be reported. It is mature once it is old enough (`maturity_ms`). Other events count for neither
-side, whatever is known of them: frauds that are reported early would otherwise count, and early honest events not. A
-label belongs to a record: the events that several views make of one record are one event here.
+An event that is younger than `maturity_ms` may still be reported, so it counts for neither side: otherwise frauds that
+are reported early would count, and honest events of the same time not. A label belongs to a record: the events that
+several views make of one record are one event here.
 Tested by: tests/analysis/test_labels.py, tests/analysis/test_backtest.py
 """
 
@@ -37,11 +37,10 @@ _ALONE = "\x1f"  # precedes the number of a label without an episode: no episode
 class Marks:
     """The known frauds F of a history of N events, and which other events are old enough to count.
 
-    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True for an event
-    that is old enough to count. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `money` float64[N] is the
-    part of the fraud's amount that its event has; `record` int64[N] numbers the records. `unmatched_count` labels
-    belong to no event, `later_count` labels were reported after the date, `immature_count` records of frauds are not
-    old enough to count.
+    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] marks events that are
+    old enough. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `money` float64[N] is the part of the
+    fraud's amount that its event has; `record` int64[N] numbers the records. `unmatched_count` labels belong to no
+    event, `later_count` were reported after the date, `immature_count` records of frauds are not old enough.
     """
 
     fraud: NDArray[np.int32]
@@ -96,9 +95,7 @@ def mark_events(
     as_of_ms: int | None = None, maturity_ms: int | None = None, episodes: Episodes | None = None,
 ) -> Marks:  # fmt: skip
     """Assign each event to its fraud. `field` belongs to `key_field`, `amount` is the field of an event's money.
-
-    Without a date all present labels count. Raises: nothing.
-    """
+    Without a date all present labels count."""
     record = _records(events, labels)
     label_of, event_of = _pairs(events, labels, field, record)
     unmatched_count = len(labels.keys) - len(np.unique(label_of))
@@ -225,11 +222,8 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
 def _episodes_by_key(
     events: Events, event_of: NDArray[np.int64], episodes: Episodes
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Group labelled events into frauds: events of a key with short gaps between them.
-
-    Returns: the number of each event's fraud, and the index of each fraud's first event. An event without a key is a
-    fraud by itself.
-    """
+    """Group labelled events of a key with short gaps between them into frauds; an event without a key is one by itself.
+    Return the number of each event's fraud, and the index of each fraud's first event."""
     names = [events.columns[name].take(pa.array(event_of)).cast(TEXT) for name in episodes.domain]
     key = pc.binary_join_element_wise(*names, pa.scalar(_ALONE, TEXT))
     code = np.asarray(encoded(key.fill_null("")).indices).astype(np.int64)
@@ -247,10 +241,8 @@ def _amounts(
     events: Events, labels: Labels, amount: str | None, pairs_and_frauds: tuple[np.ndarray, np.ndarray, np.ndarray],
     record: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Compute the money of each event of a fraud, float64[N]: its own amount, or its share of the labels' amount.
-
-    A record counts once. Without an amount it is 0.
-    """
+    """Compute the money of each fraud event, float64[N]: its own amount, or its share of the labels' amount, otherwise
+    0. A record counts once."""
     label_of, numbers, fraud = pairs_and_frauds
     count = int(numbers.max(initial=-1)) + 1
     label_money = np.zeros(count)

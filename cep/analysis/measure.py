@@ -138,11 +138,11 @@ _AMOUNT = "amount"  # the field that is the money of an event unless another one
 class Terms:
     """The settings of a backtest.
 
-    `amount` is the field of an event's money; the date and the maturity as in `Marks`. Events outside of `period` do
-    not count; neither do labels from their column. `label_words` is True for a word that means fraud. With
-    `allow_label` rules may read the column of the labels. Labels of a column that are at most `episode_gap_ms` apart on
-    a key are one fraud; 0: each is a fraud by itself. The key is `episode_key`, or the rules' key if all have the same.
-    `warns`: print warnings about labels and fields that leak them.
+    `amount` is the field of an event's money. Events outside of `period` do not count; neither do labels from their
+    column. `label_words` is True for a word that means fraud. With `allow_label` rules may read the column of the
+    labels. Labels of a column that are at most `episode_gap_ms` apart on a key are one fraud; 0: each is a fraud by
+    itself. The key is `episode_key`, or the rules' key if all have the same. `warns`: print warnings about fields that
+    leak labels.
     """
 
     amount: str | None = None
@@ -159,10 +159,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A history with its known frauds, judged alerts and figures. `amount` is the field of an event's money.
-
-    `judged` are the alerts that are sent. `marks_at(time_ms)` has the frauds that were known at a time.
-    """
+    """A history with its known frauds, judged alerts that are sent, and figures. `amount` is the field of an event's
+    money. `marks_at(time_ms)` has the frauds that were known at a time."""
 
     amount: str | None
     history: History
@@ -185,12 +183,10 @@ def measure(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console,
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
-    """Replay a history once, compare the alerts with the labels, and compute the figures.
+    """Replay a history once, judge the alerts by the labels, compute the figures, and print warnings about the labels.
 
-    Print warnings about the labels.
-
-    `more` are additional columns of the events. `pieces_of` returns only the events of the period. Raises: UsageError,
-    also for a rule that reads the column of the labels; SourceError.
+    `more` are additional columns of the events. `pieces_of` returns only the events of the period. Raises: SourceError;
+    UsageError, also for a rule that reads the column of the labels.
     """
     schema, domains = deployment.schema, deployment.key_domains
     if not terms.allow_label:
@@ -255,9 +251,7 @@ def state_bytes(measured: Measured) -> dict[str, int]:
 
 def amount_field(schema: Schema, name: str | None) -> str | None:
     """Return the field of an event's money: `name`, otherwise `amount`, otherwise the only field whose name says money.
-
-    Raises: UsageError if `name` is not a numeric field.
-    """
+    Raises: UsageError if `name` is not a numeric field."""
     type_ = schema.columns().get(name or _AMOUNT)
     if name is None and type_ is None:
         money = [field for field, type_ in schema.columns().items() if type_.is_number and role_of(field) is Role.MONEY]

@@ -2,25 +2,17 @@
 
 A sequence is grown backwards: first a condition on the last event of a fraud, then on earlier events of its key. At
 each length the best few are kept (a beam), as in CN2 (Clark and Niblett 1989). Then conditions are added to the steps,
-or exchanged for others on the same field, as long as the sequence improves. The frauds that it finds are removed, and
-the search starts again for the others.
+or exchanged for others on the same field, as long as the sequence improves. In the end each condition, link and step
+goes without which it is nearly as good. The frauds that it finds are removed, and the search starts again for the
+others.
 
     rows of one key   … a … a … b …     chain (a -> b), ends at b
                               └ the latest a before b: it leaves the most room for earlier steps
 
 A chain binds a row for each step. As in a backtest it is right if one of them is a fraud event, and it finds the frauds
-of all of them. But a fraud that is a day old at the end of the chain does not count. An earlier fraud does not count
-either if the last event has a type that frauds never have: a report comes after each fraud, and would find them all,
-too late.
-
-Half of the sequences are mined this way. For the other half only the last event may be the fraud, which is stricter:
-the sequence must find the fraud itself, not its neighbours.
-
-A link may tie a step to the step before it: both have the same value in a field, the amount is that of the step before
-or up to a tenth less, or there is no event of some kind between them. A number below 0 in a step is such a link.
-
-In the end each condition, link and step goes without which the sequence is nearly as good.
-
+of all of them, but not a fraud that is a day old at its end. An earlier fraud does not count either if the last event
+has a type that frauds never have: a report comes after each fraud, and would find them all, too late. For half of the
+sequences only the last event may be the fraud: they must find the fraud itself, not its neighbours.
 Tested by: tests/analysis/test_suggest.py
 """
 
@@ -81,8 +73,8 @@ class Ground:
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
     may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] is the number of events that a row
     represents. `open_frauds` bool[F] are still to be found; with `by_any` by any row of a chain, otherwise by its end.
-    `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value. `near` has
-    the values of fields of amounts, float64[N], NaN for an event without a value.
+    `same` numbers the pairs of key and value of a field, int64[N], -1 without a value. `near` has the values of fields
+    of amounts, float64[N], NaN without a value.
     """
 
     key_start: NDArray[np.int64]
@@ -101,10 +93,10 @@ class Ground:
     _events: MinedEvents = field(init=False)
 
     def __post_init__(self) -> None:
-        """List the links that a search may take, and the rows in the order of the values that are compared.
+        """List the links that a search may take, and sort the rows by each field that is compared.
 
-        `_orders` has that order, and at which place of it the value of each place begins: past the end for no value.
-        Without a field it is the order of the rows, where the key begins.
+        `_orders` has the sorted rows and, for each place in them, the place where its value begins: past the end
+        without a value. For the field "" it has all rows in order, and where their keys begin.
         """
         self._events = MinedEvents(self.time_ms, self.fraud, self.may_be_fraud, self.weight)
         self._orders[""] = np.arange(len(self.time_ms)), self.key_start
@@ -122,10 +114,8 @@ class Ground:
         return mask
 
     def before(self, step: Step, same: str = "") -> NDArray[np.int32]:
-        """Find for each event the latest earlier event of its key that meets the step. Returns its row, -1 for none.
-
-        With `same` only earlier events with an equal value of that field count.
-        """
+        """Find for each event the latest earlier event of its key that meets the step: its row, -1 for none. With
+        `same` only earlier events with an equal value of that field count."""
         conditions = tuple(number for number in step if number >= 0)
         earlier = self._before.get((conditions, same))
         if earlier is None:
@@ -143,12 +133,8 @@ class Ground:
         return chains
 
     def prepended(self, step: Step, later: Step, chains: Chains, window_ms: int) -> Chains:
-        """Put a step in front of each chain, with the latest event that meets it in the window.
-
-        Return the chains that have one.
-
-        The chains begin with the step `later`, whose links are conditions between the two steps.
-        """
+        """Put a step in front of each chain: the latest event that meets it, in the window and with the links of
+        `later`, the first step of the chains. Return the chains that have one."""
         links = [self.links[~number] for number in later if number < 0]
         earlier = self.before(step, next((link.same for link in links if link.same), ""))
         absent = [self.before((link.absent,)) for link in links if link.absent >= 0]
@@ -180,9 +166,7 @@ def mine(
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Mined]:  # fmt: skip
     """Search sequences of steps that end with a fraud, then sequences with a fraud at any step: at most `count` in all.
-
-    `report(count, total)` is called with the number of sequences that have been searched.
-    """
+    `report(count, total)` is called with the number of sequences that have been searched."""
     to_find = ground.open_frauds
     by_any_values = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
     mined: dict[tuple[tuple[Step, ...], int], Mined] = {}
@@ -218,10 +202,10 @@ def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int
 
 
 def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
-    """Yield the best sequences of each length over all windows, the shortest first, to be refined.
+    """Yield the best sequences of each length over all windows, the shortest first, to be refined: several of each,
+    because the best one after a change need not be the best before.
 
-    The first search is without conditions on the past, the second one with them. The best sequence after another
-    condition or link need not be the best before, so several of each length are refined.
+    The first search is without conditions on the past, the second one with them.
     """
     timeless_atoms = [number for number, atom in enumerate(ground.atoms) if not atom.past_ms]
     for numbers in (timeless_atoms, list(range(len(ground.atoms)))):

@@ -34,10 +34,7 @@ from cep.sources.pieces import Pieces
 
 @dataclass(frozen=True, slots=True)
 class OneRule:
-    """One rule to be tuned.
-
-    `record` has the values of all parameters; `pattern` has them open, `bound` has them in place.
-    """
+    """One rule to be tuned. `record` has all parameter values; `pattern` has them open, `bound` has them in place."""
 
     record: UpsertRecord
     lists: tuple[list[ListRecord], ListStore]
@@ -53,7 +50,6 @@ class OneRule:
     def bench(
         self, records: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console
     ) -> Bench:
-        """Collect the inputs for replays of the rule with other parameters."""
         pieces_of = terms.period.reader(records)
         return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
 
@@ -144,10 +140,8 @@ class Replays:
 
 
 def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
-    """Draw the curves of the rules with these names, possibly none. If `names` is None, choose one rule.
-
-    Raises: UsageError for a rule that is missing, that cannot be replayed alone, or without numbers to draw.
-    """
+    """Draw the curves of the rules with these names, possibly none. If `names` is None, choose one rule. Raises:
+    UsageError for a rule that is missing, that cannot be replayed alone, or without numbers to draw."""
     if names is not None:
         drawings = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
                 for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip

@@ -1,11 +1,8 @@
 """Blocks and charts of a report → one page of HTML, which needs no script, no network and no other file.
 
-report.html, a template of Jinja, has the markup. A table that is wider than the screen is scrolled by itself. A page
-has a level of detail: one that is too large is made with the next level. The numbers as JSON are always complete.
-
-A chart is an image inside the page, drawn as SVG by Vega on this machine (the extra `charts`), without scripts. It has
-a title, units on its axes, and a text that describes it. Colours are those of Okabe and Ito, which colour-blind people
-can distinguish. The same rows give the same bytes.
+report.html, a template of Jinja, has the markup. A chart is an image inside the page, drawn as SVG by Vega on this
+machine (the extra `charts`). It has a title, units on its axes, and a text that describes it. Colours are those of
+Okabe and Ito, which colour-blind people can distinguish. The same rows give the same bytes.
 Tested by: tests/analysis/test_report.py
 """
 
@@ -110,9 +107,9 @@ def colors(field: str, order: Sequence[str]) -> dict[str, Any]:
 class Detail:
     """How much a page shows at most.
 
-    `bars` of a chart by day: of a longer history each is a week, a month or a year. `points` of a line by week: of a
-    longer history each covers several weeks. `rules` and `fields` are drawn. `rows` and `columns` are of a table.
-    `thresholds` are parameters that are shown. `examples` are alerts and misses. `chars` are of a cell or a caption.
+    `bars` are in a chart by day; in a longer history each is a week, a month or a year. `points` are in a line by week;
+    in a longer history each covers several weeks. `rules` and `fields` are drawn. `rows` and `columns` are in a table.
+    `thresholds` are parameters, `examples` are alerts and misses. `chars` are in a cell or a caption.
     """
 
     bars: int
@@ -150,10 +147,8 @@ Blocks = list[Mapping[str, Any]]  # of `report.html`: the kind of each block, an
 
 
 def page(title: str, sections: Sequence[tuple[str, str, Blocks]]) -> str:
-    """Return the whole page. A section is an anchor, a heading, and its blocks. No text of a block is markup.
-
-    Raises: UsageError without the extra `charts`.
-    """
+    """Return the whole page. A section is an anchor, a heading, and its blocks. No text of a block is markup. Raises:
+    UsageError without the extra `charts`."""
     jinja2 = package("jinja2")
     settings = {"autoescape": True, "undefined": jinja2.StrictUndefined, "keep_trailing_newline": True}
     template = files("cep.analysis").joinpath("report.html").read_text(encoding="utf-8")
@@ -175,10 +170,8 @@ def table(
     heads: Sequence[str], rows: Iterable[Sequence[Cell]], texts: Iterable[int] = (), classes: Sequence[str] = (),
     detail: Detail = FULL,
 ) -> Blocks:  # fmt: skip
-    """Return a table with at most the rows and columns that `detail` allows, and a note about the others.
-
-    Columns in `texts` are prose; `classes` has one for each row, or is empty.
-    """
+    """Return a table with at most the rows and columns of `detail`, and a note about the others. Columns in `texts` are
+    prose; `classes` has one for each row, or is empty."""
     all_rows = list(rows)
     width = min(len(heads), max(detail.columns, _COLUMNS_MIN))
     shown = [

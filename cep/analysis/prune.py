@@ -1,18 +1,16 @@
 """Judged alerts of many rules → few rules with nearly the same findings, and the additional findings of the others.
 
-The smallest set of rules with the same findings is hard to compute. Rules are chosen greedily: the next rule is the one
-that finds the most missing frauds, among equal ones the one with fewer wrong alerts. Then each rule that is no longer
-needed is removed. So every rule of the result is needed; there are at most a logarithm of the frauds times as many
-rules as necessary (Chvátal 1979).
+The smallest such set is hard to compute, so rules are chosen greedily: next comes the rule that finds the most missing
+frauds, among equal ones the one with fewer wrong alerts. Then each rule that is no longer needed is removed. The result
+has at most a logarithm of the frauds times as many rules as necessary (Chvátal 1979).
 
-A budget limits the alerts. The rules that find the most within it are hard to compute, too. Rules are chosen by added
-frauds per alert, and compared with the single rule that finds the most: the better of the two finds at least 0.39 of
-the possible frauds (Khuller, Moss and Naor 1999). Its findings must be kept, and then fewer rules may suffice, as
-above, with no more alerts.
+With a budget of alerts, rules are first chosen by added frauds per alert, and compared with the single rule that finds
+the most: the better of the two finds at least 0.39 of the possible frauds (Khuller, Moss and Naor 1999). Its findings
+must be kept, with the rules above.
 
-An alert has a cost, in frauds. Without it, a rule with thousands of alerts would stay for one fraud. So a rule goes,
-too, if the frauds that only it finds are worth less than its alerts, the worst first. By default an alert costs a tenth
-of the frauds that one alert of the budget finds on average; without a budget, one of the present alerts.
+An alert has a cost, in frauds: otherwise a rule with thousands of alerts would stay for one fraud. A rule goes, too, if
+the frauds that only it finds are worth less than its alerts, the worst first. By default an alert costs a tenth of the
+frauds that an alert of the budget finds on average; without a budget, a present alert.
 Tested by: tests/analysis/test_prune.py
 """
 
@@ -45,10 +43,8 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The result of pruning: the rules that stay, in the order of their use, and frauds and alerts before and after.
-
-    `alert_cost` is the cost of an alert, in frauds.
-    """
+    """The rules that stay, in the order of their choice, and frauds and alerts before and after. `alert_cost` is in
+    frauds."""
 
     stay: tuple[str, ...]
     removed: tuple[Removed, ...]
@@ -106,10 +102,8 @@ def prune(
 
 
 def _within(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
-    """Choose rules that find as many frauds as possible with at most `alerts_max` alerts together.
-
-    The choice is greedy by frauds per alert, compared with the best single rule.
-    """
+    """Choose rules that find as many frauds as possible with at most `alerts_max` alerts: greedily, or the best single
+    one."""
     missing, alerts_left = np.ones(finds.shape[1], np.bool_), alerts_max
     chosen: list[int] = []
     while True:

@@ -5,8 +5,7 @@
               ├─ cases.py: the funnel, examples          │
     rules ────┴─ one_rule.py: curves, lines ─────────────┘
 
-The report contains neither its own date nor its duration. A page that is too large is made again with less detail, with
-a note; the JSON has all numbers.
+A page that is too large is made again with less detail, with a note; the JSON has all numbers.
 Tested by: tests/analysis/test_report.py
 """
 
@@ -54,10 +53,7 @@ _STOPPED_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that a report shows, computed once for the page and for the JSON.
-
-    A row of `weeks` and of `drift` covers `span` weeks.
-    """
+    """The contents of a report, for the page and for the JSON. A row of `weeks` and of `drift` covers `span` weeks."""
 
     measured: Measured
     against: Measured | None
@@ -249,7 +245,6 @@ def _more(count: int, things: str) -> Blocks:
 
 
 def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
-    """Return the part of the section that varies two parameters together."""
     text = (
         "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
         "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
@@ -422,10 +417,8 @@ def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
     review_cost: float = 0.0, thresholds: Drawn = NOTHING, progress: Show = ignore_progress,
 ) -> Report:  # fmt: skip
-    """Make the report as a web page and as numbers. `pieces_of` reads the events again.
-
-    `thresholds` belong to rules that may be changed. Raises: UsageError without the extra `charts`.
-    """
+    """Make the report as a web page and as numbers. `pieces_of` reads the events again; `thresholds` belong to rules
+    that may be changed. Raises: UsageError without the extra `charts`."""
     judged, marks, history = measured.judged, measured.marks, measured.history
     pieces_of = history.unique_pieces(pieces_of)
     funnels, endings = walk_frauds(measured, pieces_of, progress)
@@ -486,7 +479,6 @@ def _numbers(parts: Parts) -> bytes:
 
 
 def _page(parts: Parts, level: int) -> str:
-    """Write the page as HTML, section by section."""
     figures = parts.measured.figures
     names = draw.most_alerted(figures, parts.detail.rules)
     sections = [
@@ -512,7 +504,6 @@ def _page(parts: Parts, level: int) -> str:
 
 
 def _less(level: int) -> Blocks:
-    """Say that the page shows less than it could."""
     if level == 0:
         return []
     return paragraph(

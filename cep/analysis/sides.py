@@ -3,15 +3,14 @@
     transfer payer=a payee=b ─┬─▶ transfer_payer party=a …     mined by party: what an account receives and sends
                               └─▶ transfer_payee party=b …
 
-So a sequence may go over both sides of an account, like money that comes in and leaves at once. Money that is passed on
-gives an event more for each account:
+So a sequence may go over both sides of an account. Money that is passed on gives one more event for each account:
 
     transfer a→b, b→c        ─▶ transfer_passed    party=a payer=c     c has the money of a now
     transfer a→b, b→c, c→d   ─▶ transfer_passed_2  party=a payer=d
 
-Money that comes back in a circle is then a sequence on the key of one account: money of `a` is passed on to `c`, and
-then `a` receives a transfer with the same payer. The events of sides are made here over columns, those of passed money
-by the engine. The patterns of the text make equal ones in every runner.
+Money that comes back in a circle is then a sequence on the key of `a`: its money is passed on to `c`, and then it
+receives a transfer from `c`. The events of sides are made here over columns, the events of passed money by the engine.
+The patterns of the text make equal events in every runner.
 Tested by: tests/analysis/test_suggest.py
 """
 
@@ -54,10 +53,7 @@ class Sides:
 
 
 def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
-    """Split each event into one event per field of the key, so that a transfer counts for its payer and for its payee.
-
-    Raises: UsageError for fields of different types.
-    """
+    """Split each event into one event per field of the key. Raises: UsageError for fields of different types."""
     types = events.schema.columns()
     key_type = types[fields[0]].as_nullable(False)
     if any(types[name].as_nullable(False) != key_type for name in fields):
@@ -126,11 +122,9 @@ _CORES = 2
 def with_circles(
     sides: Sides, source: tuple[Events, Marks, Callable[[Schema], Pieces]], fields: Sequence[str], head: str
 ) -> Sides:
-    """Return the sides with the events of money that is passed on. `fields` are the payer and the payee.
-
-    `head` is the text that declares the events of the source. Return the sides unchanged for a key of other than two
-    fields, and for events that do not have both in every record. Raises: SourceError.
-    """
+    """Add the events of money that is passed on. `fields` are the payer and the payee, and the text `head` declares the
+    source events. The sides stay unchanged for a key of other than two fields, and for events that may lack one.
+    Raises: SourceError."""
     events, marks, pieces_of = source
     types: list[EventType] = []
     blocks, producers = list[str](), list[str]()
@@ -193,10 +187,8 @@ def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) ->
 
 
 def _transfer_producer(event_type: EventType, passed: EventType, level: int, names: tuple[str, str, str]) -> str:
-    """Write the pattern that produces an event when money is passed on, so that a circle of transfers can be found.
-
-    Level 1 reads both sides of a transfer; a higher level reads the events of the level below.
-    """
+    """Write the pattern that produces an event when money is passed on. Level 1 reads both sides of a transfer; a
+    higher level reads the events of the level below."""
     key, payer, payee = names
     before, origin = (f"{event_type.name}_{payee}", payer) if level == 1 else (f"{event_type.name}_passed", key)
     amounts = [field.name for field in passed.fields[4:]]
@@ -221,10 +213,7 @@ def _transfer_producer(event_type: EventType, passed: EventType, level: int, nam
 def _passed_events(
     events: Events, deployment: Deployment, pieces_of: Callable[[Schema], Pieces]
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Replay the patterns that produce events.
-
-    Return the rows of the first and last transfer by the number of transfers.
-    """
+    """Replay the producing patterns. Return the rows of the first and the last transfer, by the number of transfers."""
     history = replay_history(deployment, pieces_of, (), _CORES, Terminal(quiet=True))
     if history.made is None:
         return {}

@@ -3,8 +3,7 @@
 1. The first 70 % of the time are mined (mine.py): all keys with frauds, and others as far as there is room.
 2. The sequences become text, with their limits as parameters, and are replayed over the whole history.
 3. The rest of the time, after a gap, is cut in two. Patterns that are precise enough on its first half are proposed,
-   with tests from the data. The figures are from
-   the second half, which does not influence the choice.
+   with tests from the data. The figures are from the second half, which does not influence the choice.
 
 Tested by: tests/analysis/test_suggest.py
 """
@@ -49,8 +48,8 @@ _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand
 class Wanted:
     """The request for suggestions: the most steps of a sequence, the most patterns, and the least precision.
 
-    Fields of `exclude` are not read; fields of `use` are read although they are left out by default. Hours and weekdays
-    are read from a clock of `zone`. Names begin after `suggested_{named}`.
+    Fields of `exclude` are not read; fields of `use` are read even if the default leaves them out. `zone` is the clock
+    of hours and weekdays. Names begin after `suggested_{named}`.
     """
 
     steps: int = 3
@@ -65,10 +64,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class MinedData:
-    """The data that was mined: events and keys of the first part of the time, up to `until_ms`.
-
-    `all_events` counts all events of that part. `left_out` has the reason for each field that no condition may read.
-    """
+    """The mined events and keys, up to `until_ms`, out of `all_events` in that time. `left_out` has the reason for each
+    field that no condition may read."""
 
     key: str
     events: int
@@ -94,8 +91,8 @@ class Rejected:
 class Suggestion:
     """A pattern as text with its tests, and its figures on the last part of the time, which did not influence it.
 
-    `chosen_for` is the precision on the part of the time that chose it. `new` frauds of the last part are found by none
-    of the existing rules; None without rules.
+    `chosen_for` is its precision on the part that chose it. `new` counts the frauds of the last part that no existing
+    rule finds; None without rules.
     """
 
     name: str
@@ -112,8 +109,7 @@ class Suggestion:
 class Suggested:
     """The suggestions, best first, and the text of a pattern file that has them all with the event types.
 
-    `rejected` are the other mined patterns, the most precise first. `producers` are the patterns of the text that only
-    make events for the suggestions.
+    `rejected` come most precise first. `producers` are patterns of the text that only make events for the suggestions.
     """
 
     suggestions: tuple[Suggestion, ...]
@@ -169,11 +165,10 @@ def suggest(
 ) -> Suggested:  # fmt: skip
     """Mine, replay and choose. `present` bool[F] are the frauds that present rules find.
 
-    `marks_at` returns the frauds that were known at a time: the frauds that were known at the end of the first part are
-    mined. A `key` such as `payer+payee` is a value that is in either field; money that comes back in a circle is found
-    if the paying field comes first. `report(count, total)` is told how many sequences have been searched.
-
-    Raises: UsageError for a key that the events have not, or a history without frauds.
+    `marks_at` returns the frauds that were known at a time: the frauds known at the end of the first part are mined. A
+    `key` such as `payer+payee` is a value in either field; circles of money are found if the paying field comes first.
+    `report(count, total)` is told how many sequences have been searched. Raises: UsageError for a key that the events
+    have not, or a history without frauds.
     """
     parts = key_fields(key, events.columns, events.schema)
     left_out = left_out_fields(events.schema, key, request)
@@ -252,9 +247,7 @@ def _chosen(
     candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
     """Choose the candidates to propose, with their tests. Return them, and the others with the reasons against them.
-
-    Shapes: `frauds` bool[F] marks the frauds that begin in the time that chooses.
-    """
+    `frauds` bool[F] marks the frauds that begin in the time that chooses."""
     chosen: list[tuple[Candidate, str]] = []
     rejected: list[Rejected] = []
     covered = np.zeros(len(frauds), np.bool_)
@@ -300,10 +293,8 @@ def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndar
 
 
 def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "UTC") -> tuple[Ground, np.ndarray]:
-    """Sample the events to mine, by key and time. Return them with all conditions, and their rows in the history.
-
-    Keys are sampled as a whole: first keys with a fraud, then others while there is room.
-    """
+    """Sample the events to mine, by key and time: whole keys, those with a fraud first. Return them with all
+    conditions, and their rows in the history."""
     column = encoded(events.columns[key].cast(pa.large_string()))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (code >= 0)
@@ -361,10 +352,8 @@ def _with_value(column: pa.Array, rows: np.ndarray, starts: np.ndarray) -> np.nd
 
 
 def _codes(column: pa.Array) -> np.ndarray:
-    """Give each different value a number: int64[N], -1 for a null.
-
-    Senders choose the values, so no hash without a key is taken: numbers are sorted.
-    """
+    """Give each different value a number, int64[N], -1 for a null. A hash without a key is unsafe: senders choose
+    values."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return np.asarray(encoded(column.cast(TEXT)).indices.fill_null(-1)).astype(np.int64)
     _, code = np.unique(np.asarray(column.fill_null(0)), return_inverse=True)
@@ -386,10 +375,7 @@ def _replayed(
     edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:
     """Replay candidate patterns. Return for each its precision in two periods, and the frauds that it finds: bool[F].
-
-    `producers` are patterns in `head` that only produce events. The first period is between the two edges, the second
-    one follows.
-    """
+    The first period is between the edges, the second one follows. `producers` only make events."""
     producers, texts = producers_and_texts
     if not texts:
         return []

@@ -42,11 +42,8 @@ def declarations(schema: Schema) -> str:
 
 
 def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
-    """Write a mined sequence as a pattern.
-
-    Its steps are `s1`, `s2` and so on; a limit of `s1` on an amount is the parameter `s1_amount_min`. The absent event
-    before `s2` is `n2`.
-    """
+    """Write a mined sequence as a pattern with the steps `s1`, `s2` and so on. The absent event before `s2` is `n2`; a
+    limit of `s1` on an amount is the parameter `s1_amount_min`."""
     atoms = ground.atoms
     params, wheres, sequence = list[str](), [], []
     for place, step in enumerate(mined.steps, start=1):
@@ -99,10 +96,8 @@ def tests_text(
 ) -> str:  # fmt: skip
     """Write three tests for a suggested pattern: a fraud fires, an honest event does not, a changed fraud does not.
 
-    The change leaves out its first event or its past, or makes it too late, or moves a single event just outside of a
-    limit. `text` is the pattern with the event types. The first test of each kind that the engine passes is used:
-    without the rest of the key's past, a few events may give another result. The result is "" if a kind has no such
-    test.
+    `text` is the pattern with the event types. The first test of each kind that the engine passes is used: without the
+    rest of the key's past, a few events may give another result. Return "" if no test of a kind passes.
     """
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
@@ -193,10 +188,8 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
 
 
 def _starts(atoms: Sequence[Atom]) -> Callable[[int], int]:
-    """Return a function that gives the start time of a test, from the time of its first event.
-
-    For conditions on the hour or the weekday, the start is a Monday at midnight before the event.
-    """
+    """Return a function that gives the start of a test, from the time of its first event: for conditions on the hour or
+    the weekday, the Monday at midnight before the event."""
     timed = next((atom for atom in atoms if atom.is_of_time), None)
     if timed is None:
         return lambda first_ms: first_ms

@@ -3,13 +3,11 @@
     amount > large and count(… over back) >= known
              └ threshold: larger is tighter  └ threshold: larger is tighter; `back` is not one, it changes the count
 
-The exact way, for patterns that `is_divisible`: if a match binds one event, or if every combination of events is a
-separate match, a match exists under a setting if each condition holds by itself. So each value of a threshold is
-replayed once, with the other thresholds at their loosest. An alert's level on an axis is the number of values that
-allow it; a setting allows the alerts whose levels reach it. If the levels are not nested, which would contradict the
-direction of a threshold, or if limits dropped a match, the result is not used.
-
-Other patterns: a setting changes the events that a run takes, so each setting is replayed.
+The exact way, for patterns that `is_divisible`: each value of a threshold is replayed once, with the other thresholds
+at their loosest. An alert's level on an axis is the number of values that allow it; a setting allows the alerts whose
+levels reach it. The result is not used if the levels are not nested, which would contradict the direction of a
+threshold, or if limits dropped a match. In other patterns a setting changes the events that a run takes, so each
+setting is replayed.
 Tested by: tests/analysis/test_tune.py
 """
 
@@ -58,10 +56,8 @@ class Axis:
 
 
 def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mapping[str, str]) -> tuple[Axis, ...]:
-    """Return the parameters to tune with the values to try: the ones in `tries`, or every threshold.
-
-    `pattern` has its parameters open. Raises: UsageError for an unknown parameter, or invalid values.
-    """
+    """Return the parameters to tune with the values to try: the ones in `tries`, or every threshold. `pattern` has its
+    parameters open. Raises: UsageError for an unknown parameter, or invalid values."""
     declared = {param.name: param for param in pattern.params}
     unknown_names = [name for name in tries if name not in declared]
     if unknown_names:
@@ -129,7 +125,8 @@ def loosest(axes: Iterable[Axis]) -> dict[str, ParamValue]:
 def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> bool:
     """Return True if a match exists under a setting exactly if each threshold by itself lets it through.
 
-    `bound` is the pattern with the constants in place.
+    This holds if a match binds one event, or if each combination of events is a match. `bound` has the constants in
+    place.
     """
     thresholds = {axis.name for axis in axes if axis.is_threshold}
     together = [_names(part) & thresholds for variable in pattern.variables for part in parts_of(variable.where)]
@@ -180,10 +177,8 @@ def _sense_of(part: Expr, name: str) -> int:
 
 
 def _grows(expr: Expr, name: str) -> int:
-    """Return 1 if an expression grows with a parameter, -1 if it shrinks, 0 if neither is certain.
-
-    Factors are assumed to be positive. The replays check this.
-    """
+    """Return 1 if an expression grows with a parameter, -1 if it shrinks, 0 if neither is certain. Factors are assumed
+    to be positive; the replays check this."""
     match expr:
         case Param():
             return int(expr.name == name)
@@ -283,10 +278,8 @@ _DROPS = ("matches_dropped", "runs_evicted")
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The figures of S settings in one part: arrays of length S. `money` is the money of the found frauds.
-
-    Alerts are counted as they are sent, with the rule's own `suppress`.
-    """
+    """The figures of S settings in one part: arrays of length S. `money` is the money of the found frauds. Alerts are
+    counted as they are sent, with the rule's own `suppress`."""
 
     alerts: NDArray[np.int64]
     right: NDArray[np.int64]
@@ -297,10 +290,9 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The inputs of replays of one rule with other parameters.
+    """The inputs of replays of one rule with other parameters. `lists` are records of lists and their entries.
 
-    `lists` are records of lists and their entries, as in the rule's folder. The frauds belong to a history that was
-    read with only this rule's event types.
+    The frauds belong to a history that was read with only this rule's event types.
     """
 
     record: UpsertRecord
@@ -323,10 +315,7 @@ class Bench:
         return deploy([*self.lists[0], *records], self.lists[1])
 
     def replayed(self, settings: Sequence[Setting]) -> tuple[History, Detections]:
-        """Replay the rule once per setting, all in one replay.
-
-        The number of a setting is the rule number of its alerts.
-        """
+        """Replay the rule once per setting, all in one replay. A setting's number is the rule number of its alerts."""
         deployment = self.deployment(settings)
         if deployment.set_aside:
             aside = deployment.set_aside[0]
@@ -398,11 +387,8 @@ def every_setting(axes: Sequence[Axis]) -> list[Setting]:
 
 
 def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
-    """Score all combinations of parameter values without a replay for each combination.
-
-    Return the scores by part and the number of replays; None if the settings cannot be combined. Raises: UsageError if
-    the loosest setting has too many alerts.
-    """
+    """Score all combinations without a replay for each. Return the scores by part and the number of replays; None if
+    the settings cannot be combined. Raises: UsageError if the loosest setting has too many alerts."""
     others = [axis for axis in axes if not axis.is_threshold]
     thresholds = [axis for axis in axes if axis.is_threshold]
     blocks, count = [], 0
@@ -417,10 +403,8 @@ def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, .
 
 
 def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
-    """Replay each value of each threshold. Return the tightest values that each alert passes, or None.
-
-    The result is None if a tighter value has alerts that a looser one lacks.
-    """
+    """Replay each value of each threshold. Return the tightest values that each alert passes, and the number of
+    replays; None in place of the values if a tighter one has alerts that a looser one lacks."""
     base = {**fixed, **loosest(axes)}
     first_history, all_alerts = bench.replayed([base])
     judged = judge(first_history, bench.marks, all_alerts)
@@ -508,10 +492,8 @@ def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
 def _frauds_reaching(
     level: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Count the frauds that each combination of values finds, and add up their money.
-
-    For each combination of all axes but the last, the highest level of a fraud on the last axis decides.
-    """
+    """Count the frauds that each combination of values finds, and add up their money. For each combination of the other
+    axes, the highest level of a fraud on the last axis decides."""
     frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)

@@ -1,20 +1,14 @@
 """A rule, a history, labels and an aim → the setting of its parameters that meets the aim best, or the present one.
 
-1. The time is cut into train, validation and test, each with the frauds known at its end (backtest.py).
-2. Settings are scored: all combinations if that is exact or if they are few; otherwise along the axes, from the present
-   setting to the best neighbour, until none is better (sweep.py).
-3. The few that are better than the present setting on train, within the budget, are compared on validation. The best is
-   the candidate, if it is better than the present setting there, too.
-4. The candidate is proposed if it is better on test: a paired bootstrap must exclude that it is not. Test has no say in
-   the choice of the candidate, so this one comparison needs no correction.
+1. Cut the time into train, validation and test, each with the frauds known at its end (backtest.py).
+2. Score all combinations of values if that is exact or if they are few; otherwise go from the present setting to the
+   best neighbour, until none is better (sweep.py).
+3. Compare the few best settings of train, within the budget, on validation. The best one is the candidate, if it is
+   better than the present setting on both.
+4. Propose the candidate if it is better on test: the interval of `compare` must exclude that it is not. Test does not
+   influence the choice of the candidate, so this one comparison needs no correction.
 
-The present setting stays in every other case. It and the candidate are replayed, so that the shown figures come from
-the engine.
-
-The bootstrap (Efron 1979) draws the part again many times, with each unit as often as a Poisson variable of mean 1
-says, and judges both settings on the same draw. A unit is a fraud with the right alerts that bind it, or a key with its
-other alerts: alerts of one unit come and go together, so they are no independent evidence. Equal units are drawn
-together, because a sum of Poisson variables is one.
+In every other case the present setting stays. Shown figures come from replays, not from combinations.
 Tested by: tests/analysis/test_tune.py
 """
 
@@ -64,10 +58,8 @@ class Interval:
 def objective_values(
     objective: Objective, sums: tuple[NDArray[np.float64], ...], frauds: NDArray[np.float64], review_cost: float
 ) -> NDArray[np.float64]:
-    """Compute the figure that a tuning maximises: money, recall, or F1.
-
-    `sums`: alerts, mature alerts, right alerts, found frauds, their money.
-    """
+    """Compute the figure that a tuning maximises. `sums`: alerts, mature alerts, right alerts, found frauds, their
+    money."""
     alerts, mature, right, found_frauds, money = sums
     if objective == "money":
         return money - review_cost * alerts
@@ -84,7 +76,10 @@ def compare(
 ) -> tuple[Interval, Interval, Interval]:
     """Compare two settings by resampling: the figure of each, and their difference, with 95 % intervals.
 
-    `judged` has the alerts of setting 0 and of setting 1.
+    `judged` has the alerts of settings 0 and 1. The paired bootstrap (Efron 1979) draws each unit as often as a Poisson
+    variable of mean 1 says, and judges both settings on the same draw. A unit is a fraud with the right alerts that
+    bind it, or a key with its other alerts: alerts of one unit come and go together. Equal units are drawn together,
+    because a sum of Poisson variables is one.
     """
     unit_rows, counts = np.unique(_units(judged, part), axis=0, return_counts=True)
     draws = [_figures_of_draws(counts[None, :].astype(np.float64), unit_rows, objective, review_cost)]
@@ -114,10 +109,9 @@ def _figures_of_draws(
 
 
 def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
-    """Build a row for each unit that is resampled as a whole, a fraud or a key: float64[U, 11].
+    """Build a row for each unit that is resampled as a whole: float64[U, 11].
 
-    Columns: whether it is a fraud; then for each setting alerts, mature alerts, right alerts, whether the fraud is
-    found, and its money.
+    Columns: whether it is a fraud; then for each setting alerts, mature and right alerts, the found fraud, its money.
     """
     marks, frauds = part.marks, np.flatnonzero(part.frauds)
     fraud_number = np.full(marks.frauds_count, -1)
@@ -188,11 +182,10 @@ class Span:
 class Tuned:
     """The result of a tuning.
 
-    `settings_count` settings were compared, for which `replayed_count` were replayed. `candidate` is the best setting
-    of train and validation. `proposed` is the candidate if the outcome is `better` or `within the budget`, otherwise
-    the present setting. `difference` is the aim's figure of the candidate minus that of the present setting on test,
-    and `test` has both figures. `tried` has all settings as columns of equal length. `skipped` has the parameters that
-    were not tried, with reasons.
+    `settings_count` settings were compared by `replayed_count` replays. `candidate` is the best setting of train and
+    validation; `proposed` is the candidate or the present setting. `test` has the aim's figures of the present setting
+    and of the candidate on test, `difference` is the second minus the first. `tried` has all settings as columns of
+    equal length, `skipped` the parameters that were not tried, with reasons.
     """
 
     outcome: Outcome
@@ -292,10 +285,8 @@ def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim:
 def _scored(
     bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
-    """Score the settings in the cheapest valid way: combined, replayed one by one, or along one axis at a time.
-
-    Returns: the way, the settings, their scores by part, and the number of replays.
-    """
+    """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part, and the
+    replays."""
     if bench.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
         combined = combined_scores(bench, axes)
         if combined is not None:
@@ -309,10 +300,7 @@ def _scored(
 def _along_axes(
     bench: Bench, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
-    """Search from the present setting: change one parameter at a time until nothing is better on train.
-
-    Over the budget no setting has a value, so there the one with fewer alerts is better.
-    """
+    """Search from the present setting: change one parameter at a time until nothing is better on train."""
     settings: list[Setting] = [present]
     blocks = [replayed_scores(bench, settings)]
     current, rank = present, _rank(blocks[0][0], bench, aim)[0]
@@ -358,7 +346,6 @@ def _shares(scores: Scores, bench: Bench, part_number: int) -> tuple[NDArray[np.
 
 
 def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) -> Row:
-    """Return the figures of one setting in one part of the time."""
     part, alerts = bench.parts[part_number], int(scores.alerts[number])
     precision, recall = (float(share[number]) for share in _shares(scores, bench, part_number))
     value = float(_values(scores, bench, part_number, aim)[number])

@@ -1,10 +1,8 @@
 """Judged alerts → the findings of a team with a daily budget of alerts, and the differences between weeks.
 
-Of a day's alerts a team takes the ones with the highest score first, and of equal ones the earlier.
-
-The values of fields that conditions of rules read are shown week by week. A number has quantiles. A text or a yes and
-no has the shares of its most frequent values. Values of protected fields, ids and times are left out. Events that
-patterns produce are in no file, so their fields are left out, too.
+Fields that conditions read are shown week by week: quantiles of a number, or the shares of the most frequent values of
+a text or a yes and no. Protected fields, ids and times are left out, and so are fields of produced events: they are in
+no file.
 Tested by: tests/analysis/test_report.py, tests/analysis/test_drift.py
 """
 
@@ -44,10 +42,7 @@ def places_of_day(judged: Judged) -> NDArray[np.int64]:
 
 
 def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0) -> tuple[dict[str, Any], ...]:
-    """Compute the figures for a team that reviews at most so many alerts a day, for several such budgets.
-
-    The money is the money of the frauds found, less the cost of the reviews.
-    """
+    """Compute the figures for several daily budgets of alerts. Reviews are in the order of `places_of_day`."""
     day_position = places_of_day(judged)
     rows: list[dict[str, Any]] = []
     for budget in BUDGETS:
@@ -73,10 +68,8 @@ def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0)
 def by_week(
     judged: Judged, marks: Marks, events: Events, amount: str | None, span: int = 1
 ) -> tuple[dict[str, Any], ...]:
-    """Count events, frauds, alerts and right alerts by week, with quantiles of the money of events.
-
-    With `span` each row covers that many weeks and is named by the first. Cost: one pass over events, one over alerts.
-    """
+    """Count events, frauds, alerts and right alerts by week, with quantiles of the money of events. With `span` each
+    row covers that many weeks and is named by the first. Cost: one pass over events, one over alerts."""
     arrived_rows = np.flatnonzero(events.time_ms <= marks.as_of_ms)
     origin = int(events.time_ms[arrived_rows].min(initial=marks.as_of_ms))
     numbers, week = np.unique(week_numbers(events.time_ms[arrived_rows], span, origin), return_inverse=True)
@@ -126,10 +119,8 @@ def _alerts_by_week(
 
 
 def week_numbers(time_ms: NDArray[np.int64], span: int = 1, origin_ms: int | None = None) -> NDArray[np.int64]:
-    """Return the number of each time's week; with `span`, of the first of so many weeks.
-
-    Weeks are counted from the week of the origin, or of the earliest time.
-    """
+    """Return the number of each time's week; with `span`, of the first of so many weeks, from the week of the origin or
+    of the earliest time on."""
     weeks: NDArray[np.int64] = (time_ms // DAY_MS + _MONDAY) // 7
     if span == 1 or not len(weeks):
         return weeks
@@ -150,8 +141,8 @@ _VALUES = 5  # of a text: the most frequent ones of the whole time
 class FieldDrift:
     """The values of a field week by week. `values` are the texts with shares, empty for a number.
 
-    A week has `events` of the types that have the field, `missing` ones without a value, and `quantiles` (see
-    QUANTILES) or `shares` and `distinct`: None if no event has a value. Shares are of events with a value.
+    A week has `events` of the types with the field, `missing` ones without a value, and of the others `quantiles` (see
+    QUANTILES) or `shares` and `distinct`, None if there are no others.
     """
 
     field: str
@@ -180,10 +171,8 @@ def _read(pattern: PatternIR) -> set[str]:
 
 
 def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 1) -> tuple[FieldDrift, ...]:
-    """Return for each field that rules read how its values change by week, or by `span` weeks.
-
-    `events` have the columns of the fields.
-    """
+    """Return how the values of each field that rules read change by `span` weeks. `events` have the columns of the
+    fields."""
     readers, schema = fields_read(deployment), deployment.schema
     event_type, time_ms, columns = events.event_type, events.time_ms, events.columns
     types = schema.columns()
