@@ -1,9 +1,8 @@
 """Stored pages → the keyed state of a job: its size by rule, the runs of one key in words, and the busiest keys.
 
-The caller provides the pages: from Spark's state store, or from the embedded runner. One page is in memory at a time. A
-page's bytes are divided among its rules by their runs, because runs share bound events. The busiest keys are nearest to
-a limit of runs or bound events. Metrics count the losses to a limit by rule, because metrics and logs may not name a
-key; this report names it.
+The pages come from Spark's state store or from the embedded runner; one is in memory at a time. A page's bytes are
+divided among its rules by their runs, because runs share bound events. Metrics count the losses to a limit by rule,
+because metrics and logs may not name a key; this report names it.
 Tested by: tests/report/test_report.py
 """
 
@@ -33,10 +32,8 @@ SHARED = "(what rules share that begin alike)"
 
 @dataclass(frozen=True, slots=True)
 class RuleShare:
-    """The part of a job's keyed state that belongs to one version of a rule, `size` in bytes.
-
-    With `SHARED` as its id it is the state that several rules share, and `runs` are the events that begin a run.
-    """
+    """The part of a job's keyed state that belongs to one version of a rule, `size` in bytes. With `SHARED` as its id
+    it belongs to several rules, and `runs` are the events that begin a run."""
 
     rule_id: str
     version: int
@@ -48,9 +45,8 @@ class RuleShare:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Counts of a job's runs. `key_groups` counts groups with runs; `size` is bytes, `largest` the bytes of the largest
-    page.
-    """
+    """Counts of a job's runs. `key_groups` counts the groups with runs; `size` is bytes, `largest` the bytes of the
+    largest page."""
 
     pages: int
     key_groups: int
@@ -114,8 +110,7 @@ def runs_of_key(
     """Yield the runs of one key in every domain, and each event that rules share instead of runs.
 
     `programs` are the programs of the rules in force, by domain for each level; a rule is in one of them. Runs of
-    removed rules are left out.
-    Raises: StateError for an unreadable page.
+    removed rules are left out. Raises: StateError for an unreadable page.
     """
     for page in pages:
         stored = decode_page(page.content)
@@ -247,10 +242,7 @@ def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
 
 
 def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
-    """Assign each bound event to a rule and key whose runs need it.
-
-    `pair` is the number of rule and key of each run.
-    """
+    """Assign each bound event to a rule and key whose runs need it. `pair` numbers the rule and key of each run."""
     owners = np.full(len(keyed_state.nodes), -1, np.int64)
     is_shared = np.array([bool(shares(identity)) for identity, _, _ in keyed_state.layout.rules], np.bool_)
     belongs = keyed_state.is_run & ~is_shared[keyed_state.run_rule]

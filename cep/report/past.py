@@ -35,10 +35,8 @@ _KINDS = ("kept events", "panes", "pinned events", "carried")
 
 @dataclass(frozen=True, slots=True)
 class PastPart:
-    """A part of the stored past of a key domain, and the rules that need it.
-
-    `kind` is one of the four words above, `of` is its object, `rows` counts events or entries, `size` is bytes.
-    """
+    """A part of the stored past of a key domain, and the rules that need it. `kind` is a word of `_KINDS`, `of` is its
+    object, `rows` counts events or entries, `size` is bytes."""
 
     kind: str
     of: str
@@ -62,10 +60,8 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return the event types and retention time that a span code (store.py) stands for.
-
-        The second value is the rules that need these events.
-        """
+        """Return the event types and the retention time of a span code (store.py), and the rules that need these
+        events."""
         readers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
@@ -88,11 +84,9 @@ class RulesWithHistories:
         return (self._types[code] if code < len(self._types) else str(code)), _names(rules)
 
     def panes(self, number: int) -> tuple[str, tuple[str, ...]]:
-        """Return the histories of panes, and their rules."""
         return _histories_and_rules((column, rules) for column, rules in self._columns if column.panes == number)
 
     def tallied(self, name: str) -> tuple[str, tuple[str, ...]]:
-        """Return the histories of a tally, and their rules."""
         return _histories_and_rules(
             (column, rules)
             for column, rules in self._columns
@@ -126,7 +120,7 @@ def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastP
 
 
 def joined(parts: Iterable[PastPart]) -> tuple[PastPart, ...]:
-    """Equal parts as one, kind by kind, the largest first."""
+    """Join equal parts. Return them kind by kind, the largest first."""
     by_part: dict[tuple[str, str, tuple[str, ...]], PastPart] = {}
     for part in parts:
         key = (part.kind, part.of, part.rules)
@@ -164,11 +158,8 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """The size of the retained past of a key domain.
-
-    `size` is bytes of segments, `head_size` of heads; `panes` are rows of panes, which replace the events of
-    approximate functions. `parts` divide it by rule.
-    """
+    """The size of the retained past of a key domain. `size` is bytes of segments, `head_size` of heads; `panes` are
+    rows of panes, which replace the events of approximate functions. `parts` divide it by rule."""
 
     domain: KeyDomain
     pages: int
@@ -194,10 +185,8 @@ class KeyPast:
 
 
 def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
-    """Measure the retained past by key domain. A key counts if it has a carried sum or a pinned event.
-
-    `programs` are as in runs_of_key. Raises: StateError.
-    """
+    """Measure the retained past by key domain. A key counts if it has a carried sum or a pinned event. `programs` are
+    as in runs_of_key. Raises: StateError."""
     shares: dict[KeyDomain, PastShare] = {}
     readers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:

@@ -80,10 +80,8 @@ def picture(planned: PatternPlan) -> str:
 
 
 def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
-    """Compute the upper left corner (x, y) of every box, in pixels.
-
-    A column is the distance from the start; the rows of a column are ordered to avoid crossings.
-    """
+    """Compute the upper left corner (x, y) of every box, in pixels. A column is the distance from the start; the rows
+    of a column are ordered to avoid crossings."""
     columns = _columns(count, ways)
     heights = [0.0] * count
     for column in sorted(set(columns)):

@@ -1,8 +1,8 @@
 """Checked patterns → their execution as a plan or as text: the automaton, shared conditions, and the cost per key.
 
 The costs are estimates for a busy key, one with `events` events in the pattern's window. They show which of two ways to
-write a pattern is cheaper; the benchmarks measure real costs. CEP706 finds a pattern whose estimated keyed state is
-above the budget. It is not among the lints of the language, because the estimate needs the compiled form.
+write a pattern is cheaper; the benchmarks measure real costs. CEP706 (too much keyed state) is not among the lints of
+the language, because the estimate needs the compiled form.
 Tested by: tests/report/test_report.py
 """
 
@@ -64,9 +64,9 @@ class VariablePlan:
 class PastPlan:
     """The estimated past of a busy key.
 
-    `events` of `event_bytes`, as many as in the pattern's window, if any window needs them; `pinned` single events that
-    alone decide a value; tallies of counts and sums, with `carried_bytes` including the values around ranks;
-    `pane_rows` of approximate functions, which stop growing when a window has every possible code.
+    `events` of `event_bytes` are in the pattern's window, if any window needs them; `pinned` single events decide a
+    value alone; `carried_bytes` are of tallies and of the values around ranks; `pane_rows` of approximate functions
+    stop growing when a window has every possible code.
     """
 
     events: int
@@ -78,7 +78,6 @@ class PastPlan:
 
     @property
     def state_bytes(self) -> int:
-        """Estimated bytes of a key."""
         events = (self.events + self.pinned) * self.event_bytes
         return events + self.carried_bytes + self.pane_rows * PANE_ROW_BYTES
 
@@ -132,10 +131,8 @@ def plan(
     arguments: Mapping[str, object],
     events: int = PLAN_EVENTS_PER_KEY,
 ) -> Plan:
-    """Estimate the cost of patterns for a busy key with `events` events. `arguments` set their parameters by name.
-
-    A pattern that cannot be bound or compiled is in `refused` with the reason.
-    """
+    """Estimate the cost of patterns for a busy key with `events` events. `arguments` set their parameters by name. A
+    pattern that cannot be bound or compiled is in `refused` with the reason."""
     planned_patterns: list[PatternPlan] = []
     refused: list[tuple[str, str]] = []
     for pattern in patterns:
@@ -160,7 +157,6 @@ def plan(
 
 
 def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
-    """Estimate runs, bytes and instructions of one bound pattern."""
     automaton = build(bound.structure)
     program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
     branches = _branches(automaton, bound)
@@ -188,7 +184,6 @@ def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
 
 
 def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
-    """Estimate the past of a busy key. None for a pattern without histories."""
     if histories is None or not histories.histories:
         return None
     windowed = [h for h in histories.histories if not h.is_single and not h.is_approximate]
@@ -305,7 +300,6 @@ def _position(automaton: Automaton, number: int, position: Position) -> list[str
 
 
 def _pattern_lines(planned: PatternPlan) -> str:
-    """Write the automaton, the conditions and the cost of one pattern."""
     pattern, automaton = planned.pattern, planned.automaton
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     lines += [f"  {line}" for line in pattern.doc.splitlines()]
