@@ -2,8 +2,8 @@
 
     test events ──columns──▶ Decoded ──route──▶ EventBatch (the engine's way in) ──▶ TracedEvent, by key
 
-A traced event has the value of each history of the pattern and its list memberships, as in the engine. A history needs
-all events of a key, and a list has versions, so a trace does not compute them again.
+The values of histories and list memberships come from the engine: a history needs all events of a key, and a list has
+versions, so a trace does not compute them again.
 Tested by: tests/testing/test_harness.py
 """
 
@@ -34,10 +34,7 @@ PastValues = Mapping[str, Mapping[str, Slot]]
 
 
 def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Lists = NO_LISTS) -> PastValues:
-    """Compute the histories and list memberships of a pattern at each event, by event id and text of the expression.
-
-    The result is empty for a pattern without them.
-    """
+    """Compute the histories and list memberships of a pattern at each event, by event id and text; {} without any."""
     rule = DeployedRule("past", 1, 1, "past", pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     computed: list[tuple[int, Expr]] = [
@@ -83,11 +80,8 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
 def traced_events(
     schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
-    """Return the events of each key in the engine's order (columnar/order.py), for a trace.
-
-    An event has its fields, the values of the pattern's histories, and its list memberships; the latter are computed
-    from these events and lists unless they are given as `past`.
-    """
+    """Return the events of each key in the engine's order (columnar/order.py), for a trace. An event has its fields and
+    the values of `past`, which is computed from these events and lists by default."""
     past = past_values(schema, pattern, batch, lists) if past is None else past
     names = list(batch.columns)
     columns = [batch.columns[name].to_pylist() for name in names]

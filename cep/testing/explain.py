@@ -5,7 +5,7 @@
       the window was over at 10 min
 
 A reader can check a verdict with the printed values: the texts of the two sides of a comparison, read as decimals, are
-in the order that the comparison found. Ten digits are printed unless the order needs more.
+in the order that the comparison found. Ten digits are printed unless the order needs more:
 
     amount > avg(tx.amount over previous 30 d) is not true (amount = 1.10, avg(…) = 1.100000000000000033)
 
@@ -205,7 +205,6 @@ class Explainer:
         return [*text, f"and {more} more run{'' if more == 1 else 's'} that came less far"] if more > 0 else text
 
     def not_started(self) -> list[str]:
-        """Say why no event began a run."""
         if not self.trace.events:
             return ["no events"]
         misses = sorted(self.trace.start.misses.values(), key=lambda miss: len(miss.failed))
@@ -300,7 +299,6 @@ class Explainer:
         return f"{show_expr(part)} {outcome}" + (f" ({values})" if values else "")
 
     def closing(self, run: Run, closing: Closing) -> list[str]:
-        """Explain why a wait ended."""
         wait = self._positions[run.position].waits[closing.wait]
         clock = self.clock(closing.at_ms)
         event = "" if closing.row is None else self.trace.events[closing.row].event_id

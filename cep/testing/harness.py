@@ -107,10 +107,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as expected: an expectation without a match, or a match without an expectation.
-
-    `nearest` is the match that comes closest to an expectation that was not met.
-    """
+    """An expectation without a match, and the match that comes `nearest` to it; or a match without an expectation."""
 
     expected: Expected | None
     got: ObservedMatch | None
@@ -134,9 +131,7 @@ class Verdict:
 
 def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verdict:
     """Run one test of a pattern, all events at once and one by one, and compare the matches with the expected ones.
-
-    Raises: nothing that the pattern or the test can cause.
-    """
+    Raises: nothing that the pattern or the test can cause."""
     started = time.perf_counter()
     reasons = problems(test.pattern, schema)
     if reasons:
@@ -193,7 +188,6 @@ def _traces(
 
 
 def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels: dict[str, str]) -> list[Difference]:
-    """Compare the matches with the expectations of a test: missing, unexpected and miscounted ones."""
     differences: list[Difference] = []
     for is_timeout in (False, True):
         expected = [e for e in test.expected if e.is_timeout == is_timeout]
@@ -271,10 +265,7 @@ def _nearest(expected: Expected, candidates: list[ObservedMatch], labels: dict[s
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The outcomes of the tests of a set of files.
-
-    `refused` tests could not run: their text or their pattern has mistakes.
-    """
+    """The outcomes of the tests of some files. `refused` tests could not run: their text or pattern has mistakes."""
 
     checked: Checked
     tested: tuple[Verdict, ...]
@@ -305,19 +296,13 @@ class Suite:
 
 
 def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
-    """Check the files together, with their imports, and run their tests. Prints nothing.
-
-    Raises: UsageError if no test is called `only`.
-    """
+    """Check files together, with their imports, and run their tests. Raises: UsageError if no test is called `only`."""
     return run_checked(load_files(paths), only)
 
 
 def run_checked(checked: Checked, only: str | None = None) -> Suite:
-    """Run the tests of checked files.
-
-    `only` is a test's name, a pattern's, or both (`card_testing: three declines`): without an exact match, every test
-    with this text in its name. Raises: UsageError if no test matches.
-    """
+    """Run the tests of checked files. `only` is a test's name, a pattern's, or both (`card_testing: three declines`):
+    without an exact match, every test with this text in its name. Raises: UsageError if no test matches."""
     tests, refused = checked.tests, checked.refused_tests
     if only is not None:
         every_test: list[PatternTest | RefusedTest] = [*tests, *refused]

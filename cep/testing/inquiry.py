@@ -1,9 +1,8 @@
 """A rule, a key's events, and a question → the reason for an alert, or for its absence.
 
-Answers come from traces of the versions in force, each with its own interval. If nothing matches, the trace is repeated
-as if the rule had always been in force: a match that appears only then was missed because of the interval. A match may
-also be suppressed. The engine and the policies are the same as in every runner (rulebook/suppression.py), so the answer
-equals a replay.
+Answers come from traces of the versions in force, each in its interval. If nothing matches, the trace is repeated as if
+the rule had always been in force: a match that appears only then was missed because of the interval. The engine and the
+policies of suppression (rulebook/suppression.py) are the same as in every runner, so the answer equals a replay.
 Tested by: tests/testing/test_explain.py, tests/cli/test_why.py
 """
 
@@ -68,10 +67,8 @@ class World:
 def why(
     world: World, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str], *, is_timeout: bool = False
 ) -> Answer:
-    """Explain a match: find the match or time-out that binds these events in this order.
-
-    Without such a match, explain how far the runs of the first event came.
-    """
+    """Explain a match: find the match or time-out that binds these events in this order. Without such a match, explain
+    how far the runs of the first event came."""
     trace = _trace(world, rule.pattern, batch, _interval(rule), None)
     explainer = Explainer(trace, show_time)
     bound_ids = tuple(event_ids)
@@ -93,10 +90,8 @@ def why_not(
     world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
-    """Explain why no version of a rule has a match, around `at_ms` if it is given. `versions` is not empty.
-
-    `late` are the ids of events that came after the watermark and were not matched.
-    """
+    """Explain why no version of a rule has a match, around `at_ms` if it is given. `versions` is not empty. `late` are
+    the ids of events that came after the watermark and were not matched."""
     answer = Answer()
     if not len(batch):
         answer.reasons.append(("the key has no events", ()))
@@ -256,11 +251,8 @@ def suppression_reasons(
     deployment: Deployment, domain: KeyDomain, batch: EventBatch, late: frozenset[str] = frozenset(),
     end_ms: int = TIME_MS_MAX,
 ) -> dict[tuple[str, int, tuple[str, ...]], str]:  # fmt: skip
-    """Match the events of a key again, and return why each suppressed alert was suppressed.
-
-    Returns: the reasons by rule, version and the ids of the events. `late` are the ids of events that were not matched;
-    `end_ms` is the watermark at the end of the events.
-    """
+    """Match the events of a key again. Return why each suppressed alert was suppressed, by rule, version and event ids.
+    `late` are the ids of events that were not matched; `end_ms` is the watermark at the end of the events."""
     batch = batch.take(~np.isin(np.array(batch.event_id.to_pylist(), object), list(late)))
     rules = deployment.rulebook.domains().get(domain, ())
     if not rules or not len(batch):

@@ -1,10 +1,8 @@
 """The journal of a trace: events, runs, the end of each wait, near misses, matches; conditions, and their coverage.
 
-A variable's condition is cut at its outermost `and`s, so that it can be said which part of it did not hold.
-`Conditions` judges whether an event fits a variable, stops a loop, or closes a wait.
-
-Coverage counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of
-every condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
+A variable's condition is cut at its outermost `and`s, so that it can be said which part of it did not hold. Coverage
+counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of every
+condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
 Tested by: tests/testing/test_explain.py, tests/testing/test_harness.py
 """
 
@@ -63,10 +61,8 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """An event that matches a wait's event type but not its condition.
-
-    `failed` are indices of the variable's conditions; `stopped`: the condition holds, but so does `until`.
-    """
+    """An event that matches a wait's event type but not its condition. `failed` are indices of the variable's
+    conditions; `stopped`: the condition holds, but so does `until`."""
 
     wait: int
     row: int
@@ -109,7 +105,6 @@ class Run:
         return runs[::-1]
 
     def rows(self) -> tuple[int, ...]:
-        """Return the rows of the events taken, in order."""
         return tuple(run.row for run in self.taken())
 
     def descendants(self) -> Iterator[Run]:
@@ -144,11 +139,8 @@ class Covered:
 
 @dataclass(slots=True)
 class Trace:
-    """The record of all runs of one key.
-
-    `start` is the run that has taken no event; its misses are events that began no run. `misses` has by row of the
-    event each run that the event did not fit.
-    """
+    """The record of all runs of one key. `start` is the run that has taken no event; its misses are events that began
+    no run. `misses` has by row of the event each run that the event did not fit."""
 
     pattern: PatternIR
     automaton: Automaton
@@ -186,7 +178,6 @@ class Conditions:
         self._parts = {v.name: [(part, needs_run(part)) for part in parts_of(v.where)] for v in pattern.variables}
 
     def is_of_type(self, variable: str, event: TracedEvent) -> bool:
-        """Return True if the event can fit the variable at all."""
         return self._types[variable] == event.event_type
 
     def failed(self, variable: str, event: TracedEvent, run: Run) -> tuple[int, ...]:
@@ -238,7 +229,6 @@ class Share:
             self.reached.add(name)
 
     def missing(self) -> list[str]:
-        """Return the texts of the things that no test reached."""
         return [text for name, text in self.every.items() if name not in self.reached]
 
     @property

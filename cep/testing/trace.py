@@ -1,8 +1,7 @@
 """The events of one key over a pattern's automaton in plain Python, with a journal of every run.
 
-The steps are the same as in match/advance.py,
-one event at a time: expire, offer to every run, apply the skip strategy. `cep
-test` and `cep why` explain from it, but it never decides; tests on random patterns check that the two agree.
+The steps are the same as in match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy.
+`cep test` and `cep why` explain from it, but it never decides; tests on random patterns check that the two agree.
 Tested by: tests/testing/test_explain.py
 """
 
@@ -37,9 +36,7 @@ def trace_key(
     pattern: PatternIR, events: Sequence[TracedEvent], interval: Interval = ALWAYS, end_ms: int = TIME_MS_MAX
 ) -> Trace:
     """Walk the events of one key, in their order, up to the watermark `end_ms`; by default to the end of time.
-
-    `pattern` is bound, and compiles. Raises: LimitError when it takes more steps than one can want to read about.
-    """
+    `pattern` is bound, and compiles. Raises: LimitError for more steps than one can want to read about."""
     return _Tracer(pattern, tuple(events), interval, end_ms).run()
 
 
@@ -50,7 +47,6 @@ def fires_on_deadlines(pattern: PatternIR) -> bool:
 
 class _Tracer:
     def __init__(self, pattern: PatternIR, events: tuple[TracedEvent, ...], interval: Interval, end_ms: int) -> None:
-        """Prepare the trace of one key: compile the pattern's automaton and note which rules of time apply."""
         self.pattern, self.events, self.interval, self.end_ms = pattern, events, interval, end_ms
         self.automaton: Automaton = build(pattern.structure)
         self.positions = self.automaton.positions
@@ -84,7 +80,6 @@ class _Tracer:
     # ------------------------------------------------------------------------------------------------ events
 
     def _on_event(self, event: TracedEvent) -> None:
-        """Process an event: expire runs, start a new run, and offer the event to each open run."""
         if self.fires:
             self._expire(event.time_ms, event.ordinal)
             if self.within_events < _FOREVER:
@@ -168,10 +163,8 @@ class _Tracer:
         return False
 
     def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
-        """Return the guard that closes the wait at this event, or None.
-
-        With `before`, check the guards that apply before the event is taken, otherwise the other guards.
-        """
+        """Return the guard that closes the wait at this event, or None. With `before`, check the guards that apply
+        before the event is taken, otherwise the other guards."""
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
@@ -318,10 +311,8 @@ class _Tracer:
                     self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
 
     def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
-        """Close the waits of a run whose time is up. An absence becomes a match, another wait a time-out.
-
-        The key's stream has had `events_count` events by then.
-        """
+        """Close the waits of a run whose time is up: an absence becomes a match, another wait a time-out. The key's
+        stream has had `events_count` events by then."""
         waits = self.positions[run.position].waits
         absent = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:

@@ -1,10 +1,9 @@
 """Checked expression + the event under test + the events bound so far → value, in plain Python, one event at a time.
 
-The kernels compute over columns. This module computes the same once more to explain it: operation by operation in the
-order of nfa/code.py, so that even the last bit is equal. Null is None and SQL's unknown, decimals are scaled integers,
-floats have infinities. An integer overflow is the bound of 64 bits. Averages, standard deviations and comparisons with
-an average use the operations of nfa/twofold.py: a number is high + low, and its error is a share of its size. Functions
-of text and of calendars are the engine's own. Slow, for single keys only.
+The kernels compute over columns. This module explains their results: it computes operation by operation in the order of
+nfa/code.py, so that even the last bit is equal. Null is None and SQL's unknown, decimals are scaled integers, floats
+have infinities. An integer overflow is the bound of 64 bits. Averages, standard deviations and comparisons with an
+average use the operations of nfa/twofold.py. Functions of text and of calendars are the engine's own.
 Tested by: tests/testing/test_values.py, tests/answers/numbers.py
 """
 
@@ -201,10 +200,7 @@ class UnexplainedError(CepError):
 
 
 def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
-    """Evaluate an expression in plain Python, as a reference for the engine.
-
-    The argument of an aggregate refers to each bound event by CurrentField.
-    """
+    """Evaluate an expression. The argument of an aggregate refers to each bound event by CurrentField."""
     match expr:
         case Const():
             return expr.value
@@ -265,7 +261,6 @@ def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
 
 
 def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
-    """Compute an aggregate over the events of a variable."""
     argument = expr.argument
     if argument is None:
         return len(events)
@@ -348,10 +343,7 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
-    """Divide two numbers; null if the divisor is 0.
-
-    If both sides count the same unit, the counts are divided, otherwise the floats.
-    """
+    """Divide two numbers, null by 0: the counts if both sides count the same unit, otherwise the floats."""
     units = same_units(expr.left, expr.right)
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
