@@ -4,8 +4,7 @@
     a time that is a small number                   seconds, read as milliseconds, are in 1970
     a time without a zone                           it means another moment in each country
 
-The check reads the first records of JSON and CSV, and the columns of Parquet. Later records with mistakes are set aside
-one by one.
+It reads the first records of JSON and CSV, and the columns of Parquet. Later mistakes cost their records alone.
 Tested by: tests/cli/test_replay.py
 """
 
@@ -38,10 +37,8 @@ _NUMBER = re.compile(r"-?\d{9,}(\.\d*)?")
 
 
 def check_records(records: Records, schema: Schema) -> list[str]:
-    """Check the first records of each path before a job starts: names, times, and the form of CSV files.
-
-    Return a line for each form of CSV that is not the usual one. Raises: UsageError, SourceError.
-    """
+    """Check the first records of each path before a job starts: names, times, and the form of CSV files. Return a line
+    for each form of CSV that is not the usual one. Raises: UsageError, SourceError."""
     forms: dict[str, list[Path]] = {}
     for path in records.paths:
         sample = list(islice(first_records(path, schema, records.mapping), RECORDS_LOOKED_AT))
@@ -60,10 +57,8 @@ def check_records(records: Records, schema: Schema) -> list[str]:
 def _other_files(
     path: Path, schema: Schema, mapping: FieldMapping, forms: dict[str, list[Path]]
 ) -> Iterator[tuple[Path, Sequence[str], Sequence[Mapping[str, Any]]]]:
-    """Yield (file, names, first rows) of each table at a path; the rows are empty for the first table.
-
-    `forms` collects the unusual forms of CSV, each with its files.
-    """
+    """Yield (file, names, first rows) of each table at a path; the rows are empty for the first table. `forms` collects
+    the unusual forms of CSV, each with its files."""
     kind = kind_of(path)
     for number, file in enumerate(files_of(path) if kind != "json" else ()):
         with guarded(file, schema):

@@ -5,8 +5,6 @@
 A byte order mark or the zeros of UTF-16 decide the encoding; otherwise it is UTF-8 if the bytes are valid, or cp1252.
 The delimiter is the sign that gives the most fields in the same number on every line. Signs in the mapping take
 precedence.
-
-A second column of a name is NAME#2, and a column without a name is #N, the N-th column.
 Tested by: tests/sources/test_csv_form.py
 """
 
@@ -40,8 +38,8 @@ _EUROPEAN = ";\t"
 class CsvFile:
     """A CSV file and the results of its inspection.
 
-    `form` has all signs except those of numbers; `names` are the unique names of its columns; `lines_before` the number
-    of lines before the first record; `records` the first records; `is_empty` is True if it has no records.
+    `form` has all signs except those of numbers, `names` are the unique names of its columns, `lines_before` counts the
+    lines before the first record, and `records` are the first records.
     """
 
     path: Path
@@ -52,10 +50,8 @@ class CsvFile:
     is_empty: bool
 
     def with_numbers(self, names: Iterable[str]) -> FileForm:
-        """Return the form with the decimal sign of the numbers in these columns.
-
-        Raises: InputError if the numbers can be read with either sign.
-        """
+        """Return the form with the decimal sign of the numbers in these columns. Raises: InputError if either sign
+        fits."""
         columns = [self.names.index(name) for name in names if name in self.names]
         texts = [record[place] for record in self.records for place in columns if place < len(record)]
         form = self.form
@@ -72,10 +68,8 @@ class CsvFile:
 
 
 def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
-    """Inspect the beginning of a CSV file: encoding, delimiter, quote, names and first records.
-
-    An empty file has no columns. Raises: OSError, InputError, UnreadableError.
-    """
+    """Inspect the beginning of a CSV file: encoding, delimiter, quote, names and first records. An empty file has no
+    columns. Raises: OSError, InputError, UnreadableError."""
     with UnpackedFile(path, root) as file:
         begin = file.read(LOOK_BYTES)
     encoding = form.encoding or _encoding(path, begin)

@@ -43,10 +43,8 @@ class KeyRecords:
 def read_key(
     paths: Path | Sequence[Path], schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping = PLAIN
 ) -> KeyRecords:
-    """Read the events of one key: `key` is the text that `route` makes of it.
-
-    Raises: SourceError for a path without events, or one that cannot be read.
-    """
+    """Read the events of one key: `key` is the text that `route` makes of it. Raises: SourceError for a path without
+    events, or one that cannot be read."""
     inputs = [paths] if isinstance(paths, Path) else paths
     decoded = concat_decoded(schema, [_read_key(path, schema, domain, key, mapping) for path in inputs])
     return _of_key(decoded, schema, domain, key)
@@ -138,10 +136,8 @@ def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expre
 
 
 def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
-    """Return a filter that compares a column with a part of the key, in the column's own type.
-
-    Returns: None if the column cannot contain the part.
-    """
+    """Return a filter that compares a column with a part of the key, in the column's type; None if it cannot contain
+    it."""
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return ds.field(name) == pa.scalar(part, type_)
     if pa.types.is_integer(type_):

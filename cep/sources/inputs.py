@@ -45,10 +45,7 @@ class Records:
 
 
 def given_inputs(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Expand wildcards in paths. Return the files and folders, each once.
-
-    Raises: InputError for a wildcard without a match.
-    """
+    """Expand wildcards in paths. Each path is returned once. Raises: InputError for a wildcard without a match."""
     inputs: dict[Path, None] = {}
     for path in paths:
         if path.exists() or not _WILDCARDS & set(str(path)):
@@ -102,10 +99,7 @@ def packing_of(path: Path) -> str | None:
 
 @contextmanager
 def opened_json(path: Path, root: Path | None = None) -> Iterator[Readable]:
-    """Open a file of JSON records in any form as JSON lines.
-
-    Raises: OSError, InputError, UnreadableError.
-    """
+    """Open a file of JSON records in any form as JSON lines. Raises: OSError, InputError, UnreadableError."""
     with UnpackedFile(path, root) as file:
         yield as_json_lines(file, str(path))
 
@@ -122,10 +116,8 @@ def guarded(path: Path, schema: Schema) -> Iterator[None]:
 
 
 def confining_root(folder: Path) -> Path | None:
-    """Return the folder that links must not leave, for files found in it; None for a named file.
-
-    A sender who can put a file into a folder of events must not make the job read another file through a link.
-    """
+    """Return the folder that links must not leave, for files found in it; None for a named file. A sender who can put a
+    file into a folder of events must not make the job read another file through a link."""
     return Path(os.path.realpath(folder)) if folder.is_dir() else None
 
 
@@ -135,10 +127,7 @@ def packed_stream(path: Path, root: Path | None = None) -> pa.NativeFile:
 
 
 class UnpackedFile:
-    """A regular file that is unpacked while it is read, from the start.
-
-    Opening and reading raise UnreadableError, OSError.
-    """
+    """A regular file that is unpacked while it is read, from the start. Its methods raise UnreadableError, OSError."""
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
         self._file = packed_stream(path, root)

@@ -9,7 +9,6 @@
 The first bytes of the file decide. Objects are found by their braces outside of texts. A file that ends inside an
 object is refused. All of it works block by block, without a Python object a record. A line without an end takes no
 memory: the part beyond the size limit is dropped, and decoding refuses the rest.
-
 Tested by: tests/sources/test_files.py, tests/sources/test_live.py, tests/sources/test_csv_form.py.
 """
 
@@ -50,9 +49,7 @@ class LineCutter:
 
     def take(self, block: bytes) -> bytes:
         """Return the lines that end in this block, including a beginning from earlier blocks; b"" if no line ends here.
-
-        A line that is longer than a record may be is cut.
-        """
+        A line that is longer than a record may be is cut."""
         first, lines_end = block.find(b"\n"), block.rfind(b"\n") + 1
         self._read += len(block)
         room = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)
@@ -136,10 +133,8 @@ _BLOCK_BYTES = 1 << 20
 
 
 def as_json_lines(file: Readable, name: str) -> Readable:
-    """Convert a JSON file to JSON lines while it is read. It may be UTF-16, an array of objects, or objects in a row.
-
-    `name` stands in the messages. Raises: InputError while the file is read.
-    """
+    """Convert a JSON file to JSON lines while it is read, if it is UTF-16, an array of objects, or objects in a row.
+    `name` stands in the messages. Raises: InputError while the file is read."""
     begin = file.read(LOOK_BYTES)
     opened: Readable = _Resumed(begin, file)
     if begin.startswith(_WIDE_MARKS):
@@ -226,10 +221,7 @@ class _ObjectLines:
         self._is_broken = False
 
     def read(self, size: int) -> bytes:
-        """Return the next block with each outermost object on its own line.
-
-        Raises: InputError for unbalanced braces.
-        """
+        """Return the next block, each outermost object on its own line. Raises: InputError for unbalanced braces."""
         if self._is_broken:
             raise InputError(
                 f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"

@@ -83,10 +83,10 @@ class KafkaSettings:
 
 
 class _IdleConsumers:
-    """Connected consumers that no reader uses now. To connect takes longer than to read a small micro-batch.
+    """Connected consumers that no reader uses now: to connect takes longer than to read a small micro-batch.
 
-    A consumer in use is not in here, so two readers in one process never share one. A forked child does not take its
-    parent's consumers, because it does not have their threads.
+    Two readers in one process never share a consumer. A forked child does not take its parent's consumers, because it
+    does not have their threads.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _IdleConsumers:
 class _Admins:
     """The clients that request ids of topics, one for each settings; None if brokers do not answer.
 
-    Old brokers and some that only speak Kafka's protocol have no ids. There, only offsets show that a topic was created
+    Old brokers and some that only speak Kafka's protocol have no ids; there, only offsets show that a topic was created
     again. An outage looks the same. So only brokers that have never answered the request are given up, for a while: if
     they leave it unanswered twice in a row, or while they answer a later request of another kind.
     """
@@ -137,10 +137,8 @@ class _Admins:
         self._answered.add(self._at(settings))
 
     def answers_others(self, settings: KafkaSettings, topic: str) -> bool:
-        """Return True if brokers that have never answered the request for topic ids do answer another request.
-
-        It asks for one topic only, because a broker may have thousands.
-        """
+        """Return True if brokers that have never answered the request for topic ids do answer another request. It asks
+        for one topic only, because a broker may have thousands."""
         address = self._at(settings)
         if address in self._answered:
             return False
@@ -184,10 +182,7 @@ def _connect(settings: KafkaSettings) -> Consumer:
 
 
 def ask_brokers(settings: KafkaSettings, topic: str) -> None:
-    """Check that the brokers answer. The topic of the request need not exist.
-
-    Raises: SourceError if no broker answers in time.
-    """
+    """Check that the brokers answer. The topic need not exist. Raises: SourceError if no broker answers in time."""
     began_s, consumer = time.monotonic(), _CONSUMERS.take(settings)
     try:
         consumer.list_topics(topic, timeout=settings.wait_s)
@@ -201,27 +196,20 @@ def ask_brokers(settings: KafkaSettings, topic: str) -> None:
 
 
 def earliest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
-    """Return the first offset that is still there, of every partition of the topics.
-
-    Errors: SourceError when a topic is missing or no broker answers in time. Cost: one metadata request a topic, one
-    offset request a broker.
-    """
+    """Return the first offset that is still there, of every partition of the topics. Errors: SourceError when a topic
+    is missing or no broker answers in time. Cost: one metadata request a topic, one offset request a broker."""
     return _offsets_at(settings, topics, OFFSET_BEGINNING)
 
 
 def latest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
     """Return the end of every partition of the topics: the next offset that readers of committed records will see.
-
-    Errors and cost as of `earliest_offsets`.
-    """
+    Errors and cost as of `earliest_offsets`."""
     return _offsets_at(settings, topics, OFFSET_END)
 
 
 def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> Offsets:
-    """Request an offset of each partition, and repeat the request after temporary errors until the time is up.
-
-    `place` is a timestamp in ms, or the client's mark of the beginning or the end.
-    """
+    """Request an offset of each partition, and repeat the request after temporary errors until the time is up. `place`
+    is a timestamp in ms, or the client's mark of the beginning or the end."""
     end_s = time.monotonic() + settings.wait_s
     while True:
         offsets, error = _offsets_now(settings, topics, place)
@@ -237,10 +225,8 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
 
 
 def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> tuple[Offsets, KafkaError | None]:
-    """Request an offset of each partition once. Return the offsets, or the error in the brokers' answer.
-
-    Raises: SourceError when a topic is missing.
-    """
+    """Request an offset of each partition once. Return the offsets, or the error in the brokers' answer. Raises:
+    SourceError when a topic is missing."""
     consumer = _CONSUMERS.take(settings)
     try:
         queries = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
@@ -285,10 +271,8 @@ def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str, wait
 
 
 def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int) -> Offsets:
-    """Return for every partition the first offset with this timestamp or a later one; its end if there is none.
-
-    Errors and cost as in `earliest_offsets`, twice.
-    """
+    """Return for every partition the first offset with this timestamp or a later one; its end if there is none. Errors
+    and cost as in `earliest_offsets`, twice."""
     latest = latest_offsets(settings, topics)
     at_time = _offsets_at(settings, topics, time_ms)
     return {
@@ -299,9 +283,7 @@ def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int
 
 def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
     """Return the ids of the topics, which change when a topic is deleted and created again; none of old brokers.
-
-    Errors: SourceError when a topic is missing. Cost: one request.
-    """
+    Errors: SourceError when a topic is missing. Cost: one request."""
     return _answered_ids(settings, *_ask_ids(settings, topics))
 
 
@@ -342,10 +324,8 @@ def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], a
 
 
 def mean_record_bytes(settings: KafkaSettings, offset_range: OffsetRange) -> int:
-    """Return the mean size of the first records of the range, in bytes: key and value, at least 1.
-
-    Errors: as of `read_range`. Cost: one fetch.
-    """
+    """Return the mean size of the first records of the range, in bytes: key and value, at least 1. Errors: as of
+    `read_range`. Cost: one fetch."""
     sample = next(read_range(settings, offset_range, _SAMPLE_RECORDS), None)
     return 1 if sample is None else max(1, (sample["key"].nbytes + sample["value"].nbytes) // sample.num_rows)
 
@@ -353,7 +333,7 @@ def mean_record_bytes(settings: KafkaSettings, offset_range: OffsetRange) -> int
 def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, absent: str) -> Offsets:
     """Convert an option to offsets: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
 
-    In JSON -2 is earliest and -1 latest, as in Spark's own Kafka source; a partition that is not named gets `absent`,
+    In JSON -2 is earliest and -1 latest, as in Spark's own source; a partition without an entry gets `absent`,
     "earliest" or "latest". Errors: UsageError for other texts, SourceError as above.
     """
     if text == "earliest":
@@ -472,10 +452,8 @@ def _record_batch(
 def _heed(
     consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, position: int, notice: Message
 ) -> tuple[int, str]:
-    """Handle an error or the end of a partition that the client returns in place of a record.
-
-    Returns: the offset of the end, or 0, and the text of a temporary error. Raises: SourceError for a permanent error.
-    """
+    """Handle an error or the end of a partition that the client returns in place of a record. Return the offset of the
+    end, or 0, and the text of a temporary error. Raises: SourceError for a permanent error."""
     error = notice.error()
     assert error is not None
     code = error.code()

@@ -3,8 +3,7 @@
     Position   offsets, the partitions of which more waits, the ids of the topics, the clock  ⇄  JSON of Spark's
                offset log
 
-A micro-batch that comes again must be the same, so its end position has all that it depends on. Must not know Kafka's
-client.
+A repeated micro-batch must be the same, so its end position has all that it depends on. Must not know Kafka's client.
 Tested by: tests/sources/test_kafka.py, tests/runners/spark/test_kafka.py
 """
 
@@ -44,10 +43,10 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The clock of a micro-batch.
+    """The clock of a micro-batch: `now_ms` when it was planned, `moved_ms` when the last one with records was planned.
 
-    now_ms: when it was planned. moved_ms: when the last micro-batch with records was planned. repeats: micro-batches
-    without records since then, which let the watermark move with the clock. is_end: the query ends here.
+    `repeats` counts micro-batches without records since then, which let the watermark move with the clock. `is_end`:
+    the query ends here.
     """
 
     now_ms: int
@@ -57,10 +56,8 @@ class Look:
 
 
 def next_look(before: Look | None, now_ms: int, waits_ms: Sequence[int]) -> Look | None:
-    """Return the clock of a micro-batch without records; None if it is not due.
-
-    `waits_ms`: how long after the last records each such micro-batch is due, ascending.
-    """
+    """Return the clock of a micro-batch without records; None if it is not due. `waits_ms`: how long after the last
+    records each such micro-batch is due, ascending."""
     if before is None or before.repeats >= len(waits_ms) or now_ms <= before.moved_ms + waits_ms[before.repeats]:
         return None
     return Look(now_ms, before.moved_ms, before.repeats + 1)
@@ -68,11 +65,8 @@ def next_look(before: Look | None, now_ms: int, waits_ms: Sequence[int]) -> Look
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offsets up to which topics were read.
-
-    `behind` are the partitions with more records; `topic_ids` are the brokers' ids. `look` is the clock of the
-    micro-batch that ends here, if it needs one.
-    """
+    """The offsets up to which topics were read. `behind` are the partitions with more records; `topic_ids` are the
+    brokers' ids. `look` is the clock of the micro-batch that ends here, if it needs one."""
 
     offsets: Offsets
     behind: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -111,9 +105,7 @@ def reached(
     start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str], look: Look | None = None
 ) -> Position:
     """Return the position at the end of a micro-batch that began at `start`. `latest` are the ends of the partitions.
-
-    A topic that is read for the first time has no earlier records. Ids that brokers do not report stay unchanged.
-    """
+    Ids that brokers do not report stay unchanged."""
     behind = {
         t: [p for p, last in sorted(by_partition.items()) if end[t].get(p, 0) < last]
         for t, by_partition in latest.items()
@@ -162,7 +154,7 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     """Shorten the ranges from `start` to `end`, so that they have at most `records_max` offsets in all.
 
     Every partition with records gets at least one while there are enough. The rest is shared in proportion to the
-    waiting records, so that lagging partitions catch up together and their event times stay close.
+    waiting records, so that lagging partitions catch up together.
     """
     ranges = ranges_between(start, end)
     sizes = [r.end - r.start for r in ranges]

@@ -6,8 +6,7 @@
 
 The headers of pages contain the size of each page, and Arrow's reader trusts the same headers. So they are read before
 the rows: the longest value of a dictionary and the fullest page decide how many rows are read at once. A page, or a
-number of rows, beyond the limits is refused. A column of lists that may be too large is null, because no field is read
-from one.
+number of rows, beyond the limits is refused. A column of lists that may be too large is null: no field is in one.
 Tested by: tests/sources/test_parquet.py
 """
 
@@ -133,10 +132,8 @@ class _Pages:
 def _plan(
     file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], column_names: Sequence[str], rows_max: int
 ) -> tuple[int, list[str], int]:
-    """Return how many rows of a row group to read at once, the columns to read, and the bytes of their pages.
-
-    Raises: ArrowInvalid beyond the limits.
-    """
+    """Return how many rows of a row group to read at once, the columns to read, and the bytes of their pages. Raises:
+    ArrowInvalid beyond the limits."""
     schema, requested_names = file.schema, frozenset(column_names)
     bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
@@ -174,9 +171,7 @@ def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
 
 def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int) -> _Pages:
     """Read the headers of all pages of a column chunk, and check them against the limits before Arrow unpacks them.
-
-    Raises: ArrowInvalid for a page beyond the limits.
-    """
+    Raises: ArrowInvalid for a page beyond the limits."""
     place, dictionary_place = _number(chunk, _DATA_PLACE), chunk.get(_DICTIONARY_PLACE)
     if isinstance(dictionary_place, int) and 0 < dictionary_place < place:
         place = dictionary_place
@@ -218,8 +213,8 @@ def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -
     """Return an upper bound, in bytes, of the longest text in a dictionary page.
 
     The page has `texts_count` texts, each after its length, and takes `unpacked` bytes when it is unpacked. If it has
-    too many texts to read each length, or cannot be unpacked, the bound is all of its bytes without the lengths. The
-    texts of a dictionary differ, so a page with many texts in a few packed bytes is malicious.
+    too many texts to read each length, or cannot be unpacked, the bound is all of its bytes without the lengths. Texts
+    of a dictionary differ, so a page with many texts in a few packed bytes is malicious.
     """
     upper_bound = max(0, unpacked - _LENGTH.size * texts_count)
     texts_max = min(limits.PARQUET_DICTIONARY_TEXTS_MAX, _TEXTS_A_BYTE * len(page))
@@ -252,10 +247,8 @@ def _number(fields: dict[int, Any], name: int) -> int:
 
 
 def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
-    """Read the header of the page at `place`.
-
-    Return its fields by number, and the place after it. Raises: ArrowInvalid.
-    """
+    """Read the header of the page at `place`. Return its fields by number, and the place after it. Raises:
+    ArrowInvalid."""
     size = _HEADER_LOOK
     while True:
         raw.seek(place)
@@ -271,10 +264,8 @@ def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
 
 
 def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Parse a struct of Thrift's compact protocol. Return its fields by number, and the place after it.
-
-    Raises: IndexError where the bytes end, ArrowInvalid.
-    """
+    """Parse a struct of Thrift's compact protocol. Return its fields by number, and the place after it. Raises:
+    IndexError where the bytes end, ArrowInvalid."""
     fields: dict[int, Any] = {}
     number = 0
     while True:

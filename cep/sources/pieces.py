@@ -2,9 +2,8 @@
 
 Parquet is read with the columns that the schema knows only; a record that is set aside is shown with all it has, which
 reads its file again. CSV is text, as Spark reads it. JSON lines are cut from blocks of bytes, without a Python object a
-line. A Period limits the pieces to a span of event time, as if the history had no other events. Unreadable records have
-no time: they stay, and are set aside as usual.
-
+line. A `Period` limits the pieces as if the history had no other events. Unreadable records have no time: they stay,
+and are set aside as usual.
 Tested by: tests/sources/test_files.py, tests/api/test_period.py.
 """
 
@@ -65,8 +64,7 @@ class Pieces:
 
     `rows` estimates how many records there are; `size` is the exact number of rows or bytes, None if it is not known.
     `until_ms`: the history ends at this time, although its last event may be earlier (step/history_end.py).
-    `to_the_end`: all windows that are open there close. `dedup_ms`: for how long event ids are remembered; None: as the
-    job says.
+    `to_the_end` and `dedup_ms` are as in `Period`; without `dedup_ms`, the job decides.
     """
 
     rows: int
@@ -79,10 +77,8 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A file at or below `folder`, or a part of it.
-
-    From `start` to `stop` it has bytes of JSON lines, or row groups of Parquet.
-    """
+    """A file at or below `folder`, or a part of it: from `start` to `stop`, bytes of JSON lines or row groups of
+    Parquet."""
 
     path: Path
     folder: Path
@@ -96,17 +92,13 @@ class FilePart:
 
     @staticmethod
     def from_json(text: str) -> FilePart:
-        """Invert `to_json`."""
         path, folder, kind, start, stop = json.loads(text)
         return FilePart(Path(path), Path(folder), kind, start, stop)
 
 
 def read_pieces(paths: Path | Sequence[Path], schema: Schema, mapping: FieldMapping = PLAIN) -> Pieces:
-    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines.
-
-    Each file is read by its own names and types. Raises: SourceError for a path without events; also while reading, for
-    a file that cannot be read.
-    """
+    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines. Raises:
+    SourceError for a path without events; also while reading, for a file that cannot be read."""
     inputs = [paths] if isinstance(paths, Path) else paths
     parts = [part for path in inputs for part in parts_of(path)]
     rows = sum(_rows_of(part, schema) for part in parts)
@@ -128,10 +120,7 @@ def parts_of(path: Path) -> list[FilePart]:
 
 
 def shares_of(part: FilePart, share_bytes: int = SHARE_BYTES) -> list[FilePart]:
-    """Divide a file into parts of about `share_bytes` each: row groups of Parquet, or lines of JSON.
-
-    Raises: InputError.
-    """
+    """Divide a file into parts of about `share_bytes`: row groups of Parquet, or lines of JSON. Raises: InputError."""
     size = part.path.stat().st_size
     if size <= share_bytes or part.kind == "csv" or packing_of(part.path) is not None:
         return [part]
@@ -263,7 +252,6 @@ class Period:
 
     @property
     def cuts_nothing(self) -> bool:
-        """True if it leaves out nothing."""
         return self.since_ms == TIME_MS_MIN and self.until_ms == TIME_MS_MAX
 
     def cut(self, pieces: Pieces) -> Pieces:
@@ -277,7 +265,6 @@ class Period:
         return piece.decode().between(self.since_ms, self.until_ms)
 
     def cut_key(self, records: KeyRecords) -> KeyRecords:
-        """Return the records of a key without the events outside of the period."""
         if self.cuts_nothing:
             return records
         time_ms = records.batch.time_ms

@@ -4,16 +4,14 @@
     #row               ├─▶ the columns of a mapping
     Year + Month + Day ┘   (the texts of several columns, with a blank between them)
 
-CSV is text. A line of CSV with too many or too few fields is set aside, alone. `read_whole` reads the files at a path
-with all their columns, and chooses types:
+CSV is text. A line of CSV with too many or too few fields is set aside, alone. `read_whole` chooses types:
 
     Parquet      the types of each file, the widest of each column
     CSV          whole numbers, numbers, truth values, times and dates if all texts of a column are such, else texts
     JSON         the types that Arrow chooses; texts for a column of numbers in one record and texts in another
     day=01/...   a column of texts, for a folder that names a value
 
-A text of digits that begins with a zero is no number: it is an account, or a card.
-
+A text of digits that begins with a zero is not a number: it is an account, or a card.
 Tested by: tests/sources/test_tables.py, tests/api/test_forms.py, tests/sources/test_csv_form.py.
 """
 
@@ -94,10 +92,8 @@ class TableFile:
         return [name for name in columns if name in names or names.issuperset(self._sources(name))]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
-        """Yield the columns in order, at most `rows` rows at a time, only with rows that a filter accepts.
-
-        `where` makes the filter from the types of the columns. Raises: OSError, InputError, ArrowException.
-        """
+        """Yield the columns in order, at most `rows` rows at a time. `where` makes a filter of the rows from the types
+        of the columns. Raises: OSError, InputError, ArrowException."""
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
             sources = [source for name in columns for source in self._sources(name)]
             rows_taken = where(self._schema())
@@ -198,9 +194,7 @@ def open_table(
     path: Path, folder: Path, kind: str, form: FileForm, groups: tuple[int, int | None] = (0, None)
 ) -> TableFile:
     """Read the column names of a Parquet or CSV file. `groups` is the range of row groups of Parquet to read later.
-
-    Raises: OSError, InputError, ArrowException.
-    """
+    Raises: OSError, InputError, ArrowException."""
     if kind == "csv":
         csv = open_csv(path, form, confining_root(folder))
         return TableFile(path, folder, csv.names, csv)
@@ -251,10 +245,7 @@ def _csv_batches(
 
 
 def read_json_table(path: Path, root: Path | None = None) -> pa.Table:
-    """Read all columns of a file. A line that is not an object is left out.
-
-    Raises: OSError, InputError, UnreadableError.
-    """
+    """Read all columns of a file, without lines that are not objects. Raises: OSError, InputError, UnreadableError."""
     return table_of_lines(read_lines(path, root))
 
 
@@ -302,10 +293,8 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """The decoded records of a table. `rows` has the row of each event, and `views` the number of its view.
-
-    Both are int64[N]; `views` is 0 where a record is one event.
-    """
+    """The decoded records of a table, with the row of each event and the number of its view, 0 if a record is one
+    event: int64[N] both."""
 
     decoded: Decoded
     rows: NDArray[np.int64]

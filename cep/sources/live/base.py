@@ -38,13 +38,10 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one lane in order: values (large_binary, JSON by default), or a table.
+    """Records of one lane, a partition or a folder, in order: values (large_binary, JSON by default), or a table.
 
-    A lane is a partition or a folder.
-
-    `unreadable` is a file that was set aside, almost always None. `table` describes how to read the columns of the
-    table; None means that they are fields. `bad_lines` are lines that are not rows. `partition` is the number of the
-    lane among the partitions of its topic.
+    `table` describes how to read the columns of the table; None means that they are fields. `bad_lines` are not rows.
+    `unreadable` is a file that was set aside, almost always None. `partition` is the number of the lane in its topic.
     """
 
     lane: str
@@ -133,7 +130,6 @@ class DecodedChunks:
 
     @property
     def latest_ms(self) -> dict[str, int]:
-        """The largest event time of each lane."""
         return {lane: int(times.max()) for lane, times in self.time_ms.items()}
 
 
@@ -141,10 +137,8 @@ def decode_chunks(
     schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json,
     mapping: FieldMapping = PLAIN,
 ) -> DecodedChunks:  # fmt: skip
-    """Decode the records of one poll: all lanes at once, or lane by lane if a record cannot be decoded.
-
-    `decode` decodes values, and `mapping` says where the fields of tables are.
-    """
+    """Decode the records of one poll: all lanes at once, or lane by lane if a record cannot be decoded. `decode`
+    decodes values, and `mapping` says where the fields of tables are."""
     value_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     table_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})

@@ -45,10 +45,8 @@ class FilesSource:
     def __init__(
         self, path: Path, *, follow: bool, mapping: FieldMapping = PLAIN, takes_events: bool = True
     ) -> None:  # fmt: skip
-        """Begin at the first file. A source of control records (not `takes_events`) reads only JSON.
-
-        Raises: UsageError if the path does not exist.
-        """
+        """Begin at the first file. A source of control records (not `takes_events`) reads only JSON. Raises: UsageError
+        if the path does not exist."""
         if path.is_file() and suffix_of(path) not in FORMATS:
             raise UsageError(f"{path} is no Parquet, CSV or JSON by its name; name it *.parquet, *.csv or *.jsonl")
         if not path.is_file() and not path.is_dir():
@@ -106,7 +104,6 @@ class FilesSource:
         return {LANE: self._current is not None or bool(self._waiting)}
 
     def close(self) -> None:
-        """Close the file that is being read."""
         self._current = None
 
     def _next_file(self, records_max: int) -> None:
@@ -139,11 +136,9 @@ def _written_ms(path: Path) -> int | None:
 def read_file(
     path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
 ) -> Iterator[tuple[Chunk, int]]:
-    """Yield the records of a file from a position on, as chunks, each with the position after it.
-
-    `folder` is the path below which the file was found. An unreadable rest of the file is a chunk of its own. Raises:
-    SourceError for a fault of the system, such as missing rights.
-    """
+    """Yield the records of a file from a position on, as chunks, each with the position after it. `folder` is the path
+    below which the file was found. An unreadable rest of the file is a chunk of its own. Raises: SourceError for a
+    fault of the system, such as missing rights."""
     end = start
     try:
         for chunk, end in _chunks(path, folder, start, records_max, mapping):
@@ -170,7 +165,6 @@ def control_values(path: Path) -> list[bytes]:
 def _chunks(
     path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
 ) -> Iterator[tuple[Chunk, int]]:
-    """Yield the chunks of a file by its format: JSON lines, or rows of Parquet or CSV."""
     kind = FORMATS.get(suffix_of(path))
     if not path.stat().st_size:
         return  # as Spark passes over it

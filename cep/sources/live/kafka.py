@@ -1,11 +1,9 @@
 """The partitions of a topic, read as records arrive → chunks of JSON values.
 
-Partitions are assigned, never subscribed to. The offsets in the checkpoint decide, and a process that matches a part of
+Partitions are assigned, never subscribed to: the offsets in the checkpoint decide, and a process that matches a part of
 the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
-later is read from its start. A partition that is too far ahead of the others is let go for a while. A topic that was
-deleted and created again has another id, and is refused: offsets of the old one would skip records of the new one. A
-client may stop reading when brokers come back, without an error. Where records wait for half a minute, and none is
-read, another client goes on.
+later is read from its start. A topic that was deleted and created again has another id, and is refused: offsets of the
+old one would skip records of the new one.
 Tested by: tests/sources/test_live_kafka.py
 """
 
@@ -41,11 +39,9 @@ class TopicSource:
         self, settings: topics.KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,
         headers: tuple[str, ...] = (), *, accepts_gap: bool = False,
     ) -> None:  # fmt: skip
-        """Begin at `starting` without positions, and end at `ending` (both as in kafka.offsets_of).
-
-        `headers` become members of the records, which are JSON then. `accepts_gap`: `seek` passes over records that
-        were deleted before they were read.
-        """
+        """Begin at `starting` without positions, and end at `ending` (both as in kafka.offsets_of). `headers` become
+        members of the records, which are JSON then. `accepts_gap`: `seek` passes over records that were deleted before
+        they were read."""
         self._accepts_gap = accepts_gap
         self.gaps: dict[str, tuple[int, int]] = {}
         self._headers = headers
@@ -116,10 +112,8 @@ class TopicSource:
         self._ids = {topic: topic_id for topic, topic_id in ids.items() if topic == self._topic}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Continue after these positions.
-
-        Raises: SourceError if the topic cannot be read, was replaced or has a gap.
-        """
+        """Continue after these positions. Raises: SourceError for a topic that is unreadable, was replaced or has a
+        gap."""
         ids = topics.topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
         if not ids:  # brokers without ids, or away: once they are back they are asked again
             topics.latest_offsets(self._settings, [self._topic])
@@ -191,7 +185,6 @@ class TopicSource:
         return Consumer(reader_options(self._settings.bootstrap_servers, client_options, _DEFAULTS, _FIXED))
 
     def _places(self, partitions: Iterable[int]) -> list[TopicPartition]:
-        """Return where each of these partitions is to be read from."""
         return [TopicPartition(self._topic, partition, self._next[partition]) for partition in partitions]
 
     def _lane(self, partition: int) -> str:
@@ -213,9 +206,7 @@ class TopicSource:
 
     def _look(self) -> dict[int, int] | None:
         """Add new partitions of the topic. Return the end of every partition, or None if the brokers do not answer.
-
-        Raises: SourceError if the topic was replaced.
-        """
+        Raises: SourceError if the topic was replaced."""
         self._looked_s = time.monotonic()
         settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
         try:
@@ -236,7 +227,8 @@ class TopicSource:
         return ends
 
     def _go_on(self, ends: Mapping[int, int]) -> None:
-        """Replace the client if it is stuck: it has not returned records that were waiting at an earlier query."""
+        """Replace the client if it is stuck: it has not returned records that were waiting at an earlier query. A
+        client may stop reading when brokers come back, without an error."""
         now_s = time.monotonic()
         if now_s - self._waiting_s < _STUCK_S:
             return
@@ -251,10 +243,8 @@ class TopicSource:
             self._consumer.assign(self._places(partitions))
 
     def _heed(self, error: KafkaError, message: Message) -> None:
-        """Handle an error or the end of a partition that the client returns in place of a record.
-
-        Raises: SourceError unless the fault is temporary.
-        """
+        """Handle an error or the end of a partition in place of a record. Raises: SourceError unless the fault is
+        temporary."""
         partition = message.partition() or 0
         if error.code() == END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)
@@ -274,7 +264,6 @@ class TopicSource:
 
 
 def _gap_error(gaps: Mapping[str, tuple[int, int]]) -> SourceGoneError:
-    """Return the error for records that are gone, by partition."""
     shown = ", ".join(f"{lane} offsets {first}..{end}" for lane, (first, end) in sorted(gaps.items()))
     return SourceGoneError(
         f"records are gone that the job has not read: {shown}; their topic has deleted them. Give the topic a longer "

@@ -29,10 +29,8 @@ _STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class SourceJob:
-    """The job that reads a source: its settings, and where fields are in its events.
-
-    `until_end`: it ends once it has read everything that exists. `accepts_gap`: it goes on after deleted events.
-    """
+    """The job that reads a source: its settings, and where fields are in its events. `until_end`: it ends once it has
+    read everything that exists. `accepts_gap`: it goes on after deleted events."""
 
     settings: Settings
     mapping: FieldMapping
@@ -110,11 +108,8 @@ def open_control(settings: Settings) -> LiveSource | None:
 def check_sources(
     settings: Settings, topics: Collection[str | None], flags: str, readable: Collection[str] = SETTINGS
 ) -> None:
-    """Check that the events and the control records come from one place each, which the runner can read.
-
-    `flags` names the flags of events in messages. `topics` are the topics of sinks: any topic needs a broker.
-    Raises: UsageError.
-    """
+    """Check that the events and the control records come from one place each, which the runner can read. `flags` names
+    the flags of events in messages. `topics` are the topics of sinks: any topic needs a broker. Raises: UsageError."""
     events, control = settings.events, settings.control
     if len(named(events, readable)) != 1:
         raise UsageError(f"give the events: {flags}")
@@ -126,10 +121,8 @@ def check_sources(
 
 
 def check_ending(settings: Settings, *, until_end: bool) -> None:
-    """Check the place of a topic at which the job must end.
-
-    Raises: UsageError if there is no topic, or if the job would wait for that place for ever.
-    """
+    """Check the place of a topic at which the job must end. Raises: UsageError without a topic, or if the job never
+    ends."""
     if settings.events.ending is not None and settings.events.topic is None:
         raise UsageError("--ending is a place in a topic; give --topic, or leave it out")
     if settings.events.ending is not None and not until_end:

@@ -52,7 +52,6 @@ class LinesSource:
         self._records_count = positions.get(LANE, 0)
 
     def look(self) -> None:
-        """See whether there are bytes to read."""
         self._is_more = bool(select.select([self._descriptor], [], [], 0.0)[0])
 
     def hold(self, lanes: Collection[str]) -> None:

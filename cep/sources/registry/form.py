@@ -7,7 +7,6 @@ It is separate from the decoders: planning a read of a topic needs only the form
 
 So a header is a field as others are, also in a dead letter. A header that a record lacks is null: a record that brings
 a member of this name itself has it twice, and is set aside.
-
 Tested by: tests/sources/registry/test_registry.py, tests/sources/test_live_kafka.py.
 """
 
@@ -35,10 +34,10 @@ def headers_of(mapping: FieldMapping) -> tuple[str, ...]:
 
 
 def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) -> bytes | None:
-    """Add headers of a Kafka record to its value, a JSON object, as members. Another value is returned unchanged.
+    """Add the headers `names` of a Kafka record to its value, a JSON object, as members. Return another value
+    unchanged.
 
-    `names` are the headers to add; of several headers with one name, the last counts. Bytes that are not UTF-8 are
-    escaped. Cost: one copy of the value.
+    The last of several headers with one name counts. Bytes that are not UTF-8 are escaped. Cost: one copy of the value.
     """
     if value is None:
         return None
@@ -61,10 +60,8 @@ FORMATS = ("json", "avro", "protobuf")
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """The format of record values (JSON, Avro, Protobuf), and where the fields are in them.
-
-    `registry` are settings of the schema registry's client (`url` …), never printed.
-    """
+    """The format of record values (JSON, Avro, Protobuf), and where the fields are in them. `registry` are settings of
+    the schema registry's client (`url` …), never printed."""
 
     name: str = "json"
     registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -10,11 +10,9 @@ one. A record that does not match its schema is set aside. So is one whose schem
 answers other requests. If the registry answers nothing, the records may be valid: the caller gets SourceAwayError and
 reads them again later. This module must not depend on Spark.
 
-Some schemas of Avro let a short record cost without end, so the shape of each schema is looked at first. The reader
-takes as many levels of the processor's stack as a record has, and as many items of an array as the record says there
-are. A schema that has itself inside lets a sender end the process. An array whose items take no bytes lets a few bytes
-ask for all of the memory.
-
+Some schemas of Avro let a short record cost without end, so the `Shape` of each schema is looked at first. A schema
+that has itself inside lets a sender use up the processor's stack, which ends the process. An array whose items take no
+bytes lets a few bytes ask for all of the memory.
 Tested by: tests/sources/registry/test_registry.py.
 """
 
@@ -162,10 +160,10 @@ _TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, wh
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
-    """Decode records of one topic into typed columns, and set aside the records that cannot be decoded.
+    """Decode records of one topic into typed columns, and set aside the records that cannot be decoded, such as nulls.
 
-    Shapes: values are binary; null is set aside. Raises: SourceAwayError if the registry does not answer, SourceError
-    if it has refused this job every schema, UsageError for an unreadable schema file.
+    Shapes: values are binary. Raises: SourceAwayError if the registry does not answer, SourceError if it has refused
+    this job every schema, UsageError for an unreadable schema file.
     """
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
@@ -217,12 +215,8 @@ def _without_frames(values: pa.Array) -> pa.Array:
 def _columns(
     schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], values: Sequence[bytes], first_row: int = 0
 ) -> list[EventRows]:
-    """Decode rows to columns in one piece.
-
-    If a field has values of several kinds, decode each half of the rows by itself.
-
-    Rows are counted from `first_row`.
-    """
+    """Decode rows to columns in one piece; by halves if a field has several kinds of values. Rows count from
+    `first_row`."""
     if not rows:
         return []
     fields = {name: [mapping.value(row, name) for row in rows] for name in mapping.paths(schema)}
@@ -316,12 +310,11 @@ def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
 
 
 def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
-    """Request the schemas of records.
+    """Request the schemas of records, and add them to `shapes`. Return the reason for each schema that is unavailable,
+    by the first bytes of its records.
 
-    Return the reason for each schema that is unavailable, by the record's first bytes.
-
-    Other schemas are added to `shapes`. Raises: SourceAwayError if the registry does not answer; SourceError if it has
-    refused every schema so far for missing rights.
+    Raises: SourceAwayError if the registry does not answer; SourceError if it has refused every schema so far for
+    missing rights.
     """
     unknown: dict[bytes, str] = {}
     failing, denied = 0, list[str]()
@@ -350,8 +343,7 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
 @dataclass(frozen=True, slots=True)
 class _Refused:
     """The reason for which a registry gives no schema; `is_failure` if that says nothing of the schema, `is_denied` by
-    its rights.
-    """
+    its rights."""
 
     reason: str
     is_failure: bool = False
@@ -361,10 +353,10 @@ class _Refused:
 def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
     """Request a schema from the registry; the client caches it. Raises: SourceAwayError without any answer.
 
-    An invented id may get any error, or no answer. So after a failure another request is sent to the registry. If it
-    answers that twice, the id is at fault; if not, the registry is unavailable, and the request is repeated as often as
-    its settings allow. A registry that refuses access is unavailable to a job that has had schemas of it
-    (`has_schemas`). For another job the settings are wrong: SourceError.
+    An invented id may get any error, or no answer. So after a failure the registry gets another request. If it answers
+    that twice, the id is at fault; if not, the registry is unavailable, and the request is repeated as often as its
+    settings allow. A registry that refuses access is unavailable to a job that has had schemas of it (`has_schemas`);
+    for another job the settings are wrong: SourceError.
     """
     waits, answers, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
@@ -458,7 +450,6 @@ def _parsed(text: str | None) -> object:
 
 @functools.cache
 def _shape_of_file(path: str) -> Shape:
-    """Return the shape of an Avro schema in a file."""
     return shape_of(_parsed(_file(path).decode("utf-8", "replace")))
 
 
@@ -501,7 +492,6 @@ def _record(value: object) -> dict[str, Any]:
 
 
 def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
-    """Return a function that decodes one value of Protobuf to a dictionary of fields."""
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer  # noqa: PLC0415
 
     assert form.schema_file is not None, "checked with the settings"
@@ -520,10 +510,8 @@ def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContex
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """Return the fields of a Protobuf message by name, each value of its own kind.
-
-    Protobuf's own JSON is not used: there a number of 64 bits is a text, and so is NaN.
-    """
+    """Return the fields of a Protobuf message by name, each value of its own kind. Protobuf's own JSON is not used:
+    there a number of 64 bits is a text, and so is NaN."""
     fields: dict[str, Any] = {}
     for part in message.DESCRIPTOR.fields:
         if part.has_presence and not message.HasField(part.name):
