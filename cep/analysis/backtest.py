@@ -72,11 +72,13 @@ def ratio(part: int, whole: int) -> Ratio:
 class Figures:
     """The results of one rule in a backtest, or of all rules together.
 
-    `right`, `wrong` and `immature` count alerts. A case has the alerts of a key with at most a day between them; it is
-    right if one alert is. `money_after_alert` is the part of `money_found` that comes with the first alert's event or
-    later. Times are medians in seconds, None if no fraud was found: `seconds_to_alert` from the first event of a fraud
-    to its first alert, `seconds_ahead` from there to its last event. `adds`: frauds that no other rule finds; None for
-    all rules together. `share`: frauds, each divided among the rules that find it (Shapley's value).
+    `right`, `wrong` and `immature` count alerts. Times are medians in seconds, None if no fraud was found.
+    `seconds_to_alert`: from the first event of a fraud to its first alert. `seconds_ahead`: from there to its last
+    event.
+
+    `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each divided among the rules
+    that find it (Shapley's value). A case has the alerts of a key with at most a day between them; it is right if one
+    alert is. `money_after_alert` is the part of `money_found` that comes with the first alert's event or later.
     """
 
     rule: str
@@ -171,6 +173,7 @@ class Backtest:
     days: tuple[Mapping[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain values: the same for the same input."""
         return asdict(self)
 
 

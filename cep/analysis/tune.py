@@ -183,9 +183,10 @@ class Tuned:
     """The result of a tuning.
 
     `settings_count` settings were compared by `replayed_count` replays. `candidate` is the best setting of train and
-    validation; `proposed` is the candidate or the present setting. `test` has the aim's figures of the present setting
-    and of the candidate on test, `difference` is the second minus the first. `tried` has all settings as columns of
-    equal length, `skipped` the parameters that were not tried, with reasons.
+    validation. `proposed` is the candidate if the outcome is `better` or `within the budget`, otherwise the present
+    setting. `test` has the aim's figures of the present setting and of the candidate on test, `difference` is the
+    second minus the first. `tried` has all settings as columns of equal length, `skipped` the parameters that were not
+    tried, with reasons.
     """
 
     outcome: Outcome
