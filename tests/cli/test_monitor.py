@@ -215,6 +215,16 @@ def _states(port: int) -> dict[str, tuple[str, str]]:
     return {rule["name"]: (rule["health"], rule["state"]) for group in groups for rule in group["rules"]}
 
 
+def _figures(port: int) -> list[str]:
+    """Return the figures of a job, or the reason why it gives none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            lines: list[str] = answer.read().decode().splitlines()
+    except OSError as error:
+        return [str(error)]
+    return [line for line in lines if not line.startswith("#") and "_bucket{" not in line]
+
+
 # Real faults of real jobs, scraped by a real Prometheus: each fires its rule of the shipped file until it is repaired.
 #
 # The waits of the rules (`for`) and their windows are seconds here. All else is as shipped.
@@ -260,6 +270,7 @@ class Watching:
         }  # fmt: skip
         (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
         self.port = free_port()
+        self._ports = [port for ports in jobs.values() for port in ports]
         command = [
             str(tools.prometheus), f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{self.port}",
@@ -287,6 +298,8 @@ class Watching:
         try:
             wait_for(is_over)
         except AssertionError:
+            for port in self._ports:
+                print(f"metrics of {port}:", *_figures(port), sep="\n")
             raise AssertionError(f"these rules have not fired: {sorted(lacking)}") from None
 
     def wait_until_quiet(self, *names: str) -> None:
@@ -449,7 +462,7 @@ def test_faults_of_machines(prometheus: Tools, tmp_path: Path) -> None:
         conf = configured(tmp_path / "disk" / "run", 'topic = "payments"', [url_of(hanging.server)], job_port, more)
         conf.write_text(conf.read_text().replace(json.dumps(RULES), json.dumps(flooded_rules(tmp_path / "rules"))))
         process = begun("run", conf)
-        stack.callback(process.kill)
+        stack.callback(show_log, process)
         watching = Watching(prometheus, tmp_path / "prometheus", {"cep": [job_port], "pair": [*members.values()]})
         stack.callback(watching.close)
 
@@ -490,6 +503,12 @@ def test_faults_of_machines(prometheus: Tools, tmp_path: Path) -> None:
         watching.wait_until_quiet("CepStuck", "CepLagGrows")
         killed(process)
         nobody_works(kafka, brokers, tmp_path, members, watching, stack)
+
+
+def show_log(process: subprocess.Popen[bytes]) -> None:
+    """Kill a job and print its log."""
+    process.kill()
+    print(process.communicate()[1].decode())
 
 
 def nobody_works(
