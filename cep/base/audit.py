@@ -7,9 +7,9 @@ number and the hash of the last line: with it, a reader detects missing lines at
 its rules and shows it in its status. A line has no clock: a job that is rebuilt from the same records writes the same
 chain.
 
-Texts of people, and keys that they name, may have to be erased later. So these texts come after the hash, and `sealed`
-is their hash with a salt. A line without its texts and salt is still valid, and the texts cannot be found by guessing.
-A later line about the erasure must name it.
+Texts of people, and keys that they name, may have to be erased later. So they come after the hash, and `sealed` is
+their hash with a salt. A line without its texts and salt is still valid, but a later line must name it, and the texts
+cannot be found by guessing.
 Tested by: tests/base/test_signing.py
 """
 
@@ -44,10 +44,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The part of an audit that its next line needs.
-
-    mixed: a hash of all records that have a line. signers: the signers file that the audit has named last.
-    """
+    """The part of an audit that its next line needs: the head, a hash of all records, the last signers file."""
 
     head: Head = Head()
     mixed: str = ""
@@ -58,7 +55,6 @@ class Trail:
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Trail:
-        """Read the values of `to_json`. Raises: KeyError, TypeError or ValueError for other values."""
         # An earlier build did not write all of them.
         head = Head(int(saved["count"]), str(saved["hash"]))
         return Trail(head, str(saved.get("mixed", "")), str(saved.get("signers", "")))
@@ -74,10 +70,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The head at the end of a chain, and the problems of the chain; empty if it is valid.
-
-    `erased` are the numbers of lines without their texts.
-    """
+    """The head at the end of a chain, its problems, if any, and the numbers of lines without their texts."""
 
     head: Head
     problems: tuple[str, ...]
@@ -89,8 +82,7 @@ def extended(
 ) -> tuple[Head, bytes]:
     """Append a line with these facts to the chain of audit lines. Return the new head, and the line.
 
-    Facts are JSON values without a clock. `texts` may be erased later. `salt` must be unknown to readers of the line
-    without its texts.
+    Facts are JSON values without a clock. `texts` may be erased later; `salt` must be unknown to later readers.
     """
     assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1

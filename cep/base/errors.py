@@ -21,9 +21,8 @@
     └── SinkError             a sink cannot accept alerts
         └── SinkAwayError     it does not take them now: the same write may do later
 
-Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and reported
-together (cep/lang/diagnostics.py). Where Python is given such a text, one PatternError has them all. Bugs of ours are
-asserts.
+Mistakes in pattern files and rules are `Diagnostic` values that are collected and reported together
+(cep/lang/diagnostics.py); in Python, one PatternError has them all. Bugs of ours are asserts.
 Tested by: tests/base/test_limits.py, tests/api/test_match.py
 """
 
@@ -164,10 +163,7 @@ class SinkError(CepError):
 
 
 class SinkAwayError(SinkError):
-    """A sink does not take alerts now. The same write may do later; until then nothing is lost.
-
-    `reason` is a word of SINK_REASONS (sinks/base.py).
-    """
+    """A sink does not take alerts now; it may do so later. `reason` is a word of SINK_REASONS (sinks/base.py)."""
 
     code = "sink_away"
 

@@ -1,6 +1,5 @@
 """The exit codes of `cep`, in one table: for the command line, the reference page and the files for supervisors.
 
-A supervisor starts a job again after codes whose `restart` is True. After the others a restart does the same again.
 Tested by: tests/cli/test_main.py, tests/demo/test_operations.py
 """
 
@@ -26,10 +25,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of an exit code, and whether a restart may help; None where nothing has failed.
-
-    `summary` is the short form for the help text.
-    """
+    """The meaning of an exit code, short for the help text and long, and whether a restart of a failed job may help."""
 
     summary: str
     text: str

@@ -8,18 +8,16 @@ cut:
     3  rename
     4  sync the folder: before that a power cut may undo the rename
 
-The folder is opened once and every step names the file relative to it, so a folder that is exchanged for a link
-between two steps changes nothing. In a folder that other people write to, such as a repository of rules, give `root`:
-no folder between it and the file may be a link, and the file may not be one.
+The folder is opened once and every step names the file relative to it, so a folder that is exchanged for a link between
+two steps changes nothing. In a folder that other people write to, such as a repository of rules, give `root`: no folder
+between it and the file may be a link, and the file may not be one.
 
-`read_file` returns the bytes of a regular file, limited in size. A pattern, a rule or a list may come from anyone who
-can propose one, and so may the paths in it. They are read only below a root: the repository of the given file, or the
-given folder. `..` and links that lead out are refused before anything is opened. Devices, pipes and folders are
-refused, so that opening never blocks.
+A pattern, a rule or a list may come from anyone who can propose one, and so may the paths in it. They are read only
+below a root: the repository of the given file, or the given folder. `..` and links that lead out are refused before
+anything is opened. Devices, pipes and folders are refused, so that opening never blocks.
 
-State, checkpoints, savepoints, dead letters, logs and alerts contain data about customers, so files that a job writes
-are readable only by their owner. Java and the Python workers that Spark starts here inherit the setting; workers on
-other machines set it themselves (`make_private`).
+Files that a job writes have data about customers, so only their owner can read them. Processes that Spark starts here
+inherit the setting; workers on other machines set it themselves (`make_private`).
 Tested by: tests/base/test_durable.py, tests/cli/test_rules.py, tests/base/test_reading.py, tests/cli/test_run.py,
 tests/runners/spark/test_live_process.py
 """
@@ -56,8 +54,8 @@ def replace_file(
 
     `content` is the bytes, or a function that writes them. With `many_writers` several processes may write the same
     file at once. If several files are written to one folder, only the last one needs step 4: pass `is_last=False` for
-    the others. With `root` the file keeps its permissions, and a link on the way from the root to it is refused.
-    Raises: OSError, and the errors of `content`; LinkedPathError, an OSError, for a link. The file is then unchanged.
+    the others. With `root` the file keeps its permissions. Raises: OSError, and the errors of `content`;
+    LinkedPathError, an OSError, for a link. The file is then unchanged.
     """
     if root is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,10 +140,9 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
-    """Return the bytes of a regular file of at most `bytes_max` bytes.
+    """Return the bytes of a regular file of at most `bytes_max` bytes, below `root` if it is given.
 
-    With a root from `root_of`, only of a file below it; without one, a person has named the file. Raises:
-    UnreadableError with the reason only, which reveals nothing about files outside.
+    Raises: UnreadableError with the reason only, which reveals nothing about files outside.
     """
     try:
         return _read_and_close(_open(path, root), bytes_max)
@@ -170,7 +167,6 @@ class Folder:
             os.close(self._descriptor)
 
     def read(self, name: str, bytes_max: int) -> bytes:
-        """Return the bytes of a file of the folder as `read_file` does. Raises: UnreadableError."""
         if self._descriptor is not None and os.sep not in name:
             # A link may lead to a readable place; other faults are reported in one place.
             with suppress(OSError, UnreadableError):
@@ -209,10 +205,7 @@ def _open(path: Path, root: Path | None) -> int:
 
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """Yield each line of a regular file that a person has named, without its end; one at a time is in memory.
-
-    Raises: UnreadableError with the reason alone, also for a line of more than `bytes_max` bytes.
-    """
+    """Yield each line of a regular file, without its end; one at a time is in memory. Raises: UnreadableError."""
     with open_file(path) as file:
         while line := _read_line(file, bytes_max):
             if len(line) > bytes_max:
@@ -248,7 +241,6 @@ def _nearest_repository(folder: Path) -> Path | None:
 
 
 def _real(folder: Path) -> str:
-    """Return the real path of a folder; for an invalid path, the current folder."""
     try:
         return os.path.realpath(folder)
     except ValueError:
@@ -256,9 +248,9 @@ def _real(folder: Path) -> str:
 
 
 def check_below(path: Path, root: Path) -> Path:
-    """Resolve all links of a path, and check that the result is below the root. Return it. Raises: UnreadableError.
+    """Resolve all links of a path that must then be below the root. Raises: UnreadableError.
 
-    The root of the whole file system would confine nothing: only the files that lie directly in it count as below it.
+    The root of the whole file system would confine nothing: only files directly in it count as below it.
     """
     try:
         real = Path(os.path.realpath(path))
@@ -271,10 +263,7 @@ def check_below(path: Path, root: Path) -> Path:
 
 
 def _open_below(path: Path, root: Path) -> int:
-    """Open a file below the root, folder by folder and without links.
-
-    The system refuses a folder that is replaced by a link in the meantime.
-    """
+    """Open a file below the root, folder by folder, so that the system refuses one that has become a link."""
     *folders, name = check_below(path, root).parts[len(root.parts) :] or (".",)
     descriptor = os.open(root, _FLAGS | os.O_DIRECTORY)
     for folder in folders:
@@ -298,7 +287,6 @@ def _check_regular(descriptor: int) -> None:
 
 
 def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
-    """Read an open file completely. Raises: UnreadableError if it is larger than `bytes_max`."""
     expected = os.fstat(descriptor).st_size
     if expected > bytes_max:
         raise UnreadableError(f"it is larger than it may be: {expected} bytes are over the limit of {bytes_max}")
@@ -346,8 +334,8 @@ def private_files() -> Iterator[None]:
 def is_ours(folder: Path) -> bool:
     """Return True if no other user but root can put a file into a folder, or another folder in its place.
 
-    That is so if the folder, and each folder above it, belongs to this user or root, and only they may write there. In
-    a folder with a sticky bit others cannot exchange our files. A group that has the user's number is this user alone.
+    Only this user and root then own, and may write to, each folder up to the root; a sticky bit protects our files,
+    too. A group that has the user's number is this user alone.
     """
     place, user = Path(os.path.realpath(folder)), os.geteuid()
     for number, above in enumerate((place, *place.parents)):

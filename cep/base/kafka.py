@@ -3,10 +3,8 @@
     options = defaults of the kind of client  <  what the job's settings say  <  what a client must have
     check_access: a wrong password or certificate → an error that says so, before anything waits for brokers
 
-Sources, sinks and the control topic each add what is theirs alone. Here too is what all of them do with a client: put a
-record into a full queue, and say why a call failed.
-Tested by: tests/base/test_kafka.py, tests/cli/test_outage.py, tests/sources/test_kafka.py,
-    tests/sinks/test_kafka.py, tests/rulebook/test_publish.py
+Tested by: tests/base/test_kafka.py, tests/cli/test_outage.py, tests/sources/test_kafka.py, tests/sinks/test_kafka.py,
+tests/rulebook/test_publish.py
 """
 
 from __future__ import annotations
@@ -153,7 +151,7 @@ def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCES
 
 
 def _certificate_trouble(servers: str, access: Mapping[str, str]) -> str | None:
-    """Return the fault of the first broker's certificate, None if it has none. librdkafka does not report it."""
+    """Return the fault of the first broker's certificate, which librdkafka does not report; None if it has none."""
     host, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
     try:
         context = ssl.create_default_context(cafile=access.get("ssl.ca.location"))
@@ -170,9 +168,9 @@ def _certificate_trouble(servers: str, access: Mapping[str, str]) -> str | None:
 def produce(
     producer: Producer, topic: str, value: bytes | None, key: bytes | None, deadline_s: float, **more: Any
 ) -> None:
-    """Add a record to the producer's queue, and wait for room until `deadline_s` (of time.monotonic).
+    """Add a record to the producer's queue; `more` are arguments of Producer.produce.
 
-    `more` are arguments of Producer.produce. Raises: KafkaException if the queue stays full.
+    Raises: KafkaException if the queue stays full until `deadline_s` (of time.monotonic).
     """
     while True:
         try:
@@ -216,10 +214,7 @@ def sink_reason(error: KafkaException) -> str:
 
 
 def is_shown(admin: AdminClient, topic: str, wait_s: float) -> bool:
-    """Wait until the brokers list a topic that was just created. Return False if they do not within `wait_s`.
-
-    A broker answers as soon as the controller has the topic, and learns of it itself some moments later.
-    """
+    """Wait until the brokers list a new topic, which takes some moments; False if they do not within `wait_s`."""
     end_s = monotonic() + wait_s
     while True:
         try:

@@ -6,8 +6,8 @@ Tested by: tests/base/test_limits.py and the tests of the code that hits a bound
 # Times are int64 ms, UTC. The ends stand for "since ever" and "for ever"; sums with a window must not wrap.
 TIME_MS_MIN = -(2**61)
 TIME_MS_MAX = 2**61
-# Event times from 0001-01-01 to 9000-01-01. Outside, an alert's times could not be written as dates (a window may end
-# after the event, so the end is far from 9999); the record is set aside.
+# Event times from 0001-01-01 to 9000-01-01; other records are set aside. A window may end after the event, and the
+# times of its alert must be dates.
 EVENT_TIME_MS_MIN = -62_135_596_800_000
 EVENT_TIME_MS_MAX = 221_845_392_000_000
 
@@ -32,34 +32,28 @@ REGISTERS_MAX = 62
 # Measures of one pattern: the null flags of a match are bits of one int64.
 MEASURES_MAX = 62
 
-# Runs of one rule on one key. At the limit the oldest runs are dropped; `runs_evicted` and `rule_runs_evicted` count
-# them. Such a key is an attack or a mistake in the rule, and must not stop the job. An event is offered to each run,
-# about 5 to 50 ns: at this limit, a hundred thousand events of one key cost a few times as much as events of different
-# keys.
+# Runs of one rule on one key, an attack or a mistake in the rule. At the limit the oldest runs are dropped;
+# `runs_evicted` and `rule_runs_evicted` count them. An event is offered to each run, about 5 to 50 ns: a hundred
+# thousand events of one key then cost a few times as much as events of different keys.
 RUNS_PER_KEY_MAX = 1_000
 # Events bound by the runs of one rule on one key; each step counts once, however many runs share it: 24 bytes each, 0.6
 # MB. A run takes at most 600 bytes, so both limits together are 1.2 MB, plus the fields of bound events that the rule
-# reads. Beyond the limit the oldest runs are dropped until half of it is left, and counted as above. An event that
-# every run of a key binds costs about 80 ns per run: a hundred thousand such events of one key cost three to four times
-# as much as events of different keys.
+# reads. Beyond the limit the oldest runs are dropped until half of it is left, and counted as above.
 NODES_PER_KEY_MAX = 25_000
-# Bytes of the texts of a bound event (its id, and the texts that rules read later) for which it counts once more above.
-# The texts of one rule's runs on one key therefore take at most 13 MB. Few events have that much text. If several
-# rules share a prefix, each start counts once.
+# Bytes of the texts of a bound event (its id, and the texts that rules read later) for which it counts once more above:
+# the texts of one rule's runs on one key take at most 13 MB. If several rules share a prefix, each start counts once.
 NODE_TEXT_BYTES = 256
-# Matches completed by one event, per rule; the rest are dropped; `matches_dropped` and `rule_matches_dropped` count
-# them. No analyst reads a hundred alerts of one payment. Each takes about 250 bytes until it is written, so one event
-# takes at most 25 kB per rule.
+# Matches completed by one event, per rule, about 250 bytes each; the rest are dropped. `matches_dropped` and
+# `rule_matches_dropped` count them. No analyst reads a hundred alerts of one payment.
 MATCHES_PER_EVENT_MAX = 100
-# The same where a match may be found in several ways, as with repeated groups: ways are counted before equal bindings
-# are merged.
+# The same before equal bindings are merged: a repeated group, for example, finds a match in several ways.
 WAYS_PER_EVENT_MAX = 1_000
 # Matches, and their bound events, that are computed together: 20 and 80 MB. Beyond the limit, events are matched in
 # slices, one half and then the other, with the same result.
 MATCHES_AT_ONCE_MAX = 262_144
 BINDINGS_AT_ONCE_MAX = 4_194_304
 # Bytes of a text in a field of an event, of an id too. It is in memory and state for each run that has bound it; a
-# longer one is null, with the code `too_long`. No address, name or description is as long.
+# longer one is null, with the code `too_long`.
 FIELD_BYTES_MAX = 65_536
 # The file of keys for card numbers: some keys in turn, each a line. A larger file is a wrong path.
 SECRETS_FILE_BYTES_MAX = 65_536
@@ -74,20 +68,17 @@ DECIMAL_SCALE_MAX = 18  # a decimal has 18 digits in all, which fit into 64 bits
 
 # Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
 KEY_GROUPS_DEFAULT = 128
-# For a running job: each key group is a step with calls of the state store in every micro-batch, so few groups are
-# fast.
+# For a running job: each key group costs calls of the state store in every micro-batch.
 KEY_GROUPS_LIVE_DEFAULT = 32
 KEY_GROUPS_MAX = 32_768
-# Time for which a partition without unread records holds back the watermark, if it gets no records or lags the
-# clock.
+# How long a partition that was read to its end holds back the watermark, if it gets no records or lags the clock.
 IDLE_MS_DEFAULT = 10_000
 
-# How far, in event time and in addition to the lateness, a partition with a backlog is read ahead of the slowest one.
-# Events ahead only wait for the watermark, so this limits the waiting events. One hour: pausing a partition discards
-# its fetched records, and partitions of one topic are rarely that far apart.
+# How far, in event time beyond the lateness, a partition with a backlog is read ahead of the slowest one: its events
+# only wait. One hour, because pausing a partition discards its fetched records, and few partitions are so far apart.
 READ_AHEAD_MS_MAX = 3_600_000
-# A partition with a backlog is read to the time that one in so many of its records reaches. A sender of fewer
-# events of another time therefore does not move it. The job judges this once for so many records: until then they wait.
+# A partition with a backlog is read to the time that one in so many of its records reaches, so fewer events of another
+# time do not move it. The job judges this once for so many records: until then they wait.
 SUPPORT_SHARE = 10
 SUPPORT_RECORDS_MIN = 1_000
 # Parts into which records are divided by their times, and parts that are remembered until there are enough records.
@@ -96,11 +87,11 @@ SUPPORT_PARTS_MAX = 64
 # How far ahead of the clock an event or a heartbeat may be dated; later ones are set aside. Clocks of producers are
 # wrong by seconds, and one event of another year would make all others late.
 AHEAD_MS_DEFAULT = 60_000
-# How long, in event time, ids of events are remembered. A producer sends a record again within minutes; one that comes
-# later is late in most jobs. Each id costs some 40 bytes in memory and 16 in state for this long.
+# How long, in event time, ids of events are remembered: a producer sends a record again within minutes. Each id costs
+# some 40 bytes in memory and 16 in state for this long.
 DEDUP_MS_DEFAULT = 600_000
-# The share of the records that may be set aside, or have a value that cannot be read, before a verb ends with 1. A
-# history has some bad records; one in a hundred is more often a wrong column, zone or unit.
+# The percentage of records that may be set aside, or have an unreadable value, before a verb ends with 1. More bad
+# records than that are usually a wrong column, zone or unit.
 REJECTED_PERCENT_MAX = 1
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
@@ -110,22 +101,21 @@ RECORD_BYTES_MAX = 16_777_216
 # For a table that is read at once, with its dictionaries expanded: a thousand records with the longest text. If rows
 # take more, fewer of them are read at a time.
 BATCH_BYTES_MAX = 67_108_864
-# One page of Parquet, unpacked. Writers make pages of a megabyte, some one of each row group. A file with a larger one
-# is set aside: packed, it may be some kB.
+# One page of Parquet, unpacked: packed, it may be some kB. Writers make pages of a megabyte. A file with a larger one
+# is set aside.
 PARQUET_PAGE_BYTES_MAX = 268_435_456
 # Pages of one column of a row group: a gigabyte, a kilobyte each. A file with more is set aside.
 PARQUET_PAGES_MAX = 1_048_576
-# Texts of a dictionary whose lengths are read one by one, to find the longest. Writers end a dictionary at about a
-# megabyte. In a larger one, the texts that are not empty may be one text: fewer rows are read at once.
+# Texts of a dictionary whose lengths are read one by one, to find the longest. In a larger one, the texts that are not
+# empty may be one text: fewer rows are read at once.
 PARQUET_DICTIONARY_TEXTS_MAX = 262_144
 # The header of a page: sizes, and the least and the largest value. A file with a longer one is set aside.
 PARQUET_HEADER_BYTES_MAX = 1_048_576
-# Rows of a file of Parquet for each of its bytes. An event has an id and a time, and takes some bytes; equal rows, and
-# numbers in order, take almost none, and each would be a record, with an alert or a dead letter of 300 bytes. A file
-# with more is set aside.
+# Rows of a file of Parquet for each of its bytes. An event takes some bytes. Equal rows take almost none, and each
+# would be a record, with an alert or a dead letter of 300 bytes. A file with more is set aside.
 PARQUET_ROWS_PER_BYTE_MAX = 4
-# Dead letters of a piece of a file or of a micro-batch that are equal to the last byte. Further ones are not written;
-# `letters_left_out` counts them. The counters of set-aside records still count all records.
+# Equal dead letters of a piece of a file or of a micro-batch. Further ones are not written; `letters_left_out` counts
+# them.
 EQUAL_LETTERS_MAX = 100
 # One line of alerts, dead letters or audit that a verb reads back. An alert has every event that it binds.
 LINE_BYTES_MAX = 268_435_456
@@ -135,20 +125,18 @@ JOB_FILE_BYTES_MAX = 1_073_741_824
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
 VERSIONS_PER_RULE_MAX = 64
-# Versions of one rule or list whose hashes a job remembers and shows in its status: a publisher reads its answer within
-# a second, and fewer changes come in that time.
+# Versions of one rule or list whose hashes a job shows in its status: a publisher reads its answer within a second.
 CHAIN_VERSIONS_MAX = 8
-# Above this, versions count up one by one. A number from a date or a clock lies below it. Without such a limit one
-# record of the highest version would end a name for good.
+# Above this, versions count up one by one; a number from a date or a clock lies below it. Without it, one record of the
+# highest version would end a name for good.
 VERSION_FREE_MAX = 2_100_000_000
-# Before the first event nothing is over yet: so many versions of a rule or a list, or pauses of a rule, may a history
-# have, and the records that a job finds when it begins.
+# Versions of a rule or list, and pauses of a rule, in a history or when a job begins: before the first event none is
+# over.
 CHANGES_BEFORE_EVENTS_MAX = 100_000
-# Compiled rules that a process caches, including removed versions: a few kB each. Beyond the limit the oldest are
-# compiled again when they are needed.
+# Compiled rules that a process caches: a few kB each. Beyond the limit the oldest are compiled again when needed.
 PIECES_CACHED_MAX = 20_000
-# Constants, columns, conditions and instructions that compiled rules of a process share. The entries of removed rules
-# stay, so beyond the limit all are dropped and the rules in force are compiled again.
+# Constants, columns, conditions and instructions that compiled rules share. The entries of removed rules stay, so
+# beyond the limit all are dropped and the rules in force are compiled again.
 SYMBOLS_MAX = 262_144
 # Micro-batches of a live job that it can go back by: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain).
 MICRO_BATCHES_RETAINED = 100
@@ -156,13 +144,12 @@ MICRO_BATCHES_RETAINED = 100
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over
 # Rules and keys whose last alert may suppress the next one, about 300 bytes of memory each. At the limit the entries
-# that expire first are forgotten early, and `fired_forgotten` counts them: the next alert of such a key is sent.
+# that expire first are forgotten, and `fired_forgotten` counts them: the next alert of such a key is sent.
 FIRED_MAX = 1_000_000
-# An alert is `flawed` if its key had an event with an unreadable value at most so long before: a fraud seldom takes
-# more than a week.
+# An alert is `flawed` if its key had an event with an unreadable value so long before: few frauds take longer.
 MARK_MS = 7 * 86_400_000
-# Keys of a job that had such an event in that time, among the entries above. At the limit, further keys get no mark,
-# and `fired_forgotten` counts them: a noisy producer must not push out the entries that suppress alerts.
+# Keys of a job that had such an event, among the entries above: a noisy producer must not push out the entries that
+# suppress alerts. At the limit, further keys get no mark, and `fired_forgotten` counts them.
 MARKS_MAX = 500_000
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
 FIGURES_FILE_BYTES_MAX = (
@@ -182,19 +169,18 @@ RULE_SCORE_MAX = 1_000
 RULE_PRIORITY_MAX = 10_000
 
 # One wait for a Kafka broker (metadata, offsets, the next record of a planned range). Broker fail-over takes seconds;
-# beyond this the read fails with the name of its operation, and the runner decides about a restart.
+# beyond this the operation fails, and the runner decides about a restart.
 KAFKA_WAIT_MS_MAX = 30_000
-# Between two looks of a job at its brokers, and how long it waits for their answer: one that is away is seen within
-# three of them. A look is two small requests.
+# Between two looks of a job at its brokers, and the wait for an answer: one that is away is seen within three of them.
 WATCH_MS = 5_000
-# From the stop request to the end of the process; platforms allow more. In its first part the job waits
-# for its sinks and its checkpoint, as long as they answer.
+# From the stop request to the end of the process; platforms allow more. In its first part the job waits for its sinks
+# and its checkpoint, as long as they answer.
 STOP_MS_MAX = 4_000
 STOP_DELIVERY_MS_MAX = 2_000
 # How long a sink may take for a delivery before the job counts as unhealthy.
 SENDING_MS_MAX = 5_000
-# Alerts and dead letters that wait for a sink while the job goes on, and their bytes in memory. At the limit the job
-# reads nothing more until the sink has taken some: an hour of 250 alerts a second.
+# Alerts and dead letters that wait for a sink, and their bytes in memory: an hour of 250 alerts a second. At the limit
+# the job reads nothing more until the sink has taken some.
 UNDELIVERED_MAX = 1_000_000
 UNDELIVERED_BYTES_MAX = 536_870_912
 # Alerts of one delivery from a backlog: a request or a transaction of some 20 MB. One commit is never divided.
@@ -203,8 +189,8 @@ DELIVERY_ALERTS_MAX = 20_000
 DISK_FREE_BYTES_MIN = 268_435_456
 # Between two lines of `cep run` that say how far it is: a day of them is a page.
 PROGRESS_LINES_MS = 60_000
-# One record of a changelog; and one part of a store's entry there (a page, the alerts of a commit), into which larger
-# ones are divided: with its key it stays well below the limit.
+# One record of a changelog; and one part of a store's entry there (a page, the alerts of a commit), which stays well
+# below it with its key.
 CHANGELOG_RECORD_BYTES_MAX = 16_777_216
 CHANGELOG_PART_BYTES = 8_388_608
 # Parts of one entry, or of one list: some gigabytes. A topic that announces more is refused before room is made.
@@ -221,9 +207,8 @@ EXPRESSION_NODES_MAX = 20_000
 REGEX_CHARS_MAX = 500  # of a regular expression; the memory of its automaton grows with it
 # Patterns between the source and an event: each is another pass over the history, and another shuffle.
 PRODUCE_DEPTH_MAX = 8
-# Gaps of the producers that a rule reads from, one by one. Beyond the limit all producers that were added to a running
-# job count as the last of them, with an unlimited gap: `history_from` may then be later than necessary, never too
-# early.
+# Gaps of the producers that a rule reads from, one by one. Beyond the limit they count as the last of them, with an
+# unlimited gap: `history_from` may then be later than necessary, never too early.
 PRODUCER_GAPS_MAX = 256
 IMPORTS_MAX = 256  # files that one file draws in
 # Entries of folders that an editor's request searches for pattern files, so that opening `/` takes only a moment.
@@ -231,11 +216,9 @@ FOLDER_ENTRIES_MAX = 20_000
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.
 TEST_EVENTS_MAX = 10_000
-# Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python, and more than a person
-# reads.
+# Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python.
 TRACE_STEPS_MAX = 500_000
-# Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
-# seconds of plain Python a rule.
+# Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent.
 REPORT_FRAUDS_WALKED_MAX = 300
 # Events of the keys of walked frauds, over all rules: about three seconds of plain Python, in a report on any history.
 REPORT_EVENTS_WALKED_MAX = 30_000
@@ -243,25 +226,24 @@ REPORT_EVENTS_WALKED_MAX = 30_000
 REPORT_BYTES_MAX = 1_000_000
 # Events of a history in which a report replays the values of a rule's parameters without being asked: some seconds.
 REPORT_REPLAYED_EVENTS_MAX = 100_000
-# Events that `cep rules suggest` mines, three quarters of them of keys with frauds. A search looks at them some ten
-# thousand times, and there is one for each window and pattern: minutes on one core.
+# Events that `cep rules suggest` mines, three quarters of them of keys with frauds. Each window and pattern looks at
+# them some ten thousand times: minutes on one core.
 SUGGEST_EVENTS_MAX = 50_000
 # Steps of a suggested sequence: of longer ones a history has too few to tell them from chance.
 SUGGEST_STEPS_MAX = 5
 # Settings of a rule that `cep rules tune` replays together: their programs and alerts are in memory at the same time.
 TUNE_RULES_AT_ONCE = 64
-# Alerts of the loosest setting of a tuned rule: fewer settings are replayed at once, so that at most this many alerts
-# are in memory. A useful rule has fewer.
+# Alerts of the loosest setting of a tuned rule that are in memory: with more, fewer settings are replayed at once.
 TUNE_ALERTS_MAX = 1_000_000
-# Settings that `cep rules tune` compares by replaying each, where they do not follow from a replay for each value, and
-# values that `cep report --thresholds` draws.
+# Settings that `cep rules tune` compares by replaying each, if a replay for each value does not suffice, and values
+# that `cep report --thresholds` draws.
 TUNE_REPLAYED_MAX = 256
 # Settings that `cep rules tune` compares at all: some arrays of this length for each part of the time.
 TUNE_SETTINGS_MAX = 1_000_000
 # Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
 WATCH_POLLS_MAX = 172_800
 # Estimated keyed state of a busy key above which `cep lint` asks whether that is meant: a hundred thousand busy keys on
-# one worker are then 5 GB. No more than RUNS_PER_KEY_MAX runs count.
+# one worker are then 5 GB.
 STATE_BYTES_PER_KEY_BUDGET = 49_152
 PLAN_EVENTS_PER_KEY = 100  # events of a busy key in one window, for estimates
 
@@ -276,8 +258,8 @@ CHECKPOINTS_RETAINED_DEFAULT = 3  # the newest, and two to fall back to when a f
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
 
-# Source events of an alert's or a derived event's derived events. These text columns stay in state as long as a run;
-# beyond the first ones `origins_dropped` counts the rest.
+# Source events of an alert's or a derived event's derived events, whose texts stay in state as long as a run.
+# `origins_dropped` counts the rest.
 ORIGINS_MAX = 500
 
 # A long window is kept by stretches of time, panes, of which it reaches into one more than this. Its far edge is
@@ -286,9 +268,8 @@ HISTORY_PANES = 64
 # Distinct values that `approx_distinct` counts exactly. Beyond the limit this many least hashes represent all: a
 # standard error of 1 / sqrt(1 022), 3.1 %, in 8 kB of hashes.
 DISTINCT_HASHES_MAX = 1_024
-# Past events of one history on one key, the newest ones of its window, from which its value is computed one by one.
-# Memory of a busy key, some tens of bytes per event; beyond the limit older events are folded into panes, and
-# `histories_folded` counts the values.
+# Past events of one history on one key, the newest ones of its window, from which its value is computed one by one,
+# some tens of bytes each. Older events are folded into panes, and `histories_folded` counts the values.
 HISTORY_EVENTS_MAX = 100_000
 
 # Lists (cep/docs/reference/language/changing-lists.md). A list has at most so many entries, of so many bytes: half a
@@ -307,17 +288,14 @@ LIST_VERSIONS_MAX = 64
 # Entries of a list that a rule's parameter gives in place: they are part of the rule, which is a few kB.
 LIST_PARAM_ENTRIES_MAX = 1_000
 # Values of a sub-key that one history remembers for one key. A sub-keyed `last` or `first_seen` stores an event for
-# each value; beyond the limit a `last` forgets the values that came longest ago, a `first_seen` does not remember new
-# ones, and `history_values_dropped` counts the events concerned. The stored events are written with each micro-batch
-# that reaches their page. Aggregates by a sub-key forget the values that came longest ago if a window has more events
-# than HISTORY_EVENTS_MAX; the limit is at least as large, so that values among the newest events are never forgotten.
-# `histories_cut` counts the values of histories that may lack forgotten events.
+# each value. Beyond the limit a `last` forgets the values that came longest ago, a `first_seen` does not remember new
+# ones, and `history_values_dropped` counts the events concerned. Aggregates by a sub-key forget the values that came
+# longest ago if a window has more events than HISTORY_EVENTS_MAX, which this limit must not be below. `histories_cut`
+# counts the values of histories that may lack forgotten events.
 HISTORY_VALUES_MAX = 100_000
 # Decoded segments of histories that a Spark worker process caches between micro-batches; beyond the limit the least
-# recently used ones are read again when a window reaches into them.
+# recently used ones are read again. The same for pages of runs, as bytes.
 SEGMENT_CACHE_BYTES = 67_108_864
-# Pages of runs, as bytes, that a Spark worker process caches between micro-batches; beyond the limit the least recently
-# used ones are read from the state store again.
 PAGE_CACHE_BYTES = 67_108_864
 
 # One attempt to write alerts into PostgreSQL: until it answers a connection, and until another session unlocks its
@@ -326,12 +304,12 @@ POSTGRES_WAIT_MS_MAX = 3_000
 
 # A file with one secret of a settings file, such as a password: a wrong path gives a larger one.
 SECRET_FILE_BYTES_MAX = 65_536
-# Simultaneous connections to a job's port. Few clients are scrapers and probes; a refused connection does not
-# cost a thread or memory. Requests other than probes leave some connections free, so that a probe always gets one.
+# Simultaneous connections to a job's port; a refused one costs no thread or memory. Requests other than probes leave
+# some connections free, so that a probe always gets one.
 HTTP_CONNECTIONS_MAX = 32
 HTTP_PROBE_CONNECTIONS = 8
-# Seconds for the headers of a request, which an honest client sends within milliseconds, and for the answer. A new
-# connection takes the place of one that has sent no headers for longer than the pause.
+# Seconds for the headers of a request and for the answer. A new connection takes the place of one that has sent no
+# headers for longer than the pause.
 HTTP_HEADERS_S_MAX = 2
 HTTP_HEADERS_PAUSE_MS = 100
 HTTP_REQUEST_S_MAX = 10
@@ -339,18 +317,18 @@ HTTP_REQUEST_S_MAX = 10
 SIGNERS_MAX = 1_000  # keys in a signers file
 SIGNERS_FILE_BYTES_MAX = 262_144
 KEY_FILE_BYTES_MAX = 65_536  # a private key, or the signature of a signers file: some hundred bytes
-# A schema of Avro or descriptors of Protobuf: the messages of a large company together take some MB. Ids of schemas
-# unknown to a registry, requested in one micro-batch. A sender can invent them at no cost, and each is a request. The
-# ids of most records come first; records with further ids are set aside without a request.
+# Schema ids unknown to a registry that are requested in one micro-batch: a sender can invent them at no cost. The ids
+# of most records come first; records with further ids are set aside without a request.
 UNKNOWN_SCHEMAS_MAX = 20
-# Ids that a registry answers with a failure though it is well, asked for with one micro-batch. Each may take two
-# time-outs. Records of further ids are set aside unasked.
+# Ids that a registry answers with a failure, in one micro-batch: each may take two time-outs. Records of further ids
+# are set aside unasked.
 FAILING_SCHEMAS_MAX = 3
 # Schemas that a registry's schema refers to, directly or indirectly.
 SCHEMA_REFERENCES_MAX = 100
-# A record of an Avro schema that has itself inside: each byte may be a level of nesting, and each level takes up to two
+# A record of an Avro schema that has itself inside: each byte may be a level of nesting, which takes up to two
 # kilobytes of a stack of some megabytes. A longer one is set aside.
 NESTED_RECORD_BYTES_MAX = 1_000
+# A schema of Avro or descriptors of Protobuf: the messages of a large company together take some MB.
 SCHEMA_FILE_BYTES_MAX = 16_777_216
 # Lines of versions with signed changes: for each rule, its pauses and shadows, and each snoozed key. The job must
 # remember the last of each, or an old record would count again. Beyond the limit, new lines are refused.
@@ -358,6 +336,6 @@ SIGNED_LINES_MAX = 50_000
 # Rules and lists whose last unverified record the status names: a sender to the topic can invent names at no cost.
 UNVERIFIED_MAX = 100
 
-# Events, as bytes of their files, that a replay matches in this process unless an engine is named: seconds, while
-# starting Spark takes half a minute. Packed events take up to ten times as much memory. Beyond the limit Spark matches.
+# Events, as bytes of their files, that a replay matches in this process unless an engine is named: seconds. Beyond the
+# limit Spark matches, which takes half a minute to start.
 IN_PROCESS_BYTES_MAX = 33_554_432

@@ -1,12 +1,5 @@
 """What a process needs of Python and of its machine: garbage collection, processors, closing, optional packages.
 
-`paused` stops Python's cyclic garbage collector: a syntax tree is a hundred thousand objects without a cycle, and the
-collector walks all of them again and again while the tree grows, which is a third of the time of a check.
-`missing_extra` names the extra of cep that brings a missing package:
-
-    pip install cep           matches frames and files, tests patterns, replays, measures
-    pip install 'cep[all]'    everything
-
 Tested by: tests/base/test_collection.py, tests/base/test_extras.py
 """
 
@@ -27,7 +20,11 @@ _MANY = 50_000  # objects; to look at fewer takes less than a few milliseconds
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No cyclic collection inside; afterwards as before. Memory is still freed by reference counts."""
+    """Stop Python's cyclic garbage collector in the block. Memory is still freed by reference counts.
+
+    A syntax tree is a hundred thousand objects without a cycle. While it grows, the collector walks all of them again
+    and again: a third of the time of a check.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -39,11 +36,8 @@ def paused() -> Iterator[None]:
 
 
 def _age() -> None:
-    """Let many new objects count as old: a full collection visits them, but no earlier one.
-
-    Freezing and unfreezing does that without a traversal. Objects that were frozen for good stay frozen.
-    """
-    if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
+    """Let many new objects count as old, by freezing and unfreezing them: only a full collection visits them."""
+    if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:  # objects that are frozen for good stay so
         gc.freeze()
         gc.unfreeze()
 

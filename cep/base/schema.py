@@ -1,12 +1,11 @@
 """The types that events, parameters and expressions have, and the event types of a job.
 
 Every value is one 64-bit slot in the kernels: an int64 (int, scaled decimal, bool, enum code, time and duration in
-milliseconds, dictionary code of a string) or the bits of a float64. `Type.is_float` says which.
+milliseconds, dictionary code of a string) or the bits of a float64.
 
-`valueclass` makes dataclasses that count as frozen and are created as fast as mutable ones. A frozen dataclass sets
-each field past its guard, and a syntax tree has a hundred thousand dataclasses. So these classes are mutable, with the
-hash of frozen ones, and only mypy enforces the guard. With the guard, 400 patterns take 1.15 times as long to load,
-bind and compile, and `cep check` of the library takes 1.0 times as long.
+`valueclass` makes dataclasses that count as frozen and are created as fast as mutable ones: a frozen dataclass sets
+each field past its guard, and a syntax tree has a hundred thousand of them. So these classes are mutable, with the hash
+of frozen ones, and only mypy enforces the guard. With the guard, 400 patterns take 1.15 times as long to load.
 Tested by: tests/base/test_schema.py
 """
 
@@ -34,10 +33,7 @@ else:
 
 
 def field_values(value: Any) -> tuple[Any, ...]:
-    """Return the values of a dataclass in the order of its fields.
-
-    A class that caches its hash is rebuilt from them in another process, where texts have other hashes.
-    """
+    """Return the values of a dataclass, to rebuild a class that caches its hash in a process with other hashes."""
     return tuple(getattr(value, f.name) for f in fields(value))
 
 
@@ -139,12 +135,10 @@ class Field:
 
 @dataclass(frozen=True)  # without slots: it remembers its fields by name
 class EventType:
-    """An event type. Its one field of kind ID and the field `event_time` identify an event.
+    """An event type. Its one field of kind ID and the field `event_time` identify an event; other times are values.
 
-    Other fields of kind TIME are values: when an account was opened, when a card expires. `retain_ms` is how long
-    events are kept at least for conditions over past events; None: as long as a rule asks. `derived` events come out of
-    patterns (`produce`), not from a source. `order_field` orders events of one time, before arrival does; empty
-    without one.
+    `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
+    `derived` events come out of patterns (`produce`). `order_field` orders events of one time, before arrival does.
     """
 
     name: str
@@ -163,12 +157,10 @@ class EventType:
 
     @property
     def times(self) -> tuple[str, ...]:
-        """The fields of kind TIME, the event's time among them."""
         return tuple(f.name for f in self.fields if f.type.kind is Kind.TIME)
 
     @cached_property
     def types(self) -> Mapping[str, Type]:
-        """The type of each field, by its name."""
         return {f.name: f.type for f in self.fields}
 
     @cached_property
@@ -195,10 +187,7 @@ OF_DERIVED = {
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """A column of a job, and how each event type uses it, by the code of the type.
-
-    The flags say whether the type has the field, requires it, has it as its id, and orders events of one time by it.
-    """
+    """A column of a job, and how each event type uses it, by the code of the type."""
 
     name: str
     type: Type
@@ -210,17 +199,14 @@ class ColumnUse:
 
     @cached_property
     def is_everywhere(self) -> bool:
-        """True if every event type has the field."""
         return all(self.has_field)
 
     @cached_property
     def is_always_id(self) -> bool:
-        """True if every event type has the field as its id."""
         return all(self.is_id)
 
     @cached_property
     def may_be_id(self) -> bool:
-        """True if some event type has the field as its id."""
         return any(self.is_id)
 
 
@@ -228,8 +214,8 @@ class ColumnUse:
 class Schema:
     """The event types of a job, in declaration order. The index of a type is its code in an EventBatch.
 
-    A field name has one kind (and scale, and symbols) across all event types of a schema, so that a job has one column
-    for a name; nullability may differ. The check of pattern files and the rulebook refuse a clash.
+    A field name has one kind (and scale, and symbols) in all event types, so that a job has one column for it;
+    nullability may differ. The check of pattern files and the rulebook refuse a clash.
     """
 
     event_types: tuple[EventType, ...]
@@ -251,10 +237,7 @@ class Schema:
         return next(i for i, e in enumerate(self.event_types) if e.name == event_type)
 
     def columns(self) -> dict[str, Type]:
-        """Every field name of every event type with its type; nullable if it may be absent from an event.
-
-        If patterns produce events, also the columns about the completeness of their past and their origins.
-        """
+        """Return each field name with its type, nullable if an event may lack it, and the columns of derived events."""
         return dict(self._columns)
 
     @cached_property
@@ -275,15 +258,11 @@ class Schema:
 
     @cached_property
     def time_fields(self) -> frozenset[str]:
-        """The fields that hold the time of an event."""
         return frozenset(e.time_field for e in self.event_types)
 
     @cached_property
     def never_null(self) -> frozenset[str]:
-        """The fields that are never null in the event types that have them: ids and times.
-
-        Each other field is null in an event whose value cannot be read, even if it is declared without `?`.
-        """
+        """The fields that are never null where they exist: ids and times. Unreadable values of others are null."""
         fields = [(f.name, f.name in (e.id_field, e.time_field)) for e in self.event_types for f in e.fields]
         return frozenset(name for name, _ in fields) - {name for name, is_needed in fields if not is_needed}
 
@@ -294,7 +273,6 @@ class Schema:
 
     @cached_property
     def column_uses(self) -> tuple[ColumnUse, ...]:
-        """The event types that have each column, in the order of `columns`."""
         uses = []
         for name, type_ in self._columns.items():
             fields = [e.field(name) for e in self.event_types]
@@ -373,10 +351,7 @@ def misreadings(stored: Schema, schema: Schema) -> list[str]:
 
 
 def is_wider(type_: Type, other: Type) -> bool:
-    """Return True if a value of the other type is the same slot in this one.
-
-    The types are the same, but this one may be null, or have symbols that the other enum has not.
-    """
+    """Return True if a value of the other type is the same slot in this one, which may have nulls and more symbols."""
     if type_ == other:
         return True
     nullable = type_.nullable or other.nullable

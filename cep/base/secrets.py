@@ -4,12 +4,11 @@
         ID SECRET [TIME]      k2 9f0c…(32 characters or more) 2026-12-01T00:00:00Z
 
 A token is `pan_ID_HASH` or `secret_ID_HASH`. HASH is HMAC-SHA-256 of the value, cut to 128 bits, in 32 letters from a
-to p: without digits a token never looks like a card number. HMAC-SHA-256 is slower than SipHash, but it is standard,
-and tokens reveal nothing about the key.
+to p: without digits a token never looks like a card number. HMAC-SHA-256 is standard, and tokens reveal nothing about
+the key.
 
 The key of an event is the key with the latest TIME that its event time has reached. Of keys without a time the first
-counts. Keys come only from the environment: job descriptions, checkpoints and pickles of Spark never contain one. An
-address of a server that holds a secret is refused, because addresses come into messages and logs.
+counts. Keys come only from the environment: job descriptions, checkpoints and pickles of Spark never contain one.
 Tested by: tests/base/test_secrets.py
 """
 
@@ -110,10 +109,7 @@ def _read(text: str, where: str) -> tuple[SecretKey, ...]:
 
 
 def _key(words: list[str], where: str) -> SecretKey:
-    """Parse one line of a key file: id, secret, and optionally the time from which the key counts.
-
-    Raises: UsageError.
-    """
+    """Parse one line of a key file. Raises: UsageError."""
     if len(words) not in (2, 3) or not _ID.fullmatch(words[0]) or len(words[1]) < SECRET_CHARS_MIN:
         raise UsageError(
             f"{where} is no key: an id of letters a-z and digits, a secret of {SECRET_CHARS_MIN} characters or more, "
@@ -141,11 +137,7 @@ def without_user(address: str) -> str | None:
 
 
 def check_place(place: str, instead: str) -> None:
-    """Check that an address contains no secret. `instead` names the right place for secrets.
-
-    The address is the path or URL of a table or of checkpoints. Raises: UsageError for a URL with a user, a password or
-    a query, without showing them.
-    """
+    """Check that an address of data contains no secret; `instead` names its right place. Raises: UsageError."""
     if "://" not in place:
         return
     shown = without_user(place)
@@ -157,10 +149,7 @@ def check_place(place: str, instead: str) -> None:
 
 
 def check_registry(addresses: str) -> None:
-    """Check the addresses of a schema registry, with commas between them.
-
-    Raises: UsageError that shows none of them, for they may hold a user, a password or a token.
-    """
+    """Check the addresses of a schema registry, with commas between them. Raises: UsageError that shows none."""
     for address in addresses.split(","):
         if not _REGISTRY.fullmatch(address.strip()):
             raise UsageError(

@@ -1,6 +1,5 @@
 """Tables, styled text and progress bars on a terminal, with the hidden characters of values shown as escapes.
 
-A progress bar shows nothing anywhere but on a terminal.
 Tested by: tests/base/test_visible.py
 """
 

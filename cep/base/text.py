@@ -18,10 +18,7 @@ _TIME_MS_LAST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that d
 
 
 def utc_ms(text: str) -> int:
-    """Convert an ISO 8601 time with an offset to milliseconds UTC.
-
-    Raises: ValueError with a sentence for the author.
-    """
+    """Convert an ISO 8601 time with an offset to milliseconds UTC. Raises: ValueError with a sentence."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """The text of a TOML file → its tables, with bounds that are looked at before anything is parsed.
 
 Python's parser recurses for each bracket, takes quadratic time for a name with thousands of dots, and has errors of its
-own for numbers with thousands of digits. Who proposes a rule must not be able to use that.
+own for long numbers. The author of a rule must not be able to use that.
 Tested by: tests/base/test_reading.py
 """
 
@@ -28,10 +28,7 @@ _VALUE = re.compile(_TEXTS + r"[^\s,}\]#]+", re.DOTALL)
 
 
 def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:
-    """Return the tables of a TOML file.
-
-    Raises: ValueError, with a sentence for who wrote it. Cost: linear in the text.
-    """
+    """Return the tables of a TOML file. Raises: ValueError, with a sentence for its author. Cost: linear."""
     size = len(data) if isinstance(data, bytes) else len(data.encode("utf-8", "replace"))
     if size > bytes_max:
         raise ValueError(f"{size} bytes are over the limit of {bytes_max}")
@@ -50,7 +47,6 @@ def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:
 
 
 def _check_bounds(text: str) -> None:
-    """Raise ValueError if brackets are nested too deep, or a name has too many parts."""
     depth, dots = 0, 0
     for match in _TOKEN.finditer(text):
         mark = match[0]
@@ -74,9 +70,9 @@ def _check_bounds(text: str) -> None:
 def with_value(text: str, names: tuple[str, ...], value: object) -> str:
     """Return the text of a TOML file with one value changed or added. All other text stays, comments too.
 
-    `names` are the tables and the key. Each place that may have the value is tried. The first changed text that means
-    exactly the tables with the new value is the result, so no form of a table or a key leads to another change. Raises:
-    ValueError if no place fits, or if the text is invalid. Cost: the lines squared; meant for files of a person.
+    `names` are the tables and the key. The first changed text that means exactly the tables with the new value is the
+    result, so no form of a table or a key leads to another change. Raises: ValueError if no place fits, or if the text
+    is invalid. Cost: the lines squared.
     """
     expected = tomllib.loads(text)
     if _value_at(expected, names) == value:

@@ -11,7 +11,7 @@ To limit memory, the events are split if they complete very many matches:
                                └─ too many ─────▶ the first half of the events, then the other half; recursively
 
 Halves are by (key, time, event id): earlier events of a key are matched first. The first half ends with a watermark
-that no event of the call is behind. Discarded work costs at most its bound, once for each slice.
+that no event of the call is behind.
 
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py, tests/engine/test_keyed_state.py.
 """
@@ -60,9 +60,9 @@ class Matches:
     and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures int64[M, X] slots
     with measures_null, first the measures of matches, then of time-outs; offsets int64[M + 1] into variable int32[B]
     (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in binding order. history_flags
-    int64[M] has FLAG_CUT if a history of the rule lacked older events at a bound event, and FLAG_FOLDED if it had them
-    folded. A bound derived event adds its own flags. made_ms int64[M] is the latest `MADE_FROM` of the derived events,
-    or TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in a program without derived events. order
+    int64[M] has FLAG_CUT if a history of the rule lacked older events at a bound event, FLAG_FOLDED if it had them
+    folded, and the flags of bound derived events. made_ms int64[M] is the latest `MADE_FROM` of the derived events, or
+    TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in a program without derived events. order
     int64[B, 3] is the order of bound events within one millisecond (columnar/order.py), for events of this call.
     """
 
@@ -89,7 +89,6 @@ class Matches:
 
     @property
     def rules(self) -> list[int]:
-        """The numbers of the rules with matches or time-outs, ascending."""
         return list(np.flatnonzero(np.bincount(self.rule)).tolist())
 
 
@@ -104,10 +103,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The result of a call: the new keyed state, the matches in no particular order, counters by name.
-
-    `evicted`: the keys that lost runs to a limit.
-    """
+    """The result of a call: the new keyed state, the matches in no particular order, counters, and lost runs by key."""
 
     keyed_state: KeyedState
     matches: Matches
@@ -135,8 +131,7 @@ def advance(
 
     The batch may hold any keys in any order; no event of a key may be earlier than the key's events of former calls.
     `keyed_state` None is the initial state. Inputs are not changed. `is_end`: no event follows the batch, so the new
-    keyed state is empty.
-    Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
+    keyed state is empty. Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
     advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_BOUNDS, is_end=is_end)
     assert isinstance(advanced, Advanced), "nothing is over no bounds"
@@ -191,7 +186,6 @@ def advance_within(
 
 
 def _noted_evictions(outputs: Outputs) -> list[EvictedRuns]:
-    """Return the notes of the matcher about evicted runs."""
     if not outputs.work.counters[y.COUNT_EVICTED]:
         return []
     notes = outputs.matches[outputs.matches[:, y.MATCH_KIND] == y.KIND_EVICTED]
@@ -200,7 +194,6 @@ def _noted_evictions(outputs: Outputs) -> list[EvictedRuns]:
 
 
 def _count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
-    """Count a counter by rule and version. Shape: counts int64[R]."""
     for number in np.flatnonzero(counts).tolist():
         deployed = program.rules[number].deployed
         counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
@@ -232,10 +225,7 @@ def _advance_rules(
     program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
     watermark_ms: int, outputs: Outputs, most: Bounds,
 ) -> bool:  # fmt: skip
-    """Advance the runs of each rule over the new events, and write to `outputs`.
-
-    Return False if it is full of matches.
-    """
+    """Advance the runs of each rule over the new events into `outputs`. Return False if it is full of matches."""
     rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
     carry_on = carrier(program)
@@ -335,7 +325,6 @@ def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: I
 
 
 def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
-    """Return the origins of the bound events, null for events that are not derived."""
     column = program.column(MADE_OF)
     if column < 0:
         return None
@@ -344,10 +333,7 @@ def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Arra
 
 
 def _may_repeat(program: Program, finished: Int64) -> bool:
-    """Return True if a rule with a match may bind the same events to the same variables in two ways.
-
-    Repeated groups, alternatives and any-order can.
-    """
+    """Return True if a rule with a match may bind the same events to the same variables in two ways."""
     by_rule = np.bincount(finished[:, y.MATCH_RULE], minlength=len(program.rules))
     return any(program.rules[number].repeats for number in np.flatnonzero(by_rule).tolist())
 
@@ -378,7 +364,6 @@ def _first_of(is_wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
 
 
 def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
-    """Return the event ids of rows of the event table."""
     return taken(prepared.event_of.take(rows), fitted.events.event_id, batch.event_id)
 
 
@@ -452,10 +437,7 @@ def _no_matches(program: Program, keys: pa.Array) -> Matches:
 def advance_in_slices(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
 ) -> Iterator[Advanced]:
-    """Yield the results of `advance`, in one part or in several; the last part has the keyed state after all events.
-
-    `is_end`: no event follows the batch, so the last part has no keyed state.
-    """
+    """Yield the results of `advance`, in one or several parts; the last part has the keyed state after all events."""
     most = Bounds(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
     waiting = [(batch, watermark_ms, is_end)]
     while waiting:

@@ -2,17 +2,16 @@
 
     alert_id = first 128 bits of SHA-256 over "rule version 4:card2:t12:t2" (key, ids of the bound events), as hex
 
-An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ". Except for the digest of the
-id, all work is done column by column: an alert never becomes a Python object here.
+An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ". Except for the digest, all
+work is done column by column.
 
 The source events of derived events are a text stored with each derived event, and a column of alerts:
 
     made of = for each source event:  mark | variables | mark | event id | mark | time (ms)      c.t  t12  1700…
 
 The variables belong to the matches in between, the latest first: the match that became the event bound as c bound `c.t`
-as t. A derived event carries the texts of the events that its match has bound, so an alert can list them without other
-events, in any process. The state of an earlier build has no such texts. There a derived event stands for its origins,
-and an alert that binds it lists no source events.
+as t. So an alert can list source events without other events, in any process. The state of an earlier build has no such
+texts. There a derived event stands for its origins, and an alert that binds it lists none.
 
 Tested by: tests/engine/test_alerts.py, tests/api/test_alerts.py.
 """
@@ -87,10 +86,7 @@ def made_of(offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inne
 
 
 def origin_lists(offsets: Int32, names: pa.Array, inner: pa.Array) -> tuple[pa.Array, int]:
-    """List the source events of each alert's derived events, null without derived events; and count the dropped ones.
-
-    The arguments are as in `made_of`.
-    """
+    """List the source events of each alert's derived events, null without them; count dropped ones. See `made_of`."""
     count = len(offsets) - 1
     bound = np.flatnonzero(np.asarray(pc.is_valid(inner)))
     if not len(bound):
@@ -176,11 +172,9 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN) -> pa.Table:
-    """Return one row per completed match or time-out, sorted by (detected_at, alert_id).
+    """Return one row per completed match or time-out, sorted by (detected_at, alert_id), but for produced events.
 
-    Matches that become events are left out (produced.py). `since_ms`: the job has seen all events from then on
-    (reach.py).
-    Cost: columns, plus one digest for each alert.
+    `since_ms`: the job has seen all events from then on (reach.py). Cost: columns, plus one digest for each alert.
     """
     return alerts_of(alerting(program, matches), matches, since_ms)
 
@@ -237,8 +231,7 @@ def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[Re
 
 
 def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
-    """Return int64[M]: the time from which the past of each match of a part is complete, TIME_MS_MIN if nothing is
-    missing.
+    """Return int64[M]: the time from which the past of each match of a part is complete, TIME_MS_MIN if all of it is.
 
     The past consists of the histories of the match, its derived events, and absent events. `times` are the times of the
     first events and of the detection.
@@ -269,7 +262,6 @@ class Alerting:
     kind: str = _MATCH
 
     def measures(self, matches: Matches, rows: Int64) -> dict[str, tuple[pa.Array, Type]]:
-        """Return the measures of some of them as columns, with the types."""
         rule, first = self.rule, 0
         named = rule.measures
         if self.kind == _TIMEOUT:
@@ -297,7 +289,6 @@ class _Common:
     first_variable: Int64
 
     def of(self, part_of: Int64) -> dict[str, pa.Array]:
-        """Return the columns of alerts of these parts: M rows for part_of int64[M]."""
         count = self.columns.num_rows
         is_each = len(part_of) == count and (part_of == np.arange(count)).all()
         chosen = self.columns if is_each else self.columns.take(pa.array(part_of))
@@ -311,7 +302,6 @@ class _Common:
 
 @lru_cache(maxsize=_RULES_CACHED)
 def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
-    """Compute the texts and columns that all alerts of a part have in common."""
     rules = [rule.deployed for rule, _ in parts]
     columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
     columns["kind"] = [kind for _, kind in parts]
@@ -330,10 +320,7 @@ def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
 
 
 def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters: Counter[str] | None) -> pa.Table:
-    """Return the alerts of all parts, sorted; without counters one part after the other, and without origins.
-
-    The common columns are computed once.
-    """
+    """Return the alerts of all parts, sorted; without counters one part after the other, and without origins."""
     if not parts:
         return NO_ALERTS
     common = _common(tuple([(part.rule, part.kind) for part in parts]))
@@ -381,7 +368,6 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
 def _texts(
     parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64, key: pa.Array
 ) -> tuple[pa.Array, pa.Array]:
-    """Format the messages and the JSON measures of matches with these keys. part_of int64[M] is their part."""
     if len(parts) == 1:
         return parts[0].texts(matches, rows, key)
     by_part = np.argsort(part_of, kind="stable")
@@ -396,7 +382,6 @@ def _texts(
 
 
 def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
-    """Return the events of each match, in binding order. part_of int64[M] is the part whose variables name them."""
     offsets, events = bound_rows(matches.offsets, rows)
     columns = [
         common.names(part_of, matches, offsets, events),
@@ -407,7 +392,6 @@ def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64
 
 
 def _origins(common: _Common, part_of: Int64, matches: Matches, rows: Int64, counters: Counter[str] | None) -> pa.Array:
-    """Return the source events of the derived events of each match."""
     if matches.made_of is None or counters is None:
         return pa.nulls(len(rows), ORIGINS)
     offsets, events = bound_rows(matches.offsets, rows)
@@ -426,7 +410,6 @@ def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:
 
 
 def _stamps(time_ms: Int64, is_present: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return times as timestamps, null if they are unknown."""
     valid = None if is_present is None else pa.py_buffer(np.packbits(is_present, bitorder="little"))
     return pa.Array.from_buffers(_TIMESTAMP, len(time_ms), [valid, pa.py_buffer(time_ms)])
 
@@ -456,7 +439,6 @@ def _order(detected_ms: Int64, digests: UInt8) -> Int64:
 
 
 def _hex(digests: UInt8) -> pa.Array:
-    """Return the alert ids at the start of these digests."""
     ends = np.arange(0, (len(digests) + 1) * ALERT_ID_CHARS, ALERT_ID_CHARS, dtype=np.int32)
     text = _HEX[digests[:, : ALERT_ID_CHARS // 2]]
     return pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(text))
@@ -502,7 +484,6 @@ def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array
 
 
 def _joined(parts: Sequence[str | pa.Array], count: int) -> pa.Array:
-    """Concatenate columns and constant texts, row by row."""
     if all(isinstance(part, str) for part in parts):
         return pa.repeat(pa.scalar("".join(parts), pa.string()), count)
     return pc.binary_join_element_wise(*parts, "")
@@ -528,7 +509,6 @@ def _json_values(values: pa.Array, type_: Type) -> pa.Array:
 
 
 def _per_distinct(texts: pa.Array, function: Callable[[str], str]) -> pa.Array:
-    """Apply a function of one text to a column, once for each distinct text."""
     different = encoded(texts.cast(TEXT))
     changed = pa.array([function(t) for t in different.dictionary.to_pylist()], pa.string())
     return changed.take(different.indices)

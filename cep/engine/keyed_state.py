@@ -3,12 +3,11 @@
 All of it is columns: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that some
 run can still reach. A state belongs to a program; `migrate_state` moves it to another program by rule identity.
 
-To divide a state by many disjoint sets of its keys, `select_keys` for each set would read the whole state once per set.
-So runs, nodes and events are sorted by set once, with adjusted pointers, and then cut. Histories are divided separately
-(histories/pages.py).
+To divide a state by many disjoint sets of its keys, runs, nodes and events are sorted by set once, with adjusted
+pointers, and then cut: `select_keys` for each set would read the whole state once per set.
 
 For the limit of a key (match/room.py), an event counts once more for each NODE_TEXT_BYTES of its id and of the texts
-that rules read from bound events. The texts of all rules of the program count, because they are stored together.
+that any rule of the program reads from bound events, because they are stored together.
 
 Tested by: tests/engine/test_keyed_state.py, tests/kernels/test_room.py.
 """
@@ -50,7 +49,6 @@ class RetainedEvents:
         return len(self.time_ms)
 
     def take(self, rows: Int64, new_key: Int64) -> RetainedEvents:
-        """Return the events of some rows, in their order, with the new number of each key: int64[K]."""
         places = pa.array(rows)
         return RetainedEvents(
             new_key[self.key[rows]].astype(np.int32),
@@ -98,14 +96,11 @@ class KeyedState:
         return len(self.runs)
 
     def __bool__(self) -> bool:
-        """Return True if there is a run or a history."""
         return len(self.runs) > 0 or bool(self.histories)
 
     @property
     def notes(self) -> NDArray[np.bool_]:
-        """bool[n]: the rows that are not runs, but notes of the shared events that their rule has processed
-        (match/plain.py).
-        """
+        """bool[n]: rows that are notes of the shared events that their rule has processed (match/plain.py)."""
         rules = self.layout.rules
         first = np.array([-1 if shares(identity) else number for identity, number, _ in rules] + [-1], np.int64)
         is_note: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
@@ -126,7 +121,7 @@ class KeyedState:
 
 
 def empty_state(program: Program) -> KeyedState:
-    """Return a keyed state without runs, to begin with."""
+    """Return a keyed state without runs."""
     columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
     return KeyedState(
         Layout.of(program),
@@ -206,10 +201,7 @@ def select_keys(keyed_state: KeyedState, is_selected: np.ndarray, row_registers:
 
 
 def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[PartOrder, int]:
-    """Sort the rows of a keyed state by the P parts of its keys; part int64[K] in [0, P). Cost: O(state).
-
-    Returns the new order, and the largest number of rows of one kind in a part.
-    """
+    """Sort the rows of a keyed state by part, int64[K] of keys. Return also the most rows of one kind in a part."""
     run_key, event_key = read_only(keyed_state.run_key), read_only(keyed_state.events.key)
     nodes = read_only(keyed_state.nodes)
     keys, runs = np.empty(len(part), np.int64), np.empty(len(run_key), np.int64)
@@ -223,7 +215,7 @@ def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[Pa
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """Divide a keyed state by keys, as `select_keys` would for each part. part int64[K] is in [0, parts_count).
+    """Divide a keyed state by keys, as `select_keys` would for each part: part int64[K] in [0, parts_count).
 
     Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
     """
@@ -327,7 +319,6 @@ def retained_weights(program: Program, events: RetainedEvents) -> Int64:
 
 
 def _lengths(texts: pa.Array) -> Int64:
-    """Return the bytes of each text; 0 for a null."""
     lengths: Int64 = np.diff(text_offsets(texts))
     return lengths
 

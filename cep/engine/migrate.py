@@ -7,16 +7,12 @@ Rules are matched by their identity. A migration has four steps:
 3. Note the progress of a rule with runs of its own in a prefix that it shares now.
 4. Sort the runs by rule and key again.
 
-Step 2 cannot wait for `advance`: the deferred events of a rule belong to a shared prefix that the new program does not
-have, so the migrated state has no place for them. Pages are joined and stored between migration and `advance`.
-
 Rules with a common prefix store its events once (nfa/prefixes.py), and each rule defers their effects on its own runs.
-A rule that no longer shares the prefix gets the runs that it would have had alone: the matcher processes the deferred
-events in order.
+In step 2, a rule gets the runs that it would have had alone: the matcher processes the deferred events in order. This
+cannot wait for `advance`: pages are stored in between, and the migrated state has no place for the events.
 
-Runs stored by 0.2.0 have averages and standard deviations in registers, which become those of this build. Sums of
-decimals are exact in both. A standard deviation continues from the rounded sums of 0.2.0, so it is as exact as in that
-build until the run ends.
+Averages and standard deviations of runs stored by 0.2.0 get the registers of this build. Sums of decimals are exact in
+both. A standard deviation continues from the rounded sums of 0.2.0, and is only as exact until the run ends.
 
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py, tests/upgrade/test_upgrade.py.
 """
@@ -47,10 +43,7 @@ from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """The events of a shared prefix with `length` conditions.
-
-    Shapes: runs int64[S, W] by key and row, keys int32[S].
-    """
+    """The events of a shared prefix with `length` conditions, by key and row: runs int64[S, W], keys int32[S]."""
 
     length: int
     runs: Int64
@@ -58,7 +51,7 @@ class PutOff:
 
 
 def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
-    """Advance a rule's runs over the deferred events: the shared events after the last one that it has processed.
+    """Advance a rule's runs over the shared events after the last one that it has processed.
 
     The state belongs to the program, with its retained events sorted by key; its runs are returned unsorted.
     """
@@ -151,10 +144,7 @@ def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedSt
 
 
 def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Program) -> np.ndarray:
-    """Return a table that marks the registers of 0.2.0 that hold rows, given the table of this build.
-
-    Shapes: uint8[rules, registers], the rules as the layout numbers them.
-    """
+    """Mark the registers of 0.2.0 that hold rows: uint8[rules, registers], the rules as in the layout."""
     marked = row_registers.copy()
     for slot, registers in _changes(layout, program).items():
         kinds = [kind in ROW_KINDS for kind, _, _ in registers.earlier]
@@ -182,7 +172,6 @@ def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
 
 
 def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
-    """Compute one register of this build from the stored ones: int64[runs]."""
     kind, variable, argument = key
     if key in earlier:
         return earlier[key]
@@ -218,7 +207,6 @@ def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
 
 
 def _slots(numbers: np.ndarray) -> Int64:
-    """Return the slots of floats."""
     slots: Int64 = numbers.astype(np.float64).view(np.int64)
     return slots
 
@@ -228,7 +216,7 @@ class _Moves:
     """The new numbers of rules and of NFA states: -1 and 0 for removed ones.
 
     `parted` are (previous number of a shared prefix, number of a rule that no longer shares it). `joined` are (number
-    of a continued shared prefix, number of a rule that shares it from now on and had runs of its own).
+    of a continued shared prefix, number of a rule with runs of its own that shares it now).
     """
 
     slots: Int32
@@ -242,7 +230,6 @@ _MOVES: OrderedDict[tuple[str, str], tuple[Layout, _Moves]] = OrderedDict()
 
 
 def _moves(before: Layout, program: Program) -> _Moves:
-    """Compute the new numbers, once for all pages of the process."""
     fingerprints = before.fingerprint, program.fingerprint
     cached = _MOVES.get(fingerprints)
     if cached is not None and (cached[0].rules is before.rules or cached[0].rules == before.rules):
@@ -290,8 +277,7 @@ def _moves(before: Layout, program: Program) -> _Moves:
 def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     """Convert a keyed state to another program. Return it, and the number of runs whose rule no longer exists.
 
-    Columns that the program newly retains are null in events that were bound before: no run of an older rule reads
-    them.
+    Columns that the program newly retains are null in earlier events: no run of an older rule reads them.
     """
     if keyed_state.layout.is_earlier:
         keyed_state = with_current_registers(keyed_state, program)
@@ -338,11 +324,7 @@ def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> Key
 
 
 def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, Int64]:
-    """Sort the retained events by key, the order in which the matcher takes events; the events of a key keep their
-    order.
-
-    The state belongs to the program. Returns it with the new row of each former one, int64[N].
-    """
+    """Sort the retained events by key, as the matcher takes them. Return also the new row of each former one."""
     order = np.argsort(keyed_state.events.key, kind="stable")
     new_row = np.empty(len(order), np.int64)
     new_row[order] = np.arange(len(order))
@@ -362,7 +344,6 @@ def _put_off(keyed_state: KeyedState, start: int, new_row: Int64) -> PutOff:
 
 
 def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
-    """Count the runs whose rule no longer exists."""
     is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
     return int((is_lost & ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])).sum())
 

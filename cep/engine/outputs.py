@@ -1,8 +1,4 @@
-"""The arrays that the matcher fills, enlarged when they are full.
-
-`count_overflows` counts by rule the numbers that exceeded 64 bits in one call. A condition or a history may belong to
-many rules. Each of them is counted, so the sum over rules may exceed the total. The counts are only computed if a
-number has exceeded 64 bits.
+"""The arrays that the matcher fills, enlarged when they are full; and counts of numbers that exceeded 64 bits.
 
 Tested by: tests/engine/test_advance.py, tests/engine/test_overflows.py.
 """
@@ -123,7 +119,6 @@ class Overflows:
 
     @property
     def are_any(self) -> bool:
-        """True if a number exceeded 64 bits."""
         return bool(np.count_nonzero(self.instructions) or np.count_nonzero(self.entries) or self.past)
 
     @property
@@ -132,7 +127,10 @@ class Overflows:
 
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
-    """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher."""
+    """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher.
+
+    A condition or a history may belong to many rules. Each of them is counted, so the sum may exceed the total.
+    """
     if not (overflows.are_any or np.count_nonzero(of_runs)):  # almost always
         return
     counters[_ALL] += overflows.total + int(of_runs.sum())

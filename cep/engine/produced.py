@@ -3,8 +3,8 @@
     id = "<id of the source event that completed it>~<id that the alert would have>"
     time = detection time of the match, fields = its measures, and its alert's statements about the past and origins
 
-The same match gives the same event, in any runner and however often it is found. Derived events of one millisecond are
-matched in the order of the events that completed them, after all source events of that millisecond.
+The same match gives the same event, in any runner. Derived events of one millisecond are matched in the order of the
+events that completed them, after all source events of that millisecond.
 
 Tested by: tests/runners/test_produced.py
 """
@@ -35,8 +35,8 @@ def produced_events(
 ) -> Decoded | None:  # fmt: skip
     """Convert matches of live rules that produce events to events; None without such matches.
 
-    `since_ms` is as for alerts. The corresponding alerts go into `made`, with their bound events. `counters` counts
-    dropped origins. A shadow rule produces nothing, because it must not change the results of live rules.
+    The corresponding alerts go into `alert_tables`. `counters` counts dropped origins. A shadow rule produces nothing,
+    because it must not change the results of live rules.
     """
     parts = []
     for number in matches.rules:
@@ -55,7 +55,6 @@ def produced_events(
 
 
 def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
-    """Build the produced events from the alerts of one rule's matches."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
@@ -77,10 +76,7 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
 
 
 def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the order of derived events of these times: the order of the completing events, after all source events.
-
-    An event of a deadline lacks a completing event.
-    """
+    """Return the order of derived events: of their completing events, after all source events; none for deadlines."""
     last = matches.offsets[rows + 1] - 1
     order = no_order(len(rows)) if matches.order is None else matches.order[last]
     order[matches.event_time_ms[last] != times] = no_order(1)
@@ -97,7 +93,6 @@ def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
 
 
 def _made_of(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:
-    """Return the source events of these matches of a rule, as a text each."""
     offsets, events = bound_rows(matches.offsets, rows)
     positions = pa.array(events)
     names = pa.array(rule.variables, pa.string()).take(pa.array(matches.variable[events]))

@@ -1,11 +1,10 @@
 """How far a rule's windows reach back from its matches, compared with the time from which the job has seen events.
 
 A window that reaches back before the job's first event has fewer events than its length suggests: an average of 30 days
-on the third day is one of three days. A condition without a window reads the whole past, so it always reaches back
-further: on the first day of a history every device is seen for the first time. The same holds for a rule that was added
-to a running job, if its past was not stored. The alert then gives the time from which the events of its window are
-complete. It also does so if the match depends on the *absence* of a derived event whose producer has an incomplete past
-(rulebook/completeness.py).
+on the third day is one of three days. A condition without a window reads the whole past: on the first day of a history
+every device is seen for the first time. The same holds for a rule that was added to a running job, if its past was not
+stored, and for a match that depends on the *absence* of a derived event whose producer has an incomplete past
+(rulebook/completeness.py). The alert then gives the time from which the events are complete.
 Tested by: tests/engine/test_alerts.py
 """
 
@@ -28,7 +27,7 @@ RetainedWindow = tuple[HistoryWindow | None, int]
 def reaches_ms(windows: Sequence[HistoryWindow | None], time_ms: Int64) -> Int64:
     """Return for each time the earliest time in a window of an event at that time.
 
-    A `windows` of None is the whole past, and reaches TIME_MS_MIN; without windows it is the time itself.
+    A window of None is the whole past, and reaches TIME_MS_MIN; without windows it is the time itself.
     """
     earliest_ms = time_ms.copy()
     for window in windows:
@@ -50,12 +49,10 @@ def history_from_ms(
     retained: Sequence[RetainedWindow] = (),
     made_ms: Int64 | None = None,
 ) -> Int64:
-    """Return the time from which events are complete, for matches whose windows reach back further; otherwise
-    TIME_MS_MIN.
+    """Return for each match int64[M]: the time from which events are complete, TIME_MS_MIN if no window reaches beyond.
 
-    Shapes: first_ms int64[M] is the time of the first event of each match; the result is int64[M]. A job that does not
-    know from when it has seen events has a `since_ms` of TIME_MS_MIN. `retained` are the windows of a rule that was
-    added later, with the times from which their events are stored; None is a window over the whole past. made_ms
+    Shapes: first_ms int64[M] is the time of the first event of each match. A job that does not know from when it has
+    seen events has a `since_ms` of TIME_MS_MIN. `retained` are the windows of a rule that was added later. made_ms
     int64[M] is the time from the derived events of a match. The latest of these times counts.
 
     A match may begin before `since_ms` where events are missing in the middle of a job's life. An event that would have
@@ -70,10 +67,7 @@ def history_from_ms(
 
 
 def retained_from_ms(retained: Sequence[RetainedWindow], first_ms: Int64) -> Int64:
-    """Return int64[M]: the latest time from which a window's events are stored, of windows that reach back further.
-
-    TIME_MS_MIN for matches without such a window. `retained` and first_ms as in `history_from_ms`.
-    """
+    """Return the latest time from which a window's events are stored, of windows that reach back further: int64[M]."""
     from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for window, retained_ms in retained:
         lacks = reaches_ms([window], first_ms) < retained_ms
@@ -82,11 +76,7 @@ def retained_from_ms(retained: Sequence[RetainedWindow], first_ms: Int64) -> Int
 
 
 def gaps_from_ms(gaps: Sequence[ProducerGap], first_ms: Int64, detected_ms: Int64, since_ms: int) -> Int64:
-    """Return the latest time from which the absent derived events of matches are complete.
-
-    Shapes: first_ms int64[M] the time of the first event of each match, detected_ms int64[M] its detection time.
-    Returns: int64[M], TIME_MS_MIN for matches without such a gap.
-    """
+    """Return for each match the latest time from which its absent derived events are complete: int64[M]."""
     latest_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for gap in gaps:
         from_ms = since_ms if gap.since_ms is None else gap.since_ms

@@ -1,12 +1,11 @@
 """The prefixes that rules share (nfa/prefixes.py): found in the events of a call, stored between calls.
 
-The rules process the stored events when an event arrives that may take their runs further.
-
     stored rows of the prefix + new events of it ──▶ Starts, by key and row ──▶ the rules' kernels
                                                                           └──▶ rows to store
 
-At most RUNS_PER_KEY_MAX starts of a key are stored, the newest, and no event from before a dropped one. Starts with
-long texts are fewer: together they count as at most NODES_PER_KEY_MAX bound events.
+The rules process the stored events when an event arrives that may take their runs further. At most RUNS_PER_KEY_MAX
+starts of a key are stored, the newest, and no event from before a dropped one. Starts with long texts are fewer:
+together they count as at most NODES_PER_KEY_MAX bound events.
 
 Tested by: tests/engine/test_starts.py
 """
@@ -30,7 +29,7 @@ from cep.nfa.image import segments
 from cep.nfa.prefixes import SharedStart
 from cep.nfa.program import Program
 
-EvictedRuns = tuple[int, int, int]  # the number of a rule, that of a key, and how many runs the key has lost
+EvictedRuns = tuple[int, int, int]  # the number of a rule, the number of a key, and how many runs the key has lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,8 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
 def _put_off(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
     """Choose the events to defer: all that a run takes, except new events with long texts that are not starts.
 
-    Starts are limited by their weight. Each start keeps at most one event per later condition. A later event with long
-    texts is given to each rule at once, whose own limits apply.
+    Each start keeps at most one event per later condition, however heavy it is. Later events with long texts go to each
+    rule at once.
     """
     if not len(prepared.weights):
         return is_taken
@@ -142,7 +141,6 @@ def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
 
 
 def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
-    """Return a mask for each new row: a bit for each condition of the prefix that holds."""
     bit = rows - prepared.first_row
     words = prepared.bitmaps[shared.predicates[:, None], bit >> 6]
     holds = (words >> (bit & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
@@ -156,8 +154,7 @@ def _follow(
 ) -> None:  # fmt: skip
     """Compute when each new event of a prefix expires: NOT_TAKEN if no run waits for it.
 
-    The run may be one that the events begin, or a run of a single rule. The latter has seen the stored events up to its
-    last event.
+    The run may be one that the events begin, or a run of a single rule, which has seen the events up to its last one.
     """
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = fitted.runs[segments(first, counts)]
@@ -178,10 +175,7 @@ def keep_starts(
     program: Program, starts_of_prefix: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str],
     evicted_runs: list[EvictedRuns],
 ) -> LiveRuns:  # fmt: skip
-    """Return the rows of the prefixes to store after a call, after `nodes_before` nodes.
-
-    Counts the starts that began, expired or were evicted, and adds the keys of evicted starts.
-    """
+    """Return the rows of the prefixes to store after a call, after `nodes_before` nodes; count evicted starts."""
     runs, keys, slots = [], [], []
     for shared, starts in zip(program.shared, starts_of_prefix, strict=True):
         is_start = starts.masks & 1

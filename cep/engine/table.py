@@ -38,8 +38,7 @@ class PreparedEvents:
     `image` is the program's, with the numbers of this call's texts; `first_row` is the first new row of the columns.
     `event_of` int64[N] is the event of each row: retained events, followed by the batch. `texts` is the dictionary of
     all text columns. `overflows` counts numbers that exceeded 64 bits, `folded` values of histories with folded events,
-    `cut` values that may lack events. `histories` are the histories from now on. `weights` are as in
-    kernels/records.py.
+    `cut` values that may lack events. `weights` are as in kernels/records.py.
     """
 
     keys: pa.Array
@@ -59,7 +58,6 @@ class PreparedEvents:
 
     @property
     def events(self) -> Events:
-        """The event table as kernels take it."""
         return Events(self.columns, self.nulls, self.bitmaps, self.first_row, self.weights)
 
     @property
@@ -119,7 +117,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
 
 def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, columns: Int64) -> Int64:
-    """Sort the batch's events by key and event order (columnar/order.py), and write them into the table."""
+    """Write the batch's events into the table, sorted by key and event order (columnar/order.py)."""
     ordered = arranged_rows(batch, key, keys_count)
     columns[y.COLUMN_TYPE, first_row:] = batch.event_type[ordered]
     _gather(batch.time_ms, ordered, columns[y.COLUMN_TIME, first_row:])
@@ -130,7 +128,6 @@ def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, co
 def _fill_fields(
     program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
 ) -> None:
-    """Fill the columns of fields that are not text, in place."""
     first_row = len(keyed_state.events)
     for number, column in program.fields:
         if column.type.is_text:
@@ -149,10 +146,7 @@ def _fill_fields(
 def _evaluated(
     program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, past: Mapping[str, int]
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
-    """Evaluate conditions on the new rows: return their bitmaps and the counts of numbers that exceeded 64 bits.
-
-    Fills the derived columns. `past` has the counts of histories.
-    """
+    """Evaluate conditions on the new rows, and fill the derived columns. `past` has the overflows of histories."""
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
@@ -175,7 +169,7 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
 
 
 def _look_up(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
-    """Fill the bitmaps of predicates that an index finds. Return the number of overflows at each entry, int64[E]."""
+    """Fill the bitmaps of predicates that an index finds, and the number of overflows at each entry, int64[E]."""
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
     # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
@@ -196,8 +190,8 @@ def _fill_texts(
 ) -> tuple[pa.Array, Int32]:  # fmt: skip
     """Assign numbers to the texts of all text columns, equal numbers to equal texts, so that they can be compared.
 
-    `past` are texts that histories give, in the order of the new rows. Returns: (the dictionary, the numbers of the
-    texts that rules write: int32[text constants]).
+    `past` are texts of histories, in the order of the new rows. Returns: (the dictionary, the numbers of the texts that
+    rules write: int32[text constants]).
     """
     numbers = [number for number, column in program.fields if column.type.is_text]
     parts: list[pa.Array] = []
@@ -227,7 +221,7 @@ def _fill_texts(
 
 
 def _numbers(indices: pa.Array) -> tuple[Int32, UInt8 | None]:
-    """Places in a dictionary, just made: int32[N], 0 for null; and uint8[N] which are null, None if none is."""
+    """Return places in a dictionary: int32[N], 0 for null; and uint8[N] the nulls, None without nulls."""
     if not indices.null_count:
         return np.asarray(indices), None
     validity, values = indices.buffers()
@@ -236,7 +230,6 @@ def _numbers(indices: pa.Array) -> tuple[Int32, UInt8 | None]:
 
 
 def _image(program: Program, written: Int32) -> Int64:
-    """Return the program's image with each text constant replaced by the text's number."""
     if not program.text_constants:
         return program.image
     image = program.image.copy()

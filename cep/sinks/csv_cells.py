@@ -1,7 +1,7 @@
 """A table → a CSV file that is safe to open in a spreadsheet: no text of an event becomes a formula.
 
 A spreadsheet runs a cell that begins with one of `= + - @`, a tab or a line end. Such a text gets an apostrophe in
-front, which marks the cell as text; numbers stay. A value that CSV has no form for, such as a list, is JSON. Every CSV
+front, which marks the cell as text; numbers stay. A value without a form in CSV, such as a list, is JSON. Every CSV
 file of cep is written here.
 Tested by: tests/sinks/test_files.py
 """

@@ -114,10 +114,7 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
 
 @lru_cache(maxsize=_SHAPES_CACHED)
 def _shape(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Texts, Int64, NDArray[np.bool_]]:
-    """Return for each field the text before its value, how the value is written, and whether it may be left out.
-
-    Each member begins with its comma, so the first field is never left out.
-    """
+    """Return for each field the text before its value (a comma begins it), its kind, and whether it may be left out."""
     members = [(b"," if number else b"{") + orjson.dumps(name) + b":" for number, (name, _) in enumerate(fields)]
     ends = np.cumsum([0, *map(len, members)])
     kinds = [RAW if name == "measures" else _kind(type_) for name, type_ in fields]

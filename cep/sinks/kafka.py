@@ -64,10 +64,7 @@ class KafkaTransactionSink:
 
 
 class _AtOnce:
-    """Records into a topic at once, for a job without stored progress: a repeated record is there twice.
-
-    `settings` are librdkafka's. `wait_ms_max` limits a write, from the first record to the last acknowledgement.
-    """
+    """Records into a topic at once, for a job without stored progress: a repeated record is there twice."""
 
     def __init__(
         self, servers: str, topic: str, settings: Mapping[str, str] | None = None, wait_ms_max: int = KAFKA_WAIT_MS_MAX

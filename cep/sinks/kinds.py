@@ -36,9 +36,8 @@ _DIGEST_CHARS = 8
 class SinkJob:
     """The job that sinks belong to.
 
-    `refused` is called with the name of a sink, the number of alerts that its receiver refused, and the reason.
-    `name_in` returns the name of the job in a topic; None: records go out at once. `client` configures Kafka's client
-    for alerts.
+    `refused` is called with the name of a sink, the number of refused alerts, and the reason. `name_in` returns the
+    name of the job in a topic; None: records go out at once. `client` configures Kafka's client for alerts.
     """
 
     settings: Settings

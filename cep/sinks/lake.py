@@ -34,7 +34,7 @@ _COLOR = re.compile(r"\x1b\[\d+m|↳")  # of a terminal, in messages of the libr
 _CLOCKS_MS = 3_600_000  # clocks differ; ids of before do no harm
 # One try at a remote place: the library alone would try for three minutes.
 _ONE_TRY = {"connect_timeout": "5s", "timeout": "10s", "max_retries": "1", "retry_timeout": "10s"}
-# Part of a message of the library, which has no codes → a word of SINK_REASONS; the first match counts.
+# Part of a message of the library, as it lacks codes → a word of SINK_REASONS; the first match counts.
 _REASONS = (
     ("503 ", "busy"), ("429 ", "busy"), ("SlowDown", "busy"), ("500 ", "busy"), ("502 ", "busy"), ("504 ", "busy"),
     ("403 ", "access"), ("401 ", "access"), ("privileges", "access"), ("ermission denied", "access"),
@@ -58,10 +58,7 @@ class LakeSink:
         self._options = _ONE_TRY if "://" in place else {}
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Commit the alerts to the table, unless they are already there. After an error the table is unchanged.
-
-        Raises: SinkAwayError if the place does not take them now; SinkError if another job has their number.
-        """
+        """Commit the alerts, unless they are already there. An error leaves the table as it was. Raises: SinkError."""
         if alerts.num_rows == 0:
             return
         try:
@@ -114,8 +111,7 @@ class LakeSink:
     def _table(self) -> DeltaTable | None:
         """Open the table; None if it does not exist.
 
-        The library's `is_deltatable` holds Python's lock until the place answers: a place that hangs would stop the
-        job.
+        The library's `is_deltatable` would stop the job: it holds Python's lock until the place answers.
         """
         try:
             return self._library.DeltaTable(self._place, storage_options=self._options)

@@ -1,6 +1,6 @@
 """Stores and a payload → checkpoints in a target, each whole or not there, copied in the background.
 
-The payload must not part from the stores: it names the offsets, the rulebook's epoch, alerts not yet sent. The steps:
+The payload names the offsets, the rulebook's epoch and unsent alerts, so it must not part from the stores. The steps:
 
     1  link     every store's files, by hard links, into a folder of their own: one moment for all
     2  hash     the files that were not hashed for an earlier checkpoint
@@ -10,10 +10,9 @@ The payload must not part from the stores: it names the offsets, the rulebook's 
     6  collect  files that no manifest names any more
     7  drop     the links
 
-A failure before the end of 4 removes what was copied for nothing. A crash there leaves the earlier checkpoints as they
-were, and files that step 6 of the next checkpoint removes. After 4 the new checkpoint counts. `on_step` is called with
-the step's number before each of its units: tests crash there. One process writes to a target at a time. A second one is
-refused at 4, and removes nothing.
+A failure before the end of 4 removes the copied files. A crash there leaves the earlier checkpoints as they were, and
+files that step 6 of the next checkpoint removes. `on_step` is called with the step's number before each of its units:
+tests crash there. One process writes to a target at a time. A second one is refused at 4, and removes nothing.
 Tested by: tests/state/test_checkpoints.py
 """
 
@@ -58,10 +57,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The figures of a published checkpoint. Units: bytes. The copied files are the files that the target did not have.
-
-    `is_tidy` is False if older checkpoints could not be removed. The next checkpoint tries again.
-    """
+    """The figures of a published checkpoint. Copied files are new in the target. `is_tidy`: older ones are removed."""
 
     number: int
     files_count: int
@@ -73,10 +69,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A checkpoint that was copied from a target: a store directory for each part, and why newer ones were refused.
-
-    `url` is the target that it came from.
-    """
+    """A checkpoint that was copied from `url`: a store directory for each part, and why newer ones were refused."""
 
     url: str
     manifest: Manifest
@@ -95,18 +88,14 @@ def checkpoint_numbers(target: Target) -> list[int]:
 
 
 def read_manifest(target: Target, number: int) -> Manifest:
-    """Read the manifest of a checkpoint. Raises: StateCorruptError, StateFormatError, StoreError.
-
-    The number inside a signed manifest must equal the number in its name, so that an old checkpoint under a higher
-    number is refused.
-    """
+    """Read the manifest of a checkpoint. An old one under a higher number is refused. Raises: StateError."""
     manifest = Manifest.from_bytes(target.read(_name(number)), _name(number), KIND)
     manifest.check_number(number, _name(number))
     return manifest
 
 
 def payload_bytes(target: Target, number: int) -> bytes:
-    """Read the payload of a checkpoint, verified. Raises: StateCorruptError, StateFormatError, StoreError."""
+    """Read the payload of a checkpoint, verified. Raises: StateError."""
     file = read_manifest(target, number).file(PAYLOAD)
     data = target.read(f"{FOLDER}/{file.sha256}", file.size)
     if hashlib.sha256(data).hexdigest() != file.sha256:
@@ -117,9 +106,9 @@ def payload_bytes(target: Target, number: int) -> bytes:
 def restore(target: Target, folder: Path) -> Restored | None:
     """Copy the newest undamaged checkpoint into the new directory `folder`. Return None if none was ever published.
 
-    Every file is verified. A checkpoint with a damaged or missing file is refused, and the one before it is tried.
-    Raises: StateCorruptError if no checkpoint is undamaged, with the reason for each. StoreError if the target cannot
-    be reached, and StateFormatError for a checkpoint of a later build: to go back in time would be wrong in both cases.
+    Every file is verified. After a damaged or missing file, the checkpoint before is tried. Raises: StateCorruptError
+    if no checkpoint is undamaged, with each reason. StoreError if the target cannot be reached, and StateFormatError
+    for a checkpoint of a later build: to go back in time would be wrong in both cases.
     """
     assert not folder.exists(), f"{folder} is in the way"
     refused: list[str] = []
@@ -189,12 +178,11 @@ class Checkpoints(Closing):
     ) -> Future[Published] | None:  # fmt: skip
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
-        When the result is available, the checkpoint is safe. Do not write to the stores until this returns. The
-        exception is one store, `is_atomic`, in which the state after every write batch may be saved. Then step 1 is
-        done in the background too, and the checkpoint has all batches up to one of them. `beside` names more files on
-        the stores' disk that belong to the checkpoint; it is called when the stores are linked. A restore puts them
-        into the folder BESIDE. The result raises StoreError if the target refuses. Earlier checkpoints are not touched,
-        and a later one may be tried. Raises: StoreError if the links cannot be made.
+        When the result is available, the checkpoint is safe. Do not write to the stores until this returns, except to
+        one store, `is_atomic`, in which the state after every write batch may be saved: its step 1 is done in the
+        background too. `beside` names more files on the stores' disk that belong to the checkpoint; it is called when
+        the stores are linked, and a restore puts them into the folder BESIDE. The result raises StoreError if the
+        target refuses; a later checkpoint may be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
         if len(self._pending) >= CHECKPOINTS_PENDING_MAX:
@@ -232,7 +220,6 @@ class Checkpoints(Closing):
         return [*linked, folder / PAYLOAD]
 
     def close(self) -> None:
-        """Wait for running copies."""
         self._thread.shutdown(wait=True)
         self._hasher.shutdown(wait=True)
 
@@ -284,10 +271,7 @@ class Checkpoints(Closing):
         return copied
 
     def _hashed(self, folder: Path, paths: Sequence[Path]) -> tuple[StoredFile, ...]:
-        """Compute size and hash of each file.
-
-        A linked file keeps its inode, so a file of the last checkpoint is not read again.
-        """
+        """Compute size and hash of each file. A linked file keeps its inode, so a file is not read twice."""
         hashes: dict[tuple[int, int, int], str] = {}
         files = []
         for path in paths:
@@ -329,10 +313,7 @@ class Checkpoints(Closing):
 
 
 def _give_way() -> None:
-    """Lower the priority of this thread: a checkpoint may have gigabytes to read.
-
-    The thread that links files keeps its priority: it has the interpreter's lock, and others wait for it.
-    """
+    """Lower the priority of this thread, which may read gigabytes. Other threads wait for the one that links files."""
     if sys.platform == "linux":  # elsewhere the same call is for whole processes
         thread_id = threading.get_native_id()
         with suppress(OSError):

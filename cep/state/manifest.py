@@ -2,23 +2,18 @@
 
     first line: below | JSON: format, kind, number, created_ms, parts, files with size and sha256
 
-The files lie in the target under their checksum, `files/SHA256`. Two checkpoints share a file that both have. A file
-that comes again after a restore, under any name, cannot be taken for another.
+The files lie in the target under their checksum, `files/SHA256`, so two checkpoints share a file that both have.
 
 A manifest may come from anywhere, so `from_bytes` checks each field and each name. `path_inside` is the one place that
 turns a name into a path: it never leaves the folder of the restore.
 
-The first line of a manifest depends on whether the environment has a secret.
-
-    CEP_MANIFEST_KEY         the key itself
-    CEP_MANIFEST_KEY_FILE    or a file that has it
+The first line depends on the secret in CEP_MANIFEST_KEY, or in the file that CEP_MANIFEST_KEY_FILE names:
 
     without a key   SHA256
     with a key      SHA256 hmac-sha256:HEX
 
-The same key signs other short facts of a job, such as the head of its audit: `fact_signature`.
-
-A process that has a key refuses every manifest that was not signed with it. One without reads both.
+A process that has a key refuses every manifest that was not signed with it. One without reads both. The same key signs
+other short facts of a job, such as the head of its audit: `fact_signature`.
 
 Tested by: tests/state/test_manifest.py, tests/state/test_checkpoints.py.
 """
@@ -55,10 +50,7 @@ def first_line(body: bytes) -> bytes:
 
 
 def check_first_line(line: bytes, body: bytes, name: str) -> None:
-    """Check the checksum of a manifest, and its signature if the process has a key; `name` is for messages.
-
-    Raises: StateCorruptError if one does not fit, or is missing; UsageError for an invalid key.
-    """
+    """Check a manifest's checksum, and its signature if there is a key. Raises: StateCorruptError, UsageError."""
     checksum, mark, signature = line.partition(_MARK)
     if hashlib.sha256(body).hexdigest().encode() != checksum:
         raise StateCorruptError(f"{name} fails its checksum")
@@ -80,10 +72,7 @@ def fact_signature(fact: str) -> str | None:
 
 
 def check_fact(fact: str, signature: object, name: str) -> None:
-    """Check the signature of a fact if the process has a key; `name` is for messages.
-
-    Raises: StateCorruptError if it is missing or does not fit; UsageError for an invalid key.
-    """
+    """Check the signature of a fact if there is a key; `name` is for messages. Raises: as `check_first_line`."""
     expected = fact_signature(fact)
     if expected is None:
         return
@@ -98,10 +87,7 @@ def _signature(key: bytes, data: bytes) -> bytes:
 
 
 def _key() -> bytes | None:
-    """Read the key from the environment or its file, None without one. Raises: UsageError.
-
-    The key is read again each time: manifests are rare, and a key should not stay in memory.
-    """
+    """Read the key, None without one: each time, so that it does not stay in memory. Raises: UsageError."""
     text, path = os.environ.get(KEY), os.environ.get(KEY_FILE)
     if text is None and path is None:
         return None
@@ -158,16 +144,14 @@ class Manifest:
     files: tuple[StoredFile, ...]
 
     def to_bytes(self) -> bytes:
-        """Return the manifest's bytes, with their checksum, and signature, in the first line. Raises: UsageError."""
         body = json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1).encode()
         return first_line(body) + b"\n" + body
 
     @staticmethod
     def from_bytes(data: bytes, name: str, kind: str | None = None) -> Manifest:
-        """Parse a manifest and check every field, also its kind if `kind` is set; `name` is for messages.
+        """Parse a manifest; check every field, its signature, and its kind if `kind` is set. `name` is for messages.
 
-        Raises: StateCorruptError if it is damaged, torn, or has a field that no build writes. StateFormatError if a
-        later build wrote it. A process with a key refuses a manifest that is not signed with it.
+        Raises: StateCorruptError if no build has written it like that, StateFormatError if a later build wrote it.
         """
         line, _, body = data.partition(b"\n")
         check_first_line(line, body, name)
@@ -199,10 +183,7 @@ class Manifest:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a stored file in a folder.
-
-    Raises: StateCorruptError if the path lies outside of the folder, also by a symbolic link.
-    """
+    """Return the path of a stored file in a folder. Raises: StateCorruptError if it leads out, also by a link."""
     path = folder / name
     if not _is_inside(name) or not path.resolve().is_relative_to(folder.resolve()):
         raise StateCorruptError(f"a manifest names the file {name!r}, which lies outside of {folder}; do not use it")
@@ -220,10 +201,7 @@ def sha256_of(path: Path) -> str:
 
 
 def fetch(target: Target, file: StoredFile, into: Path, may_link: bool) -> None:
-    """Make a verified local copy.
-
-    Raises: StateCorruptError if the file is gone or has other bytes than were stored; StoreError.
-    """
+    """Make a verified local copy. Raises: StateCorruptError if the file is gone or has other bytes; StoreError."""
     target.get(f"{FOLDER}/{file.sha256}", into, file.size, may_link)
     if sha256_of(into) != file.sha256:
         raise StateCorruptError(f"{file.name} fails its checksum")
@@ -233,10 +211,7 @@ def fetch(target: Target, file: StoredFile, into: Path, may_link: bool) -> None:
 
 
 def _checked(fields: dict[str, Any], kind: str | None) -> Manifest:
-    """Build the manifest from parsed fields, and check that its names are unique and inside its folder.
-
-    Raises: ValueError, KeyError, TypeError.
-    """
+    """Build the manifest; its names must be unique and inside its folder. Raises: ValueError, KeyError, TypeError."""
     if kind not in (None, fields["kind"]):
         raise ValueError(f"it is a {fields['kind']}, not a {kind}")
     manifest = Manifest(

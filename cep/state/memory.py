@@ -1,6 +1,6 @@
-"""A keyed store in memory: a sorted dictionary. For tests, and for state that fits into memory and may be lost.
+"""A keyed store in memory: a sorted dictionary, for tests and state that may be lost.
 
-Its checkpoint is one file of all entries, in blocks of the one codec (savepoints.py).
+Its checkpoint is one file of all entries (savepoints.py).
 Tested by: tests/state/test_stores.py
 """
 
@@ -85,8 +85,6 @@ class MemoryStore(DurableStore):
 
 
 class _MemorySnapshot(StoreSnapshot):
-    """The entries of a store in memory at one moment."""
-
     def __init__(self, entries: SortedDict) -> None:
         self._entries = entries
 

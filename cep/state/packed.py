@@ -2,18 +2,17 @@
 
     | "CPP" | format u8 | shape u64 | counts | runs | nodes | events | keys | bytes of texts, column by column |
 
-Here a page contains a few keys, and a micro-batch touches many pages. Their *shape* is the layout of their program and
-the names and types of columns. It is stored once under its hash, not in every page. The rest is tables of integers, and
-each column of each page takes as few bytes as possible (pages/packed.py). A run takes about ten bytes instead of
-eighty, so small pages are fast to copy, to write and to keep in memory.
+A page contains a few keys, and a micro-batch touches many pages. Their *shape*, the layout of their program and the
+names and types of columns, is stored once under its hash. The rest is tables of integers, and each column of each page
+takes as few bytes as possible (pages/packed.py): about ten bytes a run instead of eighty.
 
     counts  one row: keys, runs, nodes, events        events  key, type, time; for each column of numbers the bits, of
     runs    the row, rule, key                                texts the length, of booleans 0 or 1; of ids the length;
     nodes   the row                                           for each column whether it is null
     keys    the length                                texts   of keys, of ids, of each column of texts
 
-The store adds checksums. Readers of single pages (cep job state, savepoints for Spark) use the form of past.py. The
-measured reasons for two forms are in docs/inside/decisions/two-forms-of-a-page.md.
+The store adds checksums. Readers of single pages (cep job state, savepoints for Spark) use the form of past.py;
+docs/inside/decisions/two-forms-of-a-page.md has the reasons.
 Tested by: tests/state/test_pages.py
 """
 
@@ -94,7 +93,6 @@ class Shape:
 
     @staticmethod
     def from_bytes(data: bytes) -> Shape:
-        """Read a shape. Raises: StateCorruptError."""
         try:
             about = orjson.loads(data)
             events = tuple((name, code) for name, code in about["events"])
@@ -109,17 +107,14 @@ class Shape:
 
     @cached_property
     def head(self) -> UInt8:
-        """The first bytes of every page of this shape."""
         return np.frombuffer(_HEAD.pack(_MAGIC, PACKED_FORMAT, self.number), np.uint8)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns of bound events."""
         return tuple(name for name, _ in self.events)
 
     @cached_property
     def event_width(self) -> int:
-        """The columns of the table of events."""
         return _EVENT_FIXED + len(self.events) + 1 + len(self.events)
 
     @cached_property
@@ -135,9 +130,8 @@ class Shape:
 def pack(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray, shape: Shape
 ) -> tuple[list[bytes], Int64]:
-    """Encode the keyed state as one page per part.
-
-    Return the pages, and the time at which the first run of each expires.
+    """Encode the keyed state as one page per part. Return the pages, and the time at which each one's first run
+    expires.
 
     Shapes: part int64[K] is the part of each key, in [0, P); times int64[P], ms UTC, TIME_MS_MAX for a part without
     runs. The bytes of a part without keys are meaningless. Cost: O(state), and less than a microsecond for each part.
@@ -170,17 +164,13 @@ def pack(
 
 
 def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
-    """Return every column of texts with its table: keys, ids of events, then as in `Shape.texts`."""
     events = keyed_state.events
     columns = [(EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
     return [(KEYS, keyed_state.keys), (EVENTS, events.event_id), *columns]
 
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
-    """Build the table of events by column, int64[C, E]. The first column, for the keys, stays unset.
-
-    `offsets` belong to the text columns, as in `texts`.
-    """
+    """Build the table of events by column, int64[C, E]; the first column, for the keys, stays unset."""
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
     table[1], table[2] = events.event_type, events.time_ms
@@ -198,7 +188,6 @@ def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]
 def _guessed_bytes(
     counts: Sequence[int], texts: Sequence[tuple[int, Int64, UInt8]], parts_count: int, shape: Shape
 ) -> int:
-    """Return enough room for all but rare pages."""
     columns = COUNTS + shape.width + shape.event_width
     numbers = 8 * counts[RUNS] + 4 * counts[NODES] + 2 * shape.event_width * counts[EVENTS]
     content = sum(int(offsets[-1] - offsets[0]) for _, offsets, _ in texts)
@@ -221,7 +210,7 @@ def shape_number(page: bytes) -> int:
 
 
 def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
-    """Sort pages by the number of their shape. Raises: StateFormatError, StateCorruptError."""
+    """Group pages by the number of their shape. Raises: StateFormatError, StateCorruptError."""
     if not pages:
         return {}
     head = pages[0][: _HEAD.size]
@@ -262,10 +251,7 @@ def runs_count(pages: Sequence[bytes]) -> int:
 def _retained(
     reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
 ) -> RetainedEvents:
-    """Build the events of all pages from their table.
-
-    `has_values` is 0 for a column of the table that is 0 everywhere.
-    """
+    """Build the events of all pages. `has_values` is 0 for a column of the table that is 0 everywhere."""
     count = len(shape.events)
     event_id = reader.texts(EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
@@ -282,10 +268,7 @@ def _retained(
 
 
 class _Reader:
-    """Reads all pages at the same time, column by column, in the order in which `pack` wrote them.
-
-    Every method raises StateCorruptError where bytes are missing.
-    """
+    """Reads all pages at the same time, column by column, in the order of `pack`. Raises: StateCorruptError."""
 
     def __init__(self, pages: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
@@ -297,7 +280,7 @@ class _Reader:
         self.line = np.empty(most, np.int64)
 
     def texts(self, which: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
-        """Return the next column of texts, one text for each row of the kind `which`. `lengths` are in bytes."""
+        """Return the next column of texts, one for each row of the kind `which`. `lengths` are in bytes."""
         size = int(np.add.reduce(lengths))
         if not 0 <= size <= len(self.pages.data):
             raise _torn()
@@ -308,7 +291,6 @@ class _Reader:
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)
 
     def end(self) -> None:
-        """Check that every page was read to its end."""
         if np.count_nonzero(self.pages.cursor != self.pages.ends):
             raise _torn()
 

@@ -1,6 +1,11 @@
 """The forms in which pages and histories are stored, as bytes.
 
-The histories of a page's keys have a head, rewritten when the page is touched, and segments that never change:
+A page has the runs of some keys of one key group:
+
+    runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
+    about: page format, width of a run, fingerprint and layout of the program that wrote it
+
+Histories are kept apart. They have a head, rewritten when the page is touched, and segments that never change:
 
     head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          events that alone decide a value
               tally:IDENTITY …                                                     counts and sums of windows, by key
@@ -10,26 +15,15 @@ The histories of a page's keys have a head, rewritten when the page is touched, 
               span_code, span_count, span_segment                                  their content
     segment   keys | key, type, time, span | field:NAME …
 
-A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets
-(below) with a format version; another format is refused by name.
-
-A page has the runs of some keys of one key group. Histories are kept apart (above).
-
-    runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
-    about: page format, width of a run, fingerprint and layout of the program that wrote it
-
-Bytes of another format are refused by name. A page written for other rules is carried over by `engine.migrate`.
-
-A sheet has named columns of different lengths, with a format version:
+A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. All are sheets, with
+named columns of different lengths. A sheet of another format is refused by name:
 
     one record batch of one row (columnar/batch.py); every column is a list, so lengths may differ
     metadata: KIND → JSON with the format, and further values of the writer
 
-A whole KeyedState, runs and histories, is one block that can be read without a store:
+A job's state moves to another job as whole keyed states, each one block that can be read without a store:
 
     page | head | segments, each with its number        the three parts in the forms above
-
-A job's state moves to another job in this form. A running job stores the parts separately.
 
 Tested by: tests/state/test_pages.py.
 """
@@ -77,10 +71,7 @@ def encode_sheet(
 
 
 def _row(column: pa.Array) -> pa.Array:
-    """Return the column as the one row of a list column.
-
-    It is made from buffers: pages are small and many, and Arrow is slow to take Python's lists.
-    """
+    """Return the column as the one row of a list column, from buffers: Arrow is slow to take Python's lists."""
     bounds = pa.py_buffer(_BOUNDS.pack(0, len(column)))
     return pa.LargeListArray.from_buffers(pa.large_list(column.type), 1, [None, bounds], children=[column])
 
@@ -88,8 +79,7 @@ def _row(column: pa.Array) -> pa.Array:
 def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
     """Decode the bytes of `encode_sheet` to (description, arrays). Arrays point into `data` if it is not compressed.
 
-    `formats` are the versions that are accepted. Raises: StateFormatError for another format, StateCorruptError for
-    bytes that fail their checksum.
+    `formats` are the versions that are accepted. Raises: StateFormatError for another one, StateCorruptError.
     """
     table = decode_table(data)
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
@@ -248,11 +238,9 @@ class SegmentCache:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the segments in memory."""
         return self._bytes
 
     def get(self, digest: str) -> Block | None:
-        """Return the segment of this hash, if it is here."""
         if digest not in self._blocks:
             return None
         self._blocks.move_to_end(digest)
@@ -269,7 +257,6 @@ class SegmentCache:
             self._bytes -= oldest.nbytes
 
     def drop(self, digest: str) -> None:
-        """Remove a segment."""
         block = self._blocks.pop(digest, None)
         self._bytes -= 0 if block is None else block.nbytes
 
@@ -321,7 +308,7 @@ def layout_of(about: Mapping[str, Any]) -> Layout:
 
 
 def layout_json(layout: Layout) -> dict[str, Any]:
-    """Return the JSON that `layout_of` reads."""
+    """Invert `layout_of`."""
     assert not layout.is_earlier, "only runs of this build are stored"
     return {"fingerprint": layout.fingerprint, "rules": layout.rules, "registers": REGISTERS_FORMAT}
 
@@ -350,10 +337,7 @@ def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
 
 
 def decode_page(data: bytes) -> KeyedState:
-    """Decode the bytes of `encode_page` to a KeyedState without histories.
-
-    Raises: StateFormatError for another page or block format, StateCorruptError for bytes that fail their checksum.
-    """
+    """Decode a page to a KeyedState without histories. Raises: as `decode_sheet`."""
     about, columns = decode_sheet(_PAGE, (PAGE_FORMAT, EARLIER_PAGE_FORMAT), data)
 
     def numbers(name: str) -> np.ndarray:
@@ -399,7 +383,7 @@ def encode_whole(keyed_state: KeyedState) -> bytes:
 
 
 def decode_whole(data: bytes) -> KeyedState:
-    """Invert `encode_whole`. Raises: as decode_sheet, decode_page, decode_head."""
+    """Invert `encode_whole`. Raises: as `decode_sheet`."""
     _, columns = decode_sheet(_KIND, (WHOLE_FORMAT,), data)
     segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
 

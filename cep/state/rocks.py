@@ -1,24 +1,23 @@
 """A keyed store on disk: RocksDB through rocksdict, in raw bytes mode.
 
-All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks and
-the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last `sync` or
-checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A store that has
-lost synced writes is damaged, and is not opened.
+All memory of all stores of a process comes out of one `RocksMemory`. Without the log (`wal=False`) a crash loses all
+writes after the last `sync` or checkpoint. Another thread than the writer may take a checkpoint: it has all batches up
+to one of them.
 
-Before a folder is opened, its list of files is read record by record, and refused if it is invalid.
+Before a folder is opened, its list of files is read record by record:
 
     CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
 
-RocksDB hangs when it opens a folder whose list has a record of a kind that only logs have, and blocks Python. The
-headers are therefore checked before. RocksDB checks checksums and a cut end.
+RocksDB hangs, and blocks Python, when the list has a record of a kind that only logs have. It checks checksums and a
+cut end itself.
 
-A small file next to those of the store has the number of the last synced write.
+A small file next to those of the store has the number of the last synced write:
 
     | number of the last write u64 | crc32 of that u32 |      little-endian
 
-A log that is damaged in the middle reads like one that was cut by a power failure: RocksDB takes the part before, and
-opens. Only the number of the last synced write distinguishes the two. The file is written after each sync and is not
-synced itself, so its number was true at some time, and may be too small after a power failure.
+RocksDB opens a log that is damaged in the middle like one that was cut by a power failure, with the part before. Only
+this number distinguishes the two. The file is written after each sync and is not synced itself, so its number was true
+at some time, and may be too small after a power failure.
 
 Tested by: tests/state/test_stores.py, tests/state/test_manifest.py.
 """
@@ -65,10 +64,7 @@ _NAME_BYTES_MAX = 4_096
 
 
 def check_manifest(folder: Path) -> None:
-    """Check the file in which RocksDB lists its files, before RocksDB reads it. A folder without it is a new store.
-
-    Raises: StateCorruptError.
-    """
+    """Check the list of a store's files before RocksDB reads it; a new store has none. Raises: StateCorruptError."""
     current = folder / "CURRENT"
     if not current.exists():
         return
@@ -118,7 +114,6 @@ class Synced:
             os.pwrite(self._descriptor, _MARK.pack(number, _checksum(number)), 0)
 
     def close(self) -> None:
-        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -139,7 +134,7 @@ _NOT_OURS = ("LOG", "LOCK")  # files of RocksDB's directory that a reopened stor
 
 
 class RocksMemory:
-    """The memory limit that several stores share, in bytes, with their write buffers."""
+    """The limit in bytes that stores share: a block cache, which index, filters and write buffers are charged to."""
 
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         assert 0 < write_buffer_bytes <= cache_bytes, "write buffers are charged to the cache"
@@ -208,8 +203,7 @@ class RocksStore(DurableStore):
     def __init__(self, path: Path, settings: RocksSettings | None = None) -> None:
         """Open the store in a directory, such as a checkpoint, or create a new one.
 
-        Raises: StoreError if another process has it open, StateCorruptError if its files are damaged, or its log ends
-        before the last sync.
+        Raises: StoreError if another process has it open, StateCorruptError for damaged files or lost synced writes.
         """
         self._path = path
         self._settings = settings or RocksSettings()
@@ -326,7 +320,7 @@ class RocksStore(DurableStore):
         return entries_count
 
     def _ingest(self, entries: Iterable[tuple[bytes, bytes]], folder: Path) -> int:
-        """Sorted files are linked into the last level that they fit: no log, no write buffer, no compaction."""
+        """Write sorted files and link them into the last level that they fit: no log, write buffer or compaction."""
         entries_count = 0
         paths: list[str] = []
         writer: SstFileWriter | None = None
@@ -403,8 +397,7 @@ class _RocksSnapshot(StoreSnapshot):
 def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of a range in the order of their keys.
 
-    rocksdict's `items` is not used: it ends silently at a damaged block, and a bound in its ReadOptions is freed under
-    the running iterator.
+    rocksdict's `items` ends silently at a damaged block, and a bound in its ReadOptions is freed under the iterator.
     """
     try:
         cursor.seek(keys.begin)

@@ -4,16 +4,14 @@
     files/SHA256              group-00042.cep: the entries of one key group (below), empty groups have none
                               payload; beside/: files that belong to no store
 
-A checkpoint belongs to the stores that wrote it. A savepoint is independent: it can be copied as a folder, read years
-later, loaded into another kind of store, or divided between several by ranges of key groups. Its manifest is written
-last: a savepoint with a manifest is complete.
+A checkpoint belongs to the stores that wrote it. A savepoint can be copied as a folder, read years later, loaded into
+another kind of store, or divided between several by key groups. Its manifest is written last.
 
-The file of a key group has blocks of the one codec (columnar/batch.py).
+The file of a key group has blocks of the one codec (columnar/batch.py), each with its own checksum:
 
     ( length u32 | block: key binary, value binary ) … | 00 00 00 00 |      little-endian
 
-The closing zero is the end of the file: so one that ends early, and a length that became a zero, are found. Each block
-has its own checksum.
+The closing zero is the end of the file, so a file that ends early, and a length that became a zero, are found.
 
 Tested by: tests/state/test_savepoints.py, tests/state/test_pages.py.
 """
@@ -46,7 +44,7 @@ _BLOCK_BYTES = 1 << 20  # written at once; one entry may be larger
 
 
 def write_entries(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
-    """Write entries to a file in blocks, and return their number. Raises: StoreError if the disk takes no more."""
+    """Write entries to a file in blocks, and return their number. Raises: StoreError."""
     entries_count = 0
     try:
         with path.open("wb") as file:
@@ -78,10 +76,7 @@ def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _checked(block: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-    """Check that a block has only whole entries. A file of any origin may have right checksums over wrong bytes.
-
-    Raises: StateCorruptError.
-    """
+    """Check that a block has whole entries: a right checksum may cover wrong bytes. Raises: StateCorruptError."""
     try:
         block.validate(full=True)  # each offset is inside of its buffer
         is_whole = block.schema.types == _SCHEMA.types and not any(column.null_count for column in block.columns)
@@ -105,7 +100,6 @@ def _length(file: BinaryIO, path: Path) -> int:
 
 
 def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
-    """Group entries into record batches of about `_BLOCK_BYTES`."""
     keys: list[bytes] = []
     values: list[bytes] = []
     block_bytes = 0
@@ -142,9 +136,8 @@ def write_savepoint(
 ) -> Manifest:
     """Write all entries of stores as a savepoint. Together the stores have consecutive key groups.
 
-    `work` is a new local folder; it holds one key group at a time. `beside` are more files of the savepoint. A store's
-    own entries (keys.STORE_GROUP) are left out. Raises: StoreError if a disk is full, or if the target already has a
-    savepoint.
+    `work` is a new local folder; it holds one key group at a time. A store's own entries (STORE_GROUP) are left out.
+    Raises: StoreError if a disk is full, or if the target has a savepoint.
     """
     stores = sorted(parts, key=lambda part: part.first)
     assert all(a.end == b.first for a, b in pairwise(stores)), "key groups that no store holds, or two"
@@ -169,11 +162,7 @@ def write_savepoint(
 
 
 def open_savepoint(target: Target, work: Path) -> Savepoint:
-    """Read the manifest and the payload of a savepoint. `work` is a new local folder.
-
-    Raises: StateCorruptError if the savepoint is damaged, missing or unfinished; StateFormatError for one of a later
-    build.
-    """
+    """Read the manifest and the payload of a savepoint. `work` is a new local folder. Raises: StateError."""
     manifest = Manifest.from_bytes(target.read(NAME), NAME, KIND)
     file = manifest.file(PAYLOAD)
     if not manifest.parts:
@@ -186,12 +175,9 @@ def open_savepoint(target: Target, work: Path) -> Savepoint:
 
 
 def load_savepoint(savepoint: Savepoint, store: DurableStore, groups: range, work: Path) -> int:
-    """Load some key groups of a savepoint into an empty store.
+    """Load some key groups of a savepoint into an empty store. Return the number of entries.
 
-    Return the number of entries. `work` is a new local folder.
-
-    Every file is verified before its entries are loaded. Raises: StateCorruptError, and then the store must be deleted;
-    StoreError.
+    `work` is a new local folder. Raises: StateCorruptError, and then the store must be deleted; StoreError.
     """
     names = {_file_name(group) for group in groups}
     files = sorted((file for file in savepoint.manifest.files if file.name in names), key=lambda file: file.name)
@@ -202,10 +188,7 @@ def load_savepoint(savepoint: Savepoint, store: DurableStore, groups: range, wor
 
 
 def entries_of_group(savepoint: Savepoint, group: int, work: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a key group, after its file was verified. `work` is a local folder.
-
-    Raises: StateCorruptError, StoreError.
-    """
+    """Yield the verified entries of a key group. `work` is a local folder. Raises: StateCorruptError, StoreError."""
     for file in savepoint.manifest.files:
         if file.name == _file_name(group):
             yield from _verified(savepoint.target, file, work)

@@ -3,17 +3,16 @@
     KeyedStore       get, put, delete, multi_get, write, scan, delete_range     to read and write entries
     └ DurableStore   snapshot, sync, checkpoint, ingest, sizes, close           to own them: memory.py, rocks.py
 
-Keys are store keys (below). A store does not know the meaning of its values. One thread uses it at a time, but others
-may read its snapshots and its `checkpoint` directories.
+One thread uses a store at a time, but others may read its snapshots and its `checkpoint` directories.
 
-The place of a value in a store: (key group, key, namespace, name, item) ↔ one byte string with the same sort order.
+A store key is (key group, key, namespace, name, item) as one byte string with the same sort order:
 
     | key group u16 | key 00 01 | namespace 00 01 | name 00 01 | item |      big-endian
 
-In key, namespace and name a byte 00 is written 00 FF. The end mark 00 01 therefore occurs at no other place and sorts
-below every continuation. The order of store keys is the order of the tuples, and a prefix of the parts is one range. A
-key group, a key of it, or one name of a key can be scanned, counted, moved or deleted as a whole. `item` is raw bytes,
-such as the number of a page. The escape is the one of CockroachDB's ordered keys.
+In key, namespace and name a byte 00 is written 00 FF, as in CockroachDB's ordered keys. The end mark 00 01 therefore
+occurs at no other place and sorts below every continuation. A prefix of the parts is one range: a key group, a key of
+it, or one name of a key can be scanned, counted, moved or deleted as a whole. `item` is raw bytes, such as the number
+of a page.
 
 Tested by: tests/state/test_stores.py, tests/state/test_pages.py.
 """
@@ -61,10 +60,7 @@ ALL_KEYS = KeyRange(b"\x00\x00", b"\xff\xff\xff")
 
 
 def store_key(key_group: int, key: bytes, namespace: bytes, name: bytes, item: bytes = b"") -> bytes:
-    """Return the store key of these parts.
-
-    Raises: LimitError for a store key longer than STORE_KEY_BYTES_MAX.
-    """
+    """Return the store key of these parts. Raises: LimitError for more than STORE_KEY_BYTES_MAX."""
     assert 0 <= key_group < KEY_GROUPS_MAX or key_group == STORE_GROUP, f"no key group has the number {key_group}"
     raw = _GROUP.pack(key_group) + _closed(key) + _closed(namespace) + _closed(name) + item
     if len(raw) > STORE_KEY_BYTES_MAX:
@@ -141,10 +137,7 @@ class WriteBatch:
 
 
 class KeyedStore(ABC):
-    """An ordered map from bytes to bytes.
-
-    Every method may raise StoreError (disk full, store gone) or StateCorruptError.
-    """
+    """An ordered map from bytes to bytes. Every method may raise StoreError (disk full) or StateCorruptError."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -176,10 +169,7 @@ class KeyedStore(ABC):
 
 
 class StoreSnapshot(Closing):
-    """A store as it was at one moment; it can be read while writes go on.
-
-    Close it, because it keeps old files alive.
-    """
+    """A store as it was at one moment, while writes go on. Close it, because it keeps old files alive."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -196,10 +186,7 @@ class StoreSnapshot(Closing):
 
 @dataclass(frozen=True, slots=True)
 class StoreSizes:
-    """Figures of a store; `entries_count` is an estimate for RocksDB.
-
-    Units: bytes. `memory_bytes` are written and not yet on disk, `cache_bytes` are a cache of the disk.
-    """
+    """Figures of a store. Memory is not yet on disk, the cache is; `entries_count` is an estimate for RocksDB."""
 
     entries_count: int
     disk_bytes: int
@@ -220,10 +207,7 @@ class DurableStore(KeyedStore, Closing):
 
     @abstractmethod
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
-        """Write a consistent copy into the new directory `path`, by hard links where it can; return its files.
-
-        The same kind of store can be opened on that directory, or on a copy of it.
-        """
+        """Write a copy of this moment into the new directory `path`, where a store can be opened; return its files."""
 
     @abstractmethod
     def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:

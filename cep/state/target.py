@@ -1,10 +1,9 @@
 """The place of checkpoints and savepoints: a local directory, or an object store that fsspec knows.
 
-A file gets its name when all of its bytes are there. Locally it is written under another name, synced and renamed, and
-the folder is synced. Object stores do so themselves. On a file system that can do neither, the checksum shows a torn
-file. If source and target are on one disk, files that never change again are linked, not copied. Credentials come from
-the environment, under the names of the object store's own tools: for S3 AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the
-like, for other protocols of fsspec FSSPEC_SFTP_PASSWORD and the like.
+A file gets its name when all of its bytes are there: locally by a rename after a sync, in object stores by themselves.
+On a file system without renames, the checksum shows a torn file. If source and target are on one disk, files that never
+change again are linked. Credentials come from the environment, under the names of the object store's own tools: for S3
+AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the like, for others FSSPEC_SFTP_PASSWORD and the like.
 Tested by: tests/state/test_savepoints.py
 """
 
@@ -104,8 +103,7 @@ class Target:
     def get(self, name: str, into: Path, size: int, may_link: bool = False) -> None:
         """Copy a file of exactly `size` bytes to the local disk. Pass `may_link` if the copy is never changed.
 
-        The files of a target may come from anywhere: a link that leads out of it, a device, a pipe, and a file of
-        another size, or of more bytes than the disk has room for, are refused before the copy.
+        Refused before the copy: a link that leads out of the target, a device, a pipe, another size, and a full disk.
         """
         with self._telling("read", name):
             into.parent.mkdir(parents=True, exist_ok=True)
@@ -125,10 +123,7 @@ class Target:
                 return
 
     def _upload(self, method: str, *arguments: Any, size: int, **options: Any) -> None:
-        """Call a method that uploads a file of `size` bytes, and give up after a time.
-
-        The client of S3 waits for `100 Continue` without a limit. Raises: ConnectionError.
-        """
+        """Call a method that uploads `size` bytes. Raises: ConnectionError, as S3 may wait without a limit."""
         if not isinstance(self._files, AsyncFileSystem):
             getattr(self._files, method)(*arguments, **options)
             return
@@ -236,10 +231,7 @@ class Target:
 
 
 def _linked(source: Path, path: Path) -> bool:
-    """Create a hard link. Return False across disks, where links are refused, and for a symbolic link.
-
-    A second name for a symbolic link would lead out of the folder that it is put into.
-    """
+    """Create a hard link. Return False across disks, where links are refused, and for a symbolic link: it leads out."""
     if source.is_symlink():
         return False
     try:

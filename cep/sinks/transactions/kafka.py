@@ -56,10 +56,7 @@ _RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """A topic, and the job whose records go there. `settings` are librdkafka's, and secret: they are never printed.
-
-    `wait_ms_max` bounds a micro-batch, from the first record to the end of the transaction.
-    """
+    """A topic, and the job whose records go there. `settings` are librdkafka's, and secret: they are never printed."""
 
     servers: str
     topic: str
