@@ -51,10 +51,7 @@ except ModuleNotFoundError:  # Spark 4.1
 
 
 class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader that plans from a start and within a limit, on any Spark.
-
-    `ends`: the query ends with the present records; needed on Spark 4.1, which does not tell a source.
-    """
+    """A reader that plans from a start and within a limit, on any Spark. `ends`: after the present records."""
 
     def __init__(self, *, ends: bool = False) -> None:
         self._ends = ends

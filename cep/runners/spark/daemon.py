@@ -1,14 +1,12 @@
 """Spark's process that forks Python workers, with everything that a worker needs loaded beforehand.
 
-A worker that starts cold spends a second on imports and on reading compiled kernels from the disk. Here that happens
-once, and every fork shares it. Spark starts this as `python -m cep.runners.spark.daemon WORKER_MODULE`, by its setting
-spark.python.daemon.module.
+A worker that starts cold spends a second on imports and compiled kernels. Here that happens once, and every fork shares
+it. Spark starts `python -m cep.runners.spark.daemon WORKER_MODULE`, by its setting spark.python.daemon.module.
 
 Spark's own daemon imports nothing before it forks, because libraries may start threads, which a fork does not have. The
-modules loaded here start no thread that a worker waits for: Arrow and OpenBLAS start theirs again after a fork.
-
-A worker collects garbage after every task. With all the loaded modules that took a tenth of a second, more than the
-task; so objects from before the first fork are excluded from collection.
+modules loaded here start no thread that a worker waits for: Arrow and OpenBLAS start theirs again after a fork. A
+worker collects garbage after every task: objects from before the first fork are excluded, or it takes a tenth of a
+second.
 Tested by: tests/runners/spark/test_live.py
 """
 

@@ -9,12 +9,11 @@
     event-ids domain              bucket    secret, event ids and digests of content.
     fired     bucket              0         when rules that suppress last fired (match_stream.py).
 
-Spark creates a variable's encoders again in every task, at some four milliseconds of Java each; one variable per part
-took a quarter of Java's processor time in a small micro-batch.
+Spark creates a variable's encoders again in every task, at some four milliseconds of Java each, so there is one for
+all.
 
 When a query starts, Spark starts a Python process only to ask for the state of a processor. Loading the matcher would
-take that process one and a half seconds, before the first micro-batch of a job. The matcher is therefore loaded only in
-processes that receive rows.
+take that process one and a half seconds, so only processes that receive rows load it.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_savepoint.py, tests/runners/spark/test_tasks.py
 """
 
@@ -98,7 +97,6 @@ class MatchProcessor(StatefulProcessor):
         self._parts = GroupParts(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Do a micro-batch of one key group; Spark calls it for each that has rows."""
         if self._stage is None:
             self._stage = pickle.loads(self._pickled)(self._parts)  # noqa: S301 what __init__ was given
         return self._stage.rows(key[0], rows)
@@ -108,12 +106,11 @@ class MatchProcessor(StatefulProcessor):
 
 
 def prepare_query(query: Path) -> None:
-    """Check the folder of a query before Spark starts it, and repair paths after a move.
+    """Check the folder of a query before Spark starts it, and repair it. Raises: UsageError, StateCorruptError.
 
-    Keyed state with other variables is refused, because Spark would drop it. Spark writes down the whole paths of its
-    schema files. In a checkpoint directory that was moved, or restored elsewhere, it would look for them in the old
-    place. A disk that was full during the first plan leaves a part of it, with which Spark refuses to start: that part
-    is removed. Raises: UsageError, StateCorruptError.
+    Keyed state with other variables is refused, because Spark would drop it. Spark writes down whole paths of schema
+    files, which are wrong in a folder that was moved or restored. A disk that was full during the first plan leaves a
+    part of it, with which Spark refuses to start: that part is removed.
     """
     plans = [path for path in (query / "offsets").glob("*") if path.is_file()]
     if not any(path.name.isdigit() for path in plans):

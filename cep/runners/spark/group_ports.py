@@ -5,12 +5,9 @@ entries and their deadlines, so that nothing else is read to find them.
 
 Reading a megabyte from Spark's state store into Python costs some twenty milliseconds of Java, more than matching;
 writing costs a tenth of that. Each page is therefore written in every micro-batch that changes it, and read only if its
-last bytes are not in memory: after a start, in another worker, above a number of bytes. A key group stores the hash of
-the bytes that it wrote, and only bytes of this hash are used. It does not matter which worker, query or attempt of a
-micro-batch wrote them.
-
-Segments of histories never change, and the hash of their bytes identifies them. A worker process therefore keeps a
-decoded segment for later micro-batches, up to a number of bytes, for all of its tasks and queries.
+last bytes are not in memory. A key group stores the hash of the bytes that it wrote, and only bytes of this hash are
+used, so it does not matter which worker, query or attempt wrote them. Segments of histories never change, and go by
+their hash too. The caches belong to a worker process, for all of its tasks and queries, up to a number of bytes.
 Tested by: tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py, tests/runners/spark/test_savepoint.py
 """
 
@@ -230,10 +227,7 @@ class GroupPorts:
 
 
 class DomainPages(SinglePages):
-    """The pages of a key group (ports.DomainPages); a slot is the number of a page in its key group.
-
-    `place` are the level, the key group and the number of the domain. `parts` hold the pages and the histories.
-    """
+    """The pages of a key group (ports.DomainPages); a slot is a page. `place`: level, key group, number of domain."""
 
     def __init__(
         self, job: Job, place: tuple[int, int, int], progress: GroupProgress, parts: tuple[Part, PastPages]
@@ -321,10 +315,7 @@ class _WaitingEvents:
         self._before_ms = progress.waiting_ms
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Return the events whose time has come (WaitingEvents.release).
-
-        Cost: a key domain is read only if it has new events or if the time of an event has come.
-        """
+        """See WaitingEvents.release. A domain is read only if it has new events or the time of an event has come."""
         is_due = self._before_ms is not None and self._before_ms < due_ms
         if is_due and number == 0:
             self._progress.waiting_ms = None  # every domain is checked now, and reports its remaining events
@@ -344,10 +335,7 @@ class _WaitingEvents:
 
 
 class _SeenIds:
-    """The seen ids of a key group in Spark's state (duplicates.SeenIds).
-
-    `buckets`: the buckets of each domain in `part`.
-    """
+    """The seen ids of a key group in Spark's state (duplicates.SeenIds). `buckets`: the ones in `part`, by domain."""
 
     def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets

@@ -15,9 +15,8 @@
     maxRecordsPerTrigger     records of one micro-batch at most; no bound. Trigger.AvailableNow respects it.
     maxBytesPerTrigger       bytes of keys and values of one micro-batch, as far as a sample of its first records tells.
     maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition.
-    maxTasks                 tasks of one read at most, each then reads several ranges; no bound. A task costs some
-                             tens of milliseconds however little it reads. So live queries want the number of cores,
-                             and a micro-batch of theirs has one for every 5 000 records.
+    maxTasks                 tasks of one read at most, each then reads several ranges; no bound. Live queries want the
+                             number of cores, and a micro-batch of theirs has a task for every 5 000 records.
     plansLate                true: a plan ends where the one before saw the topic's end. So what it reads was there
                              before the streams beside it were asked for their ends. The first plan of a start ends at
                              the end.
@@ -31,16 +30,14 @@
     registry.<name>          goes to the schema registry's client: registry.url, registry.basic.auth.user.info …
     schemaFile, message      a schema (avro) or a file of descriptors and the name of a message in it (protobuf)
 
-Offsets are planned by Spark's planner, read by range in Spark's executors, and stored in Spark's checkpoint directory.
-The starting offsets count only for a query without a checkpoint. The clock of the micro-batch is stored with the
-offsets, and judges events from the future and idle partitions. Some time after the last records there is a micro-batch
-without records, for the watermark. The source joins no consumer group. A planned record is read or the query fails. New
-partitions are read from their beginning. A topic that was deleted and created again ends the query: its id differs, or,
-with brokers without topic ids, its offsets went backwards.
+Offsets are planned by Spark's planner, read by range in Spark's executors, and stored in Spark's checkpoint directory,
+with the clock of the micro-batch, which judges events from the future and idle partitions. Some time after the last
+records there is a micro-batch without records, for the watermark. The source joins no consumer group. A planned record
+is read or the query fails. New partitions are read from their beginning. A topic that was deleted and created again
+ends the query: its id differs, or, with brokers without topic ids, its offsets went backwards.
 
-Spark calls a source in five processes before the first task, and a start waits for one after the other. Planning knows
-offsets and a clock, no events. This file therefore loads no code for events; a task that reads them does
-(kafka_events.py).
+Spark calls a source in five processes before the first task, and a start waits for one after the other. This file
+therefore loads no code for events; a task that reads them does (kafka_events.py).
 Tested by: tests/runners/spark/test_kafka.py, tests/runners/spark/test_live.py, tests/runners/spark/test_future.py
 """
 
@@ -145,9 +142,6 @@ class KafkaEventsSource(KafkaDataSource):
         return KafkaEventsReader(parse_options(self.options))
 
 
-# -------------------------------------------------------------------------------------------------------------- options
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """The checked options of one read. `job` has the form of `Job.to_json`: planning needs two of its numbers."""
@@ -239,9 +233,6 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise UsageError(f"{FORMAT} option {name} is a number above 0, not {text!r}")
     return int(text)
-
-
-# -------------------------------------------------------------------------------------------------------------- readers
 
 
 class TaskRanges(InputPartition):
@@ -381,10 +372,7 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Divide ranges among tasks. If the number of tasks is limited, use no more than have enough work for their start.
-
-    A micro-batch without ranges has one task if its clock matters.
-    """
+    """Divide ranges among tasks, with a limited number no more than have enough work for their start."""
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
     times = NOTHING_READ if end.look is None else _times(start, end, end.look)
     tasks = len(ranges)
@@ -393,16 +381,12 @@ def _plan(options: Options, start: Position, end: Position, records_per_task: in
         tasks = min(options.tasks_max, -(-records // records_per_task))
     dealt = share_ranges(ranges, tasks)
     if end.look is not None and not dealt:
-        dealt = [()]
+        dealt = [()]  # one task, for the clock
     return [TaskRanges(task, times) for task in dealt]
 
 
 def _times(start: Position, end: Position, look: Look) -> TimesRead:
-    """Return the times of partitions that are behind or new, before the first event of a micro-batch is decoded.
-
-    A partition that is behind delays the watermark even if no record of it has been read, and so does a new one for a
-    while.
-    """
+    """Return the times of partitions that are behind or new, which delay the watermark before any record is read."""
     partitions: dict[str, PartitionTime] = {}
     for topic, by_partition in end.offsets.items():
         behind, named = end.behind.get(topic, ()), {} if start.look is None else start.offsets.get(topic, {})

@@ -26,8 +26,7 @@ def read_events(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Read ranges of offsets and pack their records for the shuffle, a limited number at a time.
 
-    `job_json`: see Job.to_json. `times` are the event times of the micro-batch before its first record. Raises:
-    UsageError, SourceError.
+    `job_json`: see Job.to_json. `times`: before the first record of the micro-batch. Raises: UsageError, SourceError.
     """
     job = Job.from_json(job_json)
     batches: dict[OffsetRange, list[pa.RecordBatch]] = {}

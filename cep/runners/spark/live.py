@@ -3,11 +3,10 @@
     events ─▶ pack (packed.py) ────────────┐
     control ─▶ once to every key group ────┴─▶ match, level by level ─▶ driver (live_output.py) ─▶ sinks
 
-Where Hadoop's native library is missing, as in Spark's Python package, its local file system starts `chmod` for every
-file that it makes: six per micro-batch, a tenth of a small micro-batch's time. Java can set permissions itself. Hadoop
-has no setting for that, but creates one file system per process and keeps it. A file system that differs in this method
-alone therefore replaces Hadoop's own. Its source is compiled by the compiler that Spark has for its own queries.
-
+Without Hadoop's native library, which Spark's Python package lacks, its local file system starts `chmod` for every
+file: a tenth of a small micro-batch's time. Java can set permissions itself. Hadoop has no setting for that, but keeps
+one file system per process. One that differs in this method alone replaces it, compiled by the compiler that Spark has
+for its own queries.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_driver.py.
 """
 
@@ -89,8 +88,7 @@ public class PlainLocalFiles extends LocalFileSystem {
 def set_permissions_in_java(spark: SparkSession) -> bool:
     """Make this process's Java create local files without the program `chmod`. Return True if it does.
 
-    If Spark has no compiler, or refuses this with its Hadoop, nothing changes and files are only slower. The same holds
-    for the Java of other machines.
+    If Spark has no compiler, or refuses this with its Hadoop, and in Java of other machines, files are only slower.
     """
     jvm = spark.sparkContext._jvm  # noqa: SLF001 the one way to Java
     assert jvm is not None, "a session has its Java"
@@ -142,10 +140,7 @@ _FILE_COLUMNS = "path string, modificationTime timestamp, length bigint, content
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """The sources of a live job and the folder of its progress. `initial` are the control records that it begins with.
-
-    `status` is the file for the status of its rules.
-    """
+    """The sources of a live job and the folder of its progress. `initial`: the control records that it begins with."""
 
     job: Job
     initial: tuple[bytes, ...]
@@ -159,10 +154,7 @@ class LiveSettings:
 
 
 def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> StreamingQuery:
-    """Start the query; it runs in threads of its own until it is stopped or fails.
-
-    Raises: SourceError if the events cannot be read, UsageError if an older build wrote the keyed state.
-    """
+    """Start the query; it runs in threads of its own until it is stopped or fails. Raises: SourceError, UsageError."""
     job = settings.job
     prepare_query(settings.checkpoint)
     set_permissions_in_java(spark)
@@ -282,15 +274,8 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
         observed.begin()
 
 
-# ------------------------------------------------------------------------------------------------------------ sources
-
-
 def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
-    """Set the start of a source to the positions of the state that the job begins with.
-
-    `ends`: it ends with the records that are there now. Raises: UsageError for another source; SourceError if the topic
-    was created again.
-    """
+    """Start a source after the state that the job begins with. `ends`: with the present records. Raises: CepError."""
     if isinstance(source, TopicSource):
         source = replace(source, ends=ends)
     if begins is None:
@@ -326,10 +311,7 @@ def _packed_stream(
 
 
 def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> DataFrame:
-    """Return the stream of the paths of new files, in PART_COLUMN. Tasks read the files themselves, as `cep run` does.
-
-    Spark opens no file: of this format it reads the columns that are selected, and the content is not.
-    """
+    """Return the stream of the paths of new files, in PART_COLUMN. Spark reads no content, as it is not selected."""
     if not source.directory.is_dir():
         raise UsageError(f"{source.directory} is no folder; make it first, files may come later")
     reader = spark.readStream.format("binaryFile").schema(_FILE_COLUMNS).option("pathGlobFilter", names)

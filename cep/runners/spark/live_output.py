@@ -19,7 +19,6 @@ one, the totals know that they count N. Readers see nothing of N before 4, and n
 
 All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_RETAINED of them. A
 rulebook that was replaced longer ago is therefore removed, and so are control records of micro-batches that have ended.
-State that a job began with from elsewhere stays.
 Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_live_crash.py, tests/runners/spark/test_tasks.py
 """
 
@@ -69,19 +68,14 @@ _DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batc
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The outcome of one micro-batch.
-
-    `totals` are the job's totals so far; `watermark_ms` is None for a micro-batch without records.
-
-    `phases_ms` are the times of our own phases: `matching` (tasks, until their rows are here), `sinks`, and `records`
-    (letters and totals).
-    """
+    """The outcome of one micro-batch, and the job's totals so far."""
 
     batch_id: int
     alerts: pa.Table
     counters: Counter[str]
     totals: Counter[str]
-    watermark_ms: int | None = None
+    watermark_ms: int | None = None  # None for a micro-batch without records
+    # `matching` (tasks, until their rows are here), `sinks`, and `records` (letters and totals).
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     dead_letters: Sequence[bytes] = ()
 
@@ -91,10 +85,9 @@ class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
 
 
 class LiveOutput:
-    """The driver's part of each micro-batch. `directory` keeps the totals, `letters` the records that were set aside.
+    """The driver's part of each micro-batch. `directory` keeps the totals. `audit` gets a second copy of audit lines.
 
-    `audit` gets the lines of the audit as a second copy, before the dead letters that contain them. A job that
-    continues from another one's state (beginning.py) also continues its numbers of micro-batches.
+    A job that continues from another one's state (beginning.py) also continues its numbers of micro-batches.
     """
 
     def __init__(
@@ -103,10 +96,7 @@ class LiveOutput:
         sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext(),
         audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Continue from the files of the directory. `sending` is a context manager around each delivery of alerts.
-
-        `names` are the names of the sinks.
-        """
+        """Continue from the files of the directory. `sending` is a context manager around each delivery of alerts."""
         self._patience = patience or Patience(threading.Event())
         self._directory = directory
         self._audit = audit
@@ -150,10 +140,7 @@ class LiveOutput:
         self._stopping.set()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Deliver a micro-batch of foreachBatch.
-
-        Raises: SinkError, which ends the query before the micro-batch is done.
-        """
+        """Deliver a micro-batch of foreachBatch. Raises: SinkError, which ends the query before the micro-batch."""
         if self._stopping.is_set():
             # Only planned so far. Its end is not recorded, so it is the first one after the next start.
             self.refused_batch_id = batch_id
@@ -284,9 +271,7 @@ class LiveOutput:
         }
 
     def drain(self, look: Callable[[], None]) -> None:
-        """Wait until every sink has all alerts, and the status topic the rules.
-
-        A job that must stop waits only a moment.
+        """Wait until all sinks and the status topic have everything, or only a moment in a job that must stop.
 
         `look` is called repeatedly in the meantime. Raises: SinkError.
         """
@@ -322,9 +307,7 @@ class RetainedRulebooks:
         self._first = first
 
     def changed(self, digest: str, batch_id: int) -> int:
-        """Note that a micro-batch has ended with this rulebook, and remove old ones.
-
-        Return the number of removed files.
+        """Note that a micro-batch has ended with this rulebook, and remove old ones. Return the count of removed files.
 
         A repeated call changes nothing. Raises: SinkError.
         """

@@ -4,13 +4,11 @@
                                         ▲                          │
                                         └──── produced events ─────┘ level by level (rulebook/rulebook.py)
 
-`match` is `Rules.match` of a user's DataFrame: a part of the user's query, which runs when the user requests rows. If a
-rule suppresses alerts, one task sees all alerts and decides which go out. `cep replay` (replay.py) reads files, runs
-the same plan, and collects its rows.
+`match` is `Rules.match` of a user's DataFrame: a part of the user's query. If a rule suppresses alerts, one task sees
+all alerts and decides which go out. `cep replay` (replay.py) reads files, runs the same plan, and collects its rows.
 
-No event of a history is late. The watermark ends at the last event (history_end.py): windows that are open then stay
-open. A replay can also end in a cut, from which a live job continues (warm_start.py): then each task writes the keyed
-state of its key groups. Duplicates are found as in a stream without late events (duplicates.py).
+No event of a history is late. The watermark ends at the last event (history_end.py), or at a cut, from which a live job
+continues (warm_start.py): then each task writes the keyed state of its key groups.
 Tested by: tests/runners/spark/test_match.py, tests/runners/test_replay.py
 """
 
@@ -80,8 +78,7 @@ def match(
 ) -> DataFrame:
     """Return the alerts of a finite history as a DataFrame, in no order. Nothing runs yet.
 
-    `partitions`: matching tasks, None: as many as a shuffle of the session has. `mapping` says how values are written.
-    Raises: UsageError for lists if the session is one of Spark Connect.
+    `partitions`: matching tasks; None: as in a shuffle of the session. Raises: UsageError for lists in Spark Connect.
     """
     spark = events.sparkSession
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
@@ -101,7 +98,7 @@ def match(
 
 
 def suppresses(rulebook: Rulebook) -> bool:
-    """Return True if the rules may hold back an alert. Otherwise a job has no stage for it."""
+    """Return True if the rules may hold back an alert. Otherwise a job lacks the stage for it."""
     policies = Policies.of(rulebook)
     is_shadow = any(rule.status == SHADOW for rule in rulebook.deployed())
     return bool(policies.versions or policies.snoozes or is_shadow)
@@ -128,10 +125,7 @@ def match_levels(
     job: Job, rulebook: Rulebook, shipped: Shipped, packed: DataFrame, tasks: int, ending: Ending | None = None,
     store: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:  # fmt: skip
-    """Return the packed rows that all levels give, in `tasks` tasks for each level. Nothing runs.
-
-    `store` gets each frame that two levels read, and returns it or a stored copy.
-    """
+    """Return the packed rows of all levels, by `tasks` tasks each. `store` gets each frame that two levels read."""
     count = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     packed = packed if count <= 1 else store(packed)
     levels: list[DataFrame] = []
@@ -190,9 +184,6 @@ def _suppressor(policies: Policies) -> Callable[[Iterator[pa.RecordBatch]], Iter
     return suppress
 
 
-# ------------------------------------------------------------------------------------------------------ in the tasks
-
-
 @dataclass(frozen=True, slots=True)
 class Shipped:
     """The parcel for every task: the rulebook, and the names of the lists' files, which Spark copies once a machine."""
@@ -207,10 +198,7 @@ class Shipped:
 
 
 def ship(spark: SparkSession, rulebook: Rulebook) -> Shipped:
-    """Give the rules to every task, and the files of the lists that rules may ask to every machine.
-
-    The files stay as long as this process: a query may run at any time. Raises: UsageError for Spark Connect.
-    """
+    """Give the rules to every task, and the files of lists to every machine. Raises: UsageError for Spark Connect."""
     names = rulebook.lists.names()
     if names and type(spark).__module__.startswith(CONNECT):
         raise UsageError("the rules ask lists, whose files Spark Connect cannot give to the machines; use a session")
@@ -218,7 +206,7 @@ def ship(spark: SparkSession, rulebook: Rulebook) -> Shipped:
 
 
 def ship_lists(spark: SparkSession, rulebook: Rulebook) -> tuple[str, ...]:
-    """Copy the files of the lists to every machine. Return their names."""
+    """Copy the files of the lists to every machine, for as long as this process lives. Return their names."""
     folder = tempfile.mkdtemp(prefix="cep-lists-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     stored_lists, files = rulebook.lists.store, ListStore(Path(folder))

@@ -4,14 +4,12 @@
     progress    all of it, once.
     pages       those with new events or due runs: read if not cached (group_ports.py), then written.
     past        where rules look back, the same pages (group_ports.py).
-    segments    new ones, and those that a window reaches into.
+    segments    new ones, and the ones that a window reaches into.
     waiting     key domains with new or due events (group_ports.py).
     event-ids   where duplicates are looked for: the buckets of the new events.
 
-The parts are described in group_parts.py. Every key group has rows in every micro-batch with records: how far each
-partition was read. So all have the same watermark, and windows close with it in the same micro-batch. No timer of Spark
-is needed.
-
+Every key group has rows in every micro-batch with records: how far each partition was read. So all have the same
+watermark, windows close in the same micro-batch, and no timer of Spark is needed.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_future.py
 """
 
@@ -51,9 +49,9 @@ class MatchStage:
         self, rules: step_rules.JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
         stored: GroupParts, list_files: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """`level`: the level of the rules (rulebook/rulebook.py). `begins`: the directory and state that the job begins
-        with. `place`: the folder that the driver sees, if this is to be proven. `list_files`: the files of lists that
-        Spark has copied to this machine. Raises: StoreError.
+        """Prepare the stage of a level. `begins`: the directory and state that the job begins with. Raises: StoreError.
+
+        `place`: the folder that the driver sees, to prove. `list_files`: files that Spark has copied to this machine.
         """
         if place is not None:
             place.check()
@@ -111,7 +109,6 @@ class MatchStage:
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[packing.PackedRow]:
-        """Pack the alerts, events and counters of this key group."""
         if outcome.events_aside:
             yield group, packing.LATE, 0, packing.NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
@@ -123,8 +120,6 @@ class MatchStage:
                 yield from packing.produced_rows(self._job, produced)
         if outcome.counters:
             yield group, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(outcome.counters).encode()
-
-    # --------------------------------------------------------------------------------------- what a group begins with
 
     def _load_progress(self, group: int) -> GroupProgress:
         data = self._stored.progress.get(0)

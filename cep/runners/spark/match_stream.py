@@ -4,29 +4,22 @@
                          ▲
     control ─▶ once to every key group
 
-If patterns read the events of other patterns, there is one stage for each level, in the same micro-batch: a stage
-passes on its input and the events that its patterns have produced. Spark's own watermark is not used: it would be one
-for all partitions, that of the fastest. Ours is in the key groups.
+If patterns read the events of other patterns, there is one stage for each level, in the same micro-batch. Spark's own
+watermark is not used: it follows the fastest of all partitions. Ours is in the key groups.
 
-`match_stream` is `Rules.match_stream` of a user's DataFrame: a part of the user's query, with its progress and keyed
-state in the query's own checkpoint. A repeated micro-batch gives the same rows: a sink that takes each micro-batch once
-has each alert once. The counters of a micro-batch are in the query's progress, as observed metrics.
+`match_stream` is `Rules.match_stream` of a user's DataFrame, with its keyed state in the checkpoint of the user's
+query. A repeated micro-batch gives the same rows, so a sink that takes each micro-batch once has each alert once. Its
+counters are in the query's progress, as observed metrics. With a folder, the rules change by control records, like
+those of `cep live`: the folder has the rulebooks that keyed state names.
 
-`cep live` (live.py) reads sources, runs the same stages, and suppresses alerts in its driver instead of a last stage.
-
-Without a folder the rules never change. With a folder they change by control records, like the rules of `cep live`: the
-folder has the rulebooks that keyed state names.
-
-The last stage of a user's own query, in one task, keeps the alerts that the rules let out:
+The last stage of a user's own query, in one task, suppresses alerts (step 9 of step/step.py):
 
     part of its state   at       holds
     progress            0        what the rules in force suppress (Policies)
     fired               bucket   when rules last fired on its keys, and for how long that suppresses others
 
-It is step 9 (step/step.py). `cep live` does it in its driver and files, because one more stage costs a third of a
-micro-batch (docs/inside/decisions/suppression-in-the-driver.md). Here the last alerts are in Spark's state, so that a
-repeated micro-batch lets the same alerts out. The stage is left out if the rules cannot suppress an alert.
-
+`cep live` (live.py) does it in its driver and files, because one more stage costs a third of a micro-batch
+(docs/inside/decisions/suppression-in-the-driver.md).
 Tested by: tests/runners/spark/test_match.py.
 """
 
@@ -170,13 +163,12 @@ OBSERVED = (
 
 @dataclass(frozen=True, slots=True)
 class StreamRules:
-    """The rules of a query: the job, its rulebook, and the records that it begins with. `folder`: where rulebooks are
-    that control records make; None: the rules never change."""
+    """The rules of a query: the job, its rulebook, and the records that it begins with."""
 
     job: Job
     rulebook: Rulebook
     initial: tuple[bytes, ...]
-    folder: Path | None = None
+    folder: Path | None = None  # of the rulebooks that control records make; None: the rules never change
 
 
 def match_stream(
@@ -205,10 +197,7 @@ def match_stages(
     rows: DataFrame, rules: JobRules, place: Place | None, begun: tuple[Path, Beginning] | None = None,
     list_files: tuple[str, ...] = (),
 ) -> DataFrame:  # fmt: skip
-    """Match packed rows, with a stage for each level of patterns. Nothing runs.
-
-    `place`, `begun` and `list_files` are arguments of MatchStage.
-    """
+    """Match packed rows, with a stage for each level of patterns. MatchStage describes the other arguments."""
     for level in range(rules.job.levels_count):
         stage = partial(MatchStage, rules, level, begun, place, list_files=list_files)
         rows = _stage(rows, MatchProcessor(stage))
@@ -281,10 +270,7 @@ def control_files(whole: DataFrame) -> DataFrame:
 def control_rows(
     records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
 ) -> DataFrame:
-    """Save control records in the job's folder, and send their place to every key group.
-
-    `read` makes the control records of a file, or of a topic, from the column `payload`.
-    """
+    """Save control records in the job's folder, and send their place to every key group. `read` decodes a `payload`."""
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
     # In one task for all files: two tasks would order them by size.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
@@ -300,7 +286,7 @@ def _bundler(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that saves control records and yields their place.
 
-    Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line.
+    The records themselves, for each of a hundred key groups, could be gigabytes in the shuffle; a place is a line.
     """
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -319,7 +305,6 @@ def _bundler(
 
 
 def _observed(rows: DataFrame, name: str) -> DataFrame:
-    """Bring the counters of each micro-batch into the query's progress."""
     text = F.when(F.col("kind") == COUNTERS, F.col("payload").cast("string"))
     counted = rows.withColumn("counts", F.from_json(text, "map<string,bigint>"))
     return counted.observe(name, *[_sum(counter).alias(counter) for counter in OBSERVED]).drop("counts")

@@ -7,9 +7,8 @@
 A shuffle mixes the rows of several tasks. `order` sorts rows of events as they arrived: by task and turn, by the time
 and name of their file, or BY_ID for a frame of a user, which has no order of its own.
 
-The shuffle moves these few fat rows. Every key group is also told how far each partition of the source was read, and
-the time of the earliest event, and the clock (event_time.py): in live all have one watermark, and all alerts know since
-when the job has seen events.
+Every key group also gets how far each partition of the source was read, the time of the earliest event, and the clock
+(event_time.py): in live all have one watermark, and all alerts know since when the job has seen events.
 Tested by: tests/runners/spark/test_tasks.py
 """
 
@@ -67,15 +66,12 @@ PackedRow = tuple[int, str, int, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """Decoded records of one partition of the source. `is_behind`: more of the partition waits than was read.
-
-    `number` is the number of the partition in its topic.
-    """
+    """Decoded records of one partition of the source."""
 
     partition: str
     decoded: Decoded
-    is_behind: bool = False
-    number: int = 0
+    is_behind: bool = False  # more of the partition waits than was read
+    number: int = 0  # of the partition in its topic
 
 
 def task_order(turn: int) -> str:
@@ -95,11 +91,9 @@ def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]
 def packer(
     job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that packs decoded events.
+    """Return a function for mapInArrow that packs events, whose fields are columns.
 
-    `values_column` names the records; None: fields are columns. Values are read by `decode`, without it as JSON.
-    `mapping` is for JSON and for columns. `before` are the times of a micro-batch without its records. Where there is a
-    CLOCK_COLUMN, that is the clock.
+    `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
     """
 
     def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -164,7 +158,6 @@ def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.Record
 
 
 def _joined(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
-    """Join decoded records of one source, many at a time."""
     for some in many_at_once(parts, lambda part: part.records_count):
         yield DecodedPart(_WHOLE, concat_decoded(job.schema, some))
 
@@ -172,10 +165,7 @@ def _joined(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
 def pack_parts(
     job: Job, parts: Sequence[DecodedPart], before: TimesRead = NOTHING_READ, order: str = NO_ORDER
 ) -> pa.RecordBatch:
-    """Pack the records of some partitions, which arrived in this `order`.
-
-    `before` are the times of the micro-batch without them, with its clock.
-    """
+    """Pack the records of partitions, which arrived in this `order`. `before`: the micro-batch's times without them."""
     rows, read = _packed_events(job, parts, before, order)
     return as_batch([*rows, *_times_rows(job, read)])
 
@@ -194,7 +184,6 @@ def _packed_events(
 
 
 def _times_rows(job: Job, times: TimesRead) -> list[PackedRow]:
-    """Return a row for each key group that says how far each partition was read."""
     times_read = times.to_bytes()
     return [(group, TIMES, 0, NO_ORDER, times_read) for group in range(job.groups_count)]
 

@@ -2,9 +2,8 @@
 
     CHECKPOINT/paused_partitions.json   {"partitions": ["payments-1", …]}
 
-Spark plans a micro-batch when the previous one has ended. Its tasks report how far they have read each partition, and
-the driver stores the names of partitions that are far ahead of the slowest. The planner has a process of its own, so it
-reads the file. A repeated micro-batch always has the plan that Spark has stored, whatever the file contains.
+Tasks report how far they have read each partition, and the driver stores the names of partitions that are far ahead of
+the slowest. The planner has a process of its own, so it reads the file. A repeated micro-batch has its stored plan.
 Tested by: tests/runners/spark/test_future.py
 """
 
@@ -55,10 +54,7 @@ def read_paused(path: Path) -> frozenset[str]:
 
 
 def without_paused(ranges: Sequence[OffsetRange], end: Offsets, paused: Collection[str]) -> Offsets:
-    """Limit `end` so that paused partitions are not read.
-
-    If only paused partitions have records, `end` stays unchanged.
-    """
+    """Limit `end` so that paused partitions are not read, unless only paused partitions have records."""
     waiting = {(r.topic, r.partition): r.start for r in ranges if partition_name(r.topic, r.partition) in paused}
     if len(waiting) in (0, len(ranges)):
         return end

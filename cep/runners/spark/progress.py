@@ -49,10 +49,7 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
 
 
 def measures(progress: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return gauges by name, and milliseconds by phase, from Spark's report about a micro-batch.
-
-    `state_bytes` are the files and the memory of the state stores.
-    """
+    """Return gauges by name, and milliseconds by phase, from Spark's report about a micro-batch."""
     operators = progress.get("stateOperators") or []
     gauges: dict[str, float] = {
         "state_bytes": sum(o["memoryUsedBytes"] + o["customMetrics"].get("rocksdbSstFileSize", 0) for o in operators),

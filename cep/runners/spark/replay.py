@@ -49,8 +49,7 @@ def read_and_replay(
 ) -> Replayed:
     """Start Spark, match the events of files, and show the progress on `console`.
 
-    With an `ending` the keyed state is put there, by the tasks that have it, and windows that are open then do not
-    close. Raises: UsageError for invalid numbers, SourceError for a path without events.
+    With an `ending` tasks put the keyed state there, and open windows do not close. Raises: UsageError, SourceError.
     """
     job = job_until(job, ending)
     records = Records.of(given)
@@ -73,10 +72,7 @@ def read_and_replay(
 
 
 def read_events(spark: SparkSession, *paths: Path) -> DataFrame:
-    """List the parts of files or folders of Parquet, CSV (with a header) or JSON; tasks read them.
-
-    Raises: SourceError for a path that is not there or whose kind cannot be told.
-    """
+    """List the parts of files or folders of Parquet, CSV with a header, or JSON, for tasks. Raises: SourceError."""
     parts = [share for path in paths for part in parts_of(path) for share in shares_of(part)]
     return spark.createDataFrame([(part.to_json(),) for part in parts], f"{PART_COLUMN} string")
 
@@ -105,7 +101,6 @@ def replay(
 
 
 def _replayed(job: Job, rows: pa.Table, ending: Ending | None, started: float) -> Replayed:
-    """Sort the rows of all tasks by their kinds."""
     tables, dead_letters, counters = [NO_ALERTS], list[bytes](), Counter[str]()
     files, times, marks = list[StoredFile](), TimesRead({}), list[Marks]()
     for kind, payload in zip(rows.column("kind").to_pylist(), rows.column("payload"), strict=True):

@@ -12,18 +12,13 @@ Steps of a savepoint, each of which may be the last one before a crash:
     3  verify   that what the target has, has the bytes that were hashed
     4  publish  the manifest: from here on the savepoint is there, before it is not
 
-A restore fetches and verifies every file into a folder next to the new checkpoint directory, and renames that folder
-last. A job locks its checkpoint directory, so a savepoint of a running job is refused, not torn.
+A restore fetches and verifies every file into a folder next to the new checkpoint directory, and renames it last.
 
-`save_for_both` writes a savepoint that both runners start from:
+`save_for_both` writes a savepoint that both runners start from. The last micro-batch must have ended:
 
     Spark's state store, by its data source ─▶ entries by key group (group_entries.py), through a store on disk
     progress of a key group, rulebook ───────▶ rulebook, watermark, event times
     Spark's offset log ──────────────────────▶ positions: next offsets of a topic, names of files that were read
-
-The offsets of the last micro-batch that has ended are where the next one begins, so that micro-batch has to be the last
-that was begun.
-
 Tested by: tests/runners/spark/test_savepoint.py.
 """
 
@@ -82,8 +77,7 @@ class CopiedCheckpoint:
 def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
     """Copy the checkpoint directory of a stopped job.
 
-    Raises: UsageError if the folder does not belong to a job, or is in use; StoreError if the target fails;
-    StateCorruptError if the written bytes are read differently.
+    Raises: UsageError if the folder is not a job's, or in use; StoreError; StateCorruptError if written bytes differ.
     """
     job_of(checkpoint)
     batch_id = last_batch(checkpoint)
@@ -115,8 +109,7 @@ def savepoints(target: Target) -> list[str]:
 def restore(target: Target, checkpoint: Path, name: str | None = None) -> CopiedCheckpoint:
     """Create a checkpoint directory from a savepoint, by default from the latest one.
 
-    Raises: UsageError if the savepoint does not exist, or the folder is not empty; StateCorruptError if a file differs
-    from the saved one; nothing has been created then.
+    Raises: UsageError; StateCorruptError if a file differs from the saved one; nothing has been created then.
     """
     names = savepoints(target)
     if not names:
@@ -158,11 +151,7 @@ _LOG_FILE = re.compile(r"(\d+)(\.compact)?")
 
 
 def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
-    """Write the state of a stopped job as a savepoint.
-
-    Raises: UsageError if the folder does not belong to a job, is in use, or its last micro-batch has not ended;
-    StateError, StoreError.
-    """
+    """Write the state of a stopped job as a savepoint. Raises: UsageError, StateError, StoreError."""
     job = job_of(checkpoint)
     with (
         live_checkpoint.lock_checkpoint(checkpoint),
@@ -229,7 +218,6 @@ def _stored_parts(
 
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
-    """Build the payload of a savepoint: rules, positions, totals and the state that all key groups share."""
     begins = read_beginning(checkpoint)
     query = checkpoint / live_checkpoint.QUERY_FOLDER
     before = {} if begins is None else begins.positions
@@ -276,10 +264,7 @@ def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
 
 
 def read_positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
-    """Return how far a source was read by the end of a micro-batch, as the embedded runner writes it down.
-
-    `query` is the folder of Spark's checkpoint, in which the events are source 0. Raises: StateCorruptError.
-    """
+    """Return how far a source (0: events, 1: control) was read after a micro-batch. Raises: StateCorruptError."""
     offset = _offset(query, source, batch_id)
     if isinstance(offset, set):
         return dict.fromkeys(offset, _DONE)

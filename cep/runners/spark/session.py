@@ -1,6 +1,5 @@
 """Settings → a Spark session that the replay and live runners share: local, quiet, ready for keyed state.
 
-Checks Java first, because without it Spark's own message is a page long and names no cure.
 Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_kafka.py
 """
 
@@ -102,12 +101,10 @@ def create_session(
 ) -> SparkSession:
     """Start a Spark session on this machine's first `cores` cores, with as many shuffle partitions.
 
-    Under spark-submit it runs where the options of spark-submit say. A failed task is tried as often as
-    spark.task.maxFailures of `settings` says, otherwise once. `java_options` are for the driver's Java. `settings` come
-    last and win. Workers import `cep` and the caller's other modules from the driver's folders. A session that already
-    runs in this process is returned, with the settings that can change at run time. Errors: UsageError for cores < 1,
-    without a Java of version 17 or later, and if Java ends at its start.
-    Cost: 3 to 5 s the first time.
+    Under spark-submit it runs where the options of spark-submit say. `java_options` are for the driver's Java.
+    `settings` come last and win. Workers import modules from the driver's folders. A session that already runs in this
+    process is returned, with the settings that can change at run time. Raises: UsageError for cores < 1, without Java
+    17 or later, and if Java ends at its start. Cost: 3 to 5 s the first time.
     """
     if cores < 1:
         raise UsageError(f"cores is 1 or more, not {cores}")
@@ -152,7 +149,6 @@ def create_session(
 
 
 def _has_java() -> bool:
-    """Return True if this process has started Java for Spark already."""
     return SparkContext._gateway is not None  # noqa: SLF001 the one way to ask
 
 

@@ -3,10 +3,9 @@
     CHECKPOINT/waiting/DIGEST/name                   the name of the sink
     CHECKPOINT/waiting/DIGEST/0000000000000000007    the alerts of micro-batch 7 that the sink does not have yet
 
-A thread writes to the sink. A sink that answers at once gets the alerts of a micro-batch before that ends, and no file
-is written. For any other sink the alerts go into a file, the micro-batch ends, and the file is removed once the sink
-has the alerts. The next start continues with the files. A micro-batch that comes again after a crash has the same
-number and the same alerts, so it replaces its own file, and a sink that has the number takes nothing twice.
+A sink that answers at once gets the alerts of a micro-batch before that ends, and no file is written. For any other
+sink the alerts go into a file until a thread has delivered them, perhaps after the next start. A micro-batch that comes
+again after a crash has the same number and alerts: it replaces its own file, and a sink takes a number once.
 Tested by: tests/runners/spark/test_driver.py
 """
 
@@ -68,8 +67,7 @@ class SinkQueue:
     def offer(self, content: Any, number: int) -> None:
         """Queue the alerts of a micro-batch for the sink. Raises: SinkError, also for an earlier micro-batch.
 
-        After an error nothing is queued. An empty part is not queued, nor is one that waits already or that the sink
-        got from this process.
+        An empty part is not queued, nor is one that waits already or that the sink got from this process.
         """
         with self._changed:
             if self.error is not None:
@@ -83,10 +81,7 @@ class SinkQueue:
             self._changed.notify_all()
 
     def take_turn(self, deadline_s: float) -> None:
-        """Wait for the sink to accept the offered alerts. Store them in a file if it does not in its turn.
-
-        Raises: SinkError.
-        """
+        """Wait for the sink to accept the offer; store it in a file if it does not in its turn. Raises: SinkError."""
         with self._changed:
             failures = self._failures
             while self._offered is not None and self.error is None and self._failures == failures:
@@ -147,7 +142,6 @@ class SinkQueue:
             raise
 
     def _next(self) -> tuple[int, Any] | None:
-        """Wait for the next micro-batch; None once the queue is closed."""
         with self._changed:
             while not (self._sizes or self._offered or self._is_closed):
                 self._changed.wait()
@@ -183,10 +177,7 @@ def digest_of(name: str) -> str:
 
 
 def adopt(directory: Path, names: Sequence[str]) -> dict[str, int]:
-    """Give the alerts that wait for removed sinks to the new sinks of these names.
-
-    Returns: the number of waiting alerts by removed sink, if no sink is new.
-    """
+    """Give the alerts of removed sinks to the new ones of these names. If none is new, return their counts by sink."""
     folder = directory / FOLDER
     sink_digests = {digest_of(name) for name in names}
     gone = [path for path in sorted(folder.glob("*")) if path.name not in sink_digests and _files(path)]

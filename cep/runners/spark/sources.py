@@ -27,32 +27,28 @@ def batch_clock() -> Column:
 class FolderSource:
     """Files that appear in a folder, in every form that a replay reads. They are read in the order of their times.
 
-    A file must appear whole: write it under a name that begins with a dot and rename it. `read` are the names of files
-    that another job has read before.
+    A file must appear whole: write it under a name that begins with a dot and rename it.
     """
 
     directory: Path
     files_per_trigger: int | None = None
-    read: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()  # names of files that another job has read before
     mapping: FieldMapping = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A Kafka topic. `settings` are for librdkafka. `starting` and `ending` are places in the form of the settings.
-
-    `ends` has the meaning of the option in kafka.py.
-    """
+    """A Kafka topic. `starting` and `ending` are places in the form of the settings."""
 
     servers: str
     topic: str
     records_per_trigger: int | None = None
     starting: str = "earliest"
-    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # for librdkafka
     form: RecordFormat = _JSON
     bytes_per_trigger: int | None = None
     ending: str | None = None
-    ends: bool = False
+    ends: bool = False  # as the option in kafka.py
 
 
 Source = FolderSource | TopicSource

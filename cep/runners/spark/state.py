@@ -1,10 +1,8 @@
 """Spark's checkpoint of a live job → its stored pages and programs, through Spark's state data source.
 
 The result is the state at the end of the last recorded micro-batch. `rescale` gives a stopped job another number of
-matching tasks: Spark's checkpoint repartitioning. Key groups move whole, because they are Spark's keys. It writes a
-micro-batch of its own that reads nothing; the job goes on after it. A micro-batch that has begun and not ended must end
-first: its rows are in no state yet, and the sinks know it by its number.
-
+matching tasks by Spark's checkpoint repartitioning, as a micro-batch that reads nothing. A micro-batch that has begun
+must end first: its rows are in no state yet, and the sinks know it by its number.
 Tested by: tests/runners/spark/test_savepoint.py.
 """
 
@@ -121,7 +119,7 @@ def operators(checkpoint: Path) -> list[int]:
 
 
 def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
-    """Read one part of the state of all key groups at a stage (group_parts.py): key_group, at, number, content.
+    """Read one part of all key groups at a stage (group_parts.py): key_group, at, number, content.
 
     Raises: UsageError if an older build wrote it, StateCorruptError.
     """
@@ -155,10 +153,7 @@ def partitions_of(checkpoint: Path) -> int:
 
 
 def partitions_next(spark: SparkSession, checkpoint: Path) -> int:
-    """Return the partitions of a job that starts now: from Spark's log, otherwise from the session.
-
-    Raises: as partitions_of.
-    """
+    """Return the partitions of a job that starts now: from Spark's log, or else the session. Raises: StateError."""
     planned = planned_batch(checkpoint)
     return int(spark.conf.get(PARTITIONS) or 1) if planned is None else _partitions_at(checkpoint, planned)
 
