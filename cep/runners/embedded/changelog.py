@@ -14,9 +14,8 @@ changes too, and a process that was killed sends them after its next start:
     | FFFF | "" | "changelog" | "parts" | store key |    → in how many parts the topic has it u32
     | FFFF | "" | "changelog" | "job" |                  → the name that its transactions go by, also in the topic
 
-A job whose folder is lost makes its store by reading the topic to its end (opening.py). A standby reads the topic all
-the time, and to its end when it takes over (job.py). A job that has a store and no changelog yet sends the whole
-store in one transaction. A topic belongs to one job, which has one process at a time.
+A job whose folder is lost reads its store from the topic (opening.py). A standby reads the topic all the time (job.py).
+A topic belongs to one job, which has one process at a time.
 Tested by: tests/runners/embedded/test_changelog.py
 """
 
@@ -119,17 +118,13 @@ class Changelog:
         self._sent_lists: dict[str, int] = {}  # name → parts
         self._parts: dict[bytes, int] = {}  # store key → parts, of entries that the topic has in parts
 
-    # ------------------------------------------------------------------------------------------------------- start
-
     @property
     def is_followed(self) -> bool:
         """True if a store follows the topic: then it is newer than the folder's store."""
         return self._followed.offset is not None
 
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
-        """Fill the empty store and the folder of lists from the topic.
-
-        Return the time of the last commit, ms UTC, or None.
+        """Fill the empty store and the folder of lists. Return the time of the topic's last commit (ms UTC), or None.
 
         A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not a
         changelog, or belongs to another job; SourceError, SinkError, StateError.
@@ -147,11 +142,8 @@ class Changelog:
         return followed.committed_ms
 
     def last_head(self) -> Head | None:
-        """Return the last commit in the topic, None for an empty one. From here on no other process can write.
-
-        Raises: SourceError, SinkError; StateCorruptError, StateFormatError.
-        """
-        ask_in_time(self._carrier.open)
+        """Return the last commit in the topic, None for an empty one. Raises: SourceError, SinkError, StateError."""
+        ask_in_time(self._carrier.open)  # as in `replay`
         whole, span = self._range(), _LOOK_BACK
         while True:  # the last transaction has it, and compaction leaves it
             start = max(whole.start, whole.end - span)
@@ -284,8 +276,6 @@ class Changelog:
             raise UsageError(f"topic {self.topic} has {len(last)} partitions; a changelog has one, and so one order")
         return OffsetRange(self.topic, 0, first[0], last[0])
 
-    # ------------------------------------------------------------------------------------------------------ commits
-
     def take(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
         """Collect the changes of a commit before it is written, and add the local store's entries about them to it."""
         changes = self._in_parts(_changes(batch, store), batch)
@@ -321,10 +311,7 @@ class Changelog:
         self._forgettable += commits
 
     def _in_parts(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
-        """Replace large entries by their parts, and remove the parts that entries had before.
-
-        The dictionary given is changed, and the new counts of parts are added to `counts`.
-        """
+        """Replace large entries by their parts, and remove earlier parts, in place. `counts` gets the new counts."""
         large = {key: value for key, value in changes.items() if value and len(value) > CHANGELOG_PART_BYTES}
         for key in [*large, *(self._parts.keys() & changes.keys() - large.keys())]:
             data, before = large.get(key, b""), self._parts.pop(key, 0)
@@ -429,10 +416,7 @@ def client_of(settings: Settings) -> dict[str, str]:
 
 
 def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Changelog | None:
-    """Open the changelog of a process, and create its topic if it is missing.
-
-    Raises: UsageError if no sink can carry it; SinkError.
-    """
+    """Open the changelog of a process, and create its topic if it is missing. Raises: UsageError, SinkError."""
     embedded, servers = settings.embedded, settings.kafka.bootstrap_servers
     if embedded.changelog is None:
         return None
@@ -450,7 +434,6 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
     printed_s = time.monotonic()
 
     def tell(done: int, whole: int) -> None:
-        """Report, every few seconds and at the end, how far the topic has been read."""
         nonlocal printed_s
         if done >= whole or time.monotonic() - printed_s >= _TELL_S:
             printed_s = time.monotonic()

@@ -10,15 +10,13 @@
     5  settle    the delivery to a sink is over: the next commit forgets it, and may start another one.
                  Once all sinks have a commit, its alerts leave the store
 
-A commit costs its changes and one write to the disk, so by default there is one for each micro-batch. While the disk
-writes, the next micro-batch is matched; its commit begins when the previous one is on the disk. At intervals a
-checkpoint is taken after 3, in the background (copies.py): for another machine, for a savepoint, and in case this disk
-is lost. A checkpoint is also taken once the stream has fallen silent. A store in memory does not have a log: a
-commit there is safe when its checkpoint is.
+While the disk writes (3), the next micro-batch is matched. At intervals a checkpoint is taken after 3, in the
+background (copies.py): for another machine, for a savepoint, and in case this disk is lost. A store in memory does not
+have a log: a commit there is safe when its checkpoint is.
 
 Start:
 
-    R1 open      the local store; if it is gone, damaged or old, that of the changelog or of the newest whole
+    R1 open      the local store; if it is gone, damaged or old, the store of the changelog or of the newest
                  checkpoint (opening.py)
     R2 deliver   the unfinished delivery of each sink, under its number, in the background: a sink that gets the same
                  number twice ends as if it came once
@@ -26,11 +24,9 @@ Start:
     R4 seek      the sources continue after the positions
 
 A crash before the end of 3 loses nothing that a sink has shown: the work since the last commit is done again. After a
-later crash, R2 repeats 4. So every alert is delivered exactly once, if sinks keep their contract: a transaction that
-contains the number (Kafka), a file that is named by the number. Numbers only grow during a job's life. `on_step` is
-called with the name of each step before the step; tests crash in it.
-
-deliveries.py has the output of the job and its sinks, copies.py has the checkpoints.
+later crash, R2 repeats 4. So every alert is delivered exactly once, if a sink's transaction (Kafka) or file has the
+number. Numbers only grow during a job's life. `on_step` is called with the name of each step before it; tests crash
+there.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
 """
 
@@ -75,15 +71,12 @@ DELIVERED = "delivered"  # a file that says up to which checkpoint, once the pro
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of a job: events and their decoder, and control records if rules may change.
-
-    mapping: where fields are in events that come as tables.
-    """
+    """The sources of a job: events and their decoder, and control records if rules may change."""
 
     events: LiveSource
     control: LiveSource | None
     decode: Callable[[Schema, pa.Array], Decoded] = decode_json
-    mapping: FieldMapping = PLAIN
+    mapping: FieldMapping = PLAIN  # where fields are in events that come as tables
     _identified: tuple[IdentifiedSource, ...] = field(init=False)
     _before: list[dict[str, dict[str, int]]] = field(default_factory=list, init=False)
 
@@ -144,11 +137,9 @@ class _Log:
 
     @property
     def futures(self) -> list[Future[None]]:
-        """The write of the last commit, if it may be under way."""
         return [] if self._syncing is None else [self._syncing]
 
     def begin(self) -> None:
-        """Begin to write the last commit to the disk."""
         self._syncing = self._thread.submit(self._sync)
 
     def _sync(self) -> None:
@@ -162,22 +153,17 @@ class _Log:
             self._syncing = None
 
     def close(self) -> None:
-        """End the thread, after the write."""
         self._thread.shutdown()
 
 
 @dataclass(slots=True)
 class _Start:
-    """The start of a job: its settings, the lock on its folder, and the outcome of R1.
-
-    `refused` are the checkpoints that could not be used. `from_checkpoint_ms` is the time of the restored commit (ms
-    UTC) if sinks may have later alerts.
-    """
+    """The start of a job: its settings, the lock on its folder, and the outcome of R1."""
 
     settings: StoreSettings
     lock: ExitStack
-    refused: tuple[str, ...] = ()
-    from_checkpoint_ms: int | None = None
+    refused: tuple[str, ...] = ()  # checkpoints that could not be used
+    from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
 
 
 class Commits:
@@ -191,8 +177,7 @@ class Commits:
     ) -> None:  # fmt: skip
         """Open the store (R1): of the last commit, or of the newest whole checkpoint, or an empty one.
 
-        `on_failed` gets the reason if a job continues without a checkpoint.
-        Raises: UsageError if another process has the folder; StateError.
+        `on_failed` gets the reason if a job continues without a checkpoint. Raises: UsageError, StateError.
         """
         self._start = _Start(settings, ExitStack())
         self._on_step = on_step
@@ -218,13 +203,10 @@ class Commits:
                 raise
         self._log = _Log(self.store, on_step)
 
-    # ------------------------------------------------------------------------------------------------------- start
-
     def _open(
         self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
     ) -> tuple[DurableStore, Copies]:
-        """Open the store, and find out whether the sinks may have got alerts that it does not know."""
-        # R1 open
+        """Open the store (R1), and find out whether the sinks may have got alerts that it does not know."""
         self._on_step("R1")
         start, settings = self._start, self._start.settings
         (folder / DELIVERED).unlink(missing_ok=True)
@@ -288,20 +270,16 @@ class Commits:
 
     @property
     def _is_in_memory(self) -> bool:
-        """True if the store is in memory: a commit is safe when its checkpoint is."""
         return self._start.settings.backend == "memory"
-
-    # ------------------------------------------------------------------------------------------------------ commits
 
     def take(self, stepped: Stepped) -> None:
         """Hold the output of a micro-batch until the commit that delivers it (1)."""
         self.deliveries.take(stepped)
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
-        """Do 2, and start 3 and 4 in the background; return True if there was a commit.
+        """Do 2, and start 3 and 4 in the background; return True if there was a commit. Raises: StoreError.
 
-        There is none without a folder, and none into memory while a checkpoint is being copied. Raises: StoreError,
-        also for the sync of the previous commit.
+        There is no commit without a folder, and none into memory while a checkpoint is being copied.
         """
         copies, deliveries = self.copies, self.deliveries
         if copies is None or (self._is_in_memory and copies.futures):
@@ -339,10 +317,7 @@ class Commits:
         return True
 
     def finish(self, *, wait: bool) -> None:
-        """Finish deliveries (step 5) and checkpoints that are over, or wait for them if that is allowed.
-
-        Raises: SinkError, StoreError, StateCorruptError; the job continues from its last commit when it starts again.
-        """
+        """Settle deliveries (5) and checkpoints that are over, or wait for them. Raises: SinkError, StateError."""
         if self.deliveries.queues is not None:
             self.deliveries.queues.finish()
         self._log.finish(wait=wait)
@@ -363,7 +338,6 @@ class Commits:
 
         Without it the last commit of a stream that falls silent would exist on this disk only. A restored store without
         a later commit is not copied: a later start would take it for a store that knows the contents of the sinks.
-        Raises: StoreError.
         """
         if self.copies is None or self.head is None or self._is_in_memory:
             return
@@ -376,8 +350,6 @@ class Commits:
 
     def _futures(self) -> list[Future[Any]]:
         return [*self.deliveries.futures, *([] if self.copies is None else self.copies.futures)]
-
-    # --------------------------------------------------------------------------------------------------------- end
 
     def settle(
         self, engine: Engine, sources: Sources, outlets: Outlets, look: Callable[[], None] = lambda: None
@@ -398,8 +370,8 @@ class Commits:
     def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
         """Commit everything, and deliver as much as the sinks accept within `wait_s`, because the job must stop.
 
-        The next start delivers the rest under the same numbers. Returns: whether everything was delivered and is in a
-        checkpoint. Raises: SinkError for another reason than a sink that is away; StoreError.
+        The next start delivers the rest under the same numbers. Returns: whether all is delivered and in a checkpoint.
+        Raises: SinkError for another reason than a sink that is away; StoreError.
         """
         if self.copies is None:
             return True
@@ -421,8 +393,7 @@ class Commits:
     ) -> bool:  # fmt: skip
         """Commit everything, and deliver it to each sink as fast as the sink accepts it, until the deadline.
 
-        Returns: whether all sinks have all alerts. Raises: SinkError; StoreError; without a deadline also
-        SinkAwayError.
+        Returns: whether all sinks have all alerts. Raises: SinkError, StoreError; SinkAwayError without a deadline.
         """
         is_committed = False
         while True:

@@ -35,18 +35,13 @@ _NUMBER = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class LanePosition:
-    """The position of a sink: it has all commits up to `position`.
-
-    The commits after it, up to `last`, are or were on their way under the number `delivery`; None: nothing is.
-    `since_ms` is when the oldest waiting commit was made (ms UTC). `places`: where the sink stood before any of it was
-    on its way (RecallingSink).
-    """
+    """The position of a sink: it has all commits up to `position`."""
 
     position: int
-    delivery: int | None = None
+    delivery: int | None = None  # the number under which the commits up to `last` are, or were, on their way
     last: int | None = None
-    since_ms: int = 0
-    places: Sequence[str] = ()
+    since_ms: int = 0  # when the oldest waiting commit was made (ms UTC)
+    places: Sequence[str] = ()  # of the sink before these commits were on their way (RecallingSink)
 
 
 @dataclass(slots=True)
@@ -60,22 +55,17 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The entry of a commit: its number, and the positions of sources and sinks.
-
-    `base` is added to `number` for sinks; `lineage` names the store from its creation on. `lanes`: the position of each
-    sink by its name (lanes.py). A head of an earlier build has one position for all, under an empty name. `batch_id`:
-    of the next micro-batch. `topic_ids`: the ids of the topics in `positions`.
-    """
+    """The entry of a commit: its number, and the positions of sources and sinks."""
 
     number: int
-    base: int
-    lineage: str
+    base: int  # added to `number` for sinks
+    lineage: str  # names the store from its creation on
     groups: range
     totals: Mapping[str, int]
     positions: Mapping[str, Mapping[str, int]]
-    lanes: Mapping[str, LanePosition] = field(default_factory=dict)
-    batch_id: int = 0
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    lanes: Mapping[str, LanePosition] = field(default_factory=dict)  # by sink; "": all sinks, in an earlier build
+    batch_id: int = 0  # of the next micro-batch
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics in `positions`
 
     def save(self, batch: WriteBatch) -> None:
         """Add the head to a write batch."""

@@ -77,10 +77,7 @@ class Copies:
         self._copying, self._began_s = (self._numbers.last, copying), time.monotonic()
 
     def finish(self, *, wait: bool) -> None:
-        """Note the result of a checkpoint that is over, its number or the error, or wait for it.
-
-        Raises: StoreError if the store is in memory.
-        """
+        """Note the result of a checkpoint that is over, or wait for it. Raises: StoreError for a store in memory."""
         if self._copying is None or not (wait or self._copying[1].done()):
             return
         (number, copying), self._copying = self._copying, None

@@ -3,8 +3,7 @@
     micro-batch ─▶ pending ─▶ commit: entries of the store ─▶ a delivery to each sink (lanes.py) ─▶ settled
                       1                  2                                   4                        5
 
-Once all sinks have the alerts of a commit, the next commit removes them from the store. A job whose alerts wait for no
-commit sends them through `queues` instead (lanes.py).
+A job whose alerts wait for no commit sends them through `queues` instead (lanes.py).
 Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py
 """
 
@@ -32,13 +31,10 @@ Starting = list[tuple[Lane, list[int]]]  # deliveries that a commit starts: the 
 
 @dataclass(slots=True)
 class Undelivered:
-    """The output of commits that some sink is not known to have, by commit; `count` and `bytes` are of all of it.
-
-    `forgettable` are the commits that all sinks have and the store still contains.
-    """
+    """The output of commits that some sink is not known to have, by commit; `count` and `bytes` are of all of it."""
 
     commits: dict[int, Outgoing] = field(default_factory=dict)
-    forgettable: list[int] = field(default_factory=list)
+    forgettable: list[int] = field(default_factory=list)  # commits that all sinks have, and the store still has
     count: int = 0
     bytes: int = 0
     _lacking: dict[int, int] = field(default_factory=dict)  # by commit: how many sinks are not known to have it
@@ -85,8 +81,6 @@ class Deliveries:
         self._changelog = changelog
         self._on_step = on_step
 
-    # ------------------------------------------------------------------------------------------------------- start
-
     def take_up(self, outlets: Outlets, head: Head, store: KeyedStore) -> dict[str, LanePosition]:
         """Queue stored alerts for the sinks that lack them. Return the stored position of each sink."""
         positions = self._open_lanes(outlets, head.lanes, store)
@@ -112,10 +106,7 @@ class Deliveries:
                 self._start(lane, commits, position.delivery, [])
 
     def recall(self, positions: Mapping[str, LanePosition], head: Head, created_ms: int) -> int:
-        """Ask the sinks for alerts that forgotten commits sent after the checkpoint (R3). Return their highest number.
-
-        Raises: SinkError.
-        """
+        """Ask the sinks for later alerts than the checkpoint's (R3). Return their highest number. Raises: SinkError."""
         base = self._numbers.base
         # A delivery of that time went out under the number of a commit that the checkpoint has.
         after = {name: base + position.position for name, position in positions.items()}
@@ -136,8 +127,6 @@ class Deliveries:
             if left:
                 outlets.abandoned(name, sum(item.alerts.num_rows for item in left))
         return {lane.name: position for lane, position in lanes}
-
-    # ----------------------------------------------------------------------------------------------------- commits
 
     def take(self, stepped: Stepped) -> None:
         """Keep the output of a micro-batch until the commit that delivers it (1)."""
@@ -192,7 +181,6 @@ class Deliveries:
         lane.begin(number, commits[-1] if commits else number, deliver, changed)
 
     def _deliver(self, outlets: Outlets, lane: Lane, items: Sequence[Outgoing], number: int) -> None:
-        """Write the output of commits to one sink (4), in the lane's thread. Raises: SinkError."""
         self._on_step("4")
         alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
         lines = [line for item in items for line in item.dead_letters]
@@ -213,7 +201,6 @@ class Deliveries:
             raise away
 
     def _settle(self, lane: Lane) -> None:
-        """Settle the delivery to one sink (5). Raises: SinkError, StoreError."""
         delivery, settled = lane.settle()
         self._on_step("5")
         for commit, _, _ in settled:
@@ -228,8 +215,6 @@ class Deliveries:
         """Count the alerts that a sink has taken. A sink of dead letters gets no alerts."""
         if outlet.belongs is None:
             self._totals[f"alerts_delivered[{outlet.name}]"] += alerts_count
-
-    # --------------------------------------------------------------------------------------- questions of the runner
 
     @property
     def futures(self) -> list[Future[Any]]:

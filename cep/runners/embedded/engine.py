@@ -4,9 +4,9 @@
     control records ─▶ rulebook ──┼─▶ share 1: key groups 64 … 127  ─┼─▶ alerts, sorted
     event times ─▶ watermark ─────┘                                   ─┘
 
-All shares use one rulebook and one watermark. They run in parallel and meet at the end of each micro-batch. Between two
-micro-batches all keyed state therefore belongs to one moment, which a checkpoint stores. Patterns that read the events
-that other patterns produce run level by level in the same micro-batch, and each level has its own shares.
+All shares use one rulebook and one watermark. They run in parallel and meet at the end of each micro-batch, so all
+keyed state then belongs to one moment. Patterns that read the events that other patterns produce run level by level in
+the same micro-batch, and each level has its own shares.
 
 The store has the last alert of each rule that suppresses, by key (rulebook/suppression.py), so that a commit writes
 only the changes. A key may be longer than a store key, so the store key has its digest:
@@ -15,7 +15,6 @@ only the changes. A key may be longer than a store key, so the store key has its
                                                     event time i64, ~for how long i64, severity i64, value f64, key
 
 Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
-
 Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_stored_parts.py.
 """
 
@@ -86,7 +85,7 @@ class StoredLastAlerts(suppression.LastAlerts):
                 batch.put(_key(*rule_and_key), value + rule_and_key[1].encode())
 
     def restore(self, store: KeyedStore) -> None:
-        """Restore the entries of the store; there are no changes after it. Raises: StateCorruptError."""
+        """Restore the entries of the store, as unchanged ones. Raises: StateCorruptError."""
         fired: suppression.Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
@@ -112,8 +111,7 @@ def _key(rule_id: str, key: str) -> bytes:
     return store_key(STORE_GROUP, b"", FIRED, rule_id.encode(), digest)
 
 
-# Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
-# many it has; and as earlier builds had them, which did not say.
+# Pages of a new store for each page that the job asks for; and of a store of an earlier build, which does not say.
 PAGES_A_PART, _PAGES_A_PART_BEFORE = 2_048, 256
 _ITEM = struct.Struct(">QH")  # of an entry that a commit adds: its number, and the number of the share
 _ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
@@ -195,8 +193,7 @@ class Engine:
     ) -> Stepped:  # fmt: skip
         """Process one micro-batch (step/step.py). `times`: how far each partition has been read (PartitionTime).
 
-        `now_ms` is the clock. `is_end`: the job ends here, and waits for no partition. Raises: StateError, StoreError;
-        the engine is then unusable, and the job continues from its checkpoint.
+        `is_end`: the job ends here, and waits for no partition. Raises: StateError, StoreError, which end the engine.
         """
         # 1 validate
         valid = [validate_events(self.job, decoded, now_ms) for decoded in parts]
@@ -223,8 +220,8 @@ class Engine:
     def accept_gaps(self, gaps: Mapping[str, tuple[int, int]], now_ms: int) -> Stepped:
         """Go on without the records of these offsets [first, end), by partition, which the topic has no more.
 
-        A missing record may have any key and any event type, and an event time up to the clock `now_ms`. So alerts
-        whose first event or windows are before that time have it in `history_from`.
+        A missing record may have any key and type, and an event time up to the clock `now_ms`. So alerts whose first
+        event or windows are before that time have it in `history_from`.
         """
         until_ms = now_ms + (self.job.ahead_ms or 0) + 1
         rulebook, lines = with_gap(self._rules, self.rulebook, gaps, until_ms)
@@ -241,10 +238,7 @@ class Engine:
         return next_look_ms(self._progress.times, self.job.idle_ms, now_ms)
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
-        """Find the pages in which a key may have runs, and the programs in force by level.
-
-        Call it between micro-batches.
-        """
+        """Find the pages in which a key may have runs, and the programs by level. Call it between micro-batches."""
         keys = pa.array([key], TEXT)
         group = int(key_groups(keys, self.job.groups_count)[0])
         levels = self._programs()
@@ -262,16 +256,10 @@ class Engine:
         self._shares.close()
 
     def _programs(self) -> Sequence[Mapping[KeyDomain, Program]]:
-        """Return the programs in force by level."""
         return self._shares.programs.in_force(self.rulebook, self.job).programs
 
-    # --------------------------------------------------------------------------------------------- save, restore
-
     def begin(self, warm: WarmStart) -> Counter[str]:
-        """Start with the state at the end of a replay. Return the number of its runs, in all and by rule.
-
-        Raises: UsageError if it does not fit; StateError.
-        """
+        """Start with the state of a replay. Return its runs, in all and by rule. Raises: UsageError, StateError."""
         runs: Counter[str] = Counter()
         check_fits(warm.about, self.job)
         self._memory.put(suppression.fired_from_json(warm.about.memory))
@@ -333,7 +321,6 @@ class Engine:
         self._save_rest(batch)
 
     def _save_rest(self, batch: WriteBatch) -> None:
-        """Add the state that is not in pages to a write batch: shapes, times, rules and sent alerts."""
         self._shapes.save(batch)
         batch.put(_TIMES, orjson.dumps({**self._times(), "pages": self._shares.cache.pages_count}))
         if self._saved_rulebook is not self.rulebook:
@@ -362,7 +349,6 @@ class Engine:
             share.restore(self.store)
 
     def _take_progress(self, saved_progress: Mapping[str, Any]) -> None:
-        """Restore the progress from saved values. Raises: StateCorruptError."""
         try:
             self._progress = Progress(
                 restore_rulebook(self._rules, saved_progress["rulebook"].encode()),
@@ -376,8 +362,6 @@ class Engine:
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
 
-    # --------------------------------------------------------------------------------------------- for savepoints
-
     def shared_progress(self) -> dict[str, Any]:
         """Return the progress that all key groups share, for a savepoint."""
         return {
@@ -387,7 +371,6 @@ class Engine:
         }
 
     def _times(self) -> dict[str, Any]:
-        """Return the times of the progress, as the store and savepoints have them."""
         progress = self._progress
         return {
             "watermark_ms": progress.watermark_ms,
@@ -411,8 +394,7 @@ class Engine:
     ) -> int:
         """Start with the state of a savepoint: the values of `shared_progress`, and the entries of each key group.
 
-        Pages go to the store at once, the rest with the next `save_whole`. Returns: the number of entries. Raises:
-        StateError.
+        Pages go to the store at once, the rest with `save_whole`. Returns: the number of entries. Raises: StateError.
         """
         self._take_progress(saved_progress)
         self._memory.put(suppression.fired_from_json(saved_progress["held_memory"]))
@@ -444,7 +426,6 @@ _TIMES = _engine_key(b"times")
 
 
 def _by_domain(valid: Sequence[ValidEvents]) -> dict[int, list[EventBatch]]:
-    """Return the events by number of their key domain."""
     events: dict[int, list[EventBatch]] = {}
     for part in valid:
         for number, batch in enumerate(part.batches):

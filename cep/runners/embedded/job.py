@@ -6,7 +6,6 @@ With `--standby` a process first waits for the lease of the job (kafka.py), and 
     lease here        end; opening.py fences the previous owner, reads the rest of the changelog, and the job continues
 
 If the brokers are unreachable, the standby waits: then no process works, and none takes over.
-
 Tested by: tests/cli/test_run.py, tests/cli/test_outage.py, tests/runners/embedded/test_changelog.py.
 """
 
@@ -95,7 +94,6 @@ def turn_of(
 
 
 def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
-    """Return True if no other process has the lease."""
     deadline_s = time.monotonic() + _AT_ONCE_S
     while time.monotonic() < deadline_s and not (stop.is_set() or lease.is_elsewhere):
         if lease.is_here():
@@ -140,8 +138,7 @@ def stand_by(
 ) -> None:  # fmt: skip
     """Follow the changelog until this process gets the lease, or `stop` is set.
 
-    `followed` is called with the offset up to which the store is complete. Raises: UsageError if another process has
-    the folder, or if the topic is not a changelog of this job; SinkError if the lease is refused; StateError.
+    `followed` receives the offset up to which the store is complete. Raises: UsageError, SinkError, StateError.
     """
     partial = followed_folder(folder)
     with lock_checkpoint(folder):
@@ -272,8 +269,6 @@ def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:
 
 
 def _report(reports: JobReports, start: JobStart) -> Callable[[BatchReport], None]:
-    """Return the function that takes the reports of micro-batches: with a span for each, if traces are asked for."""
-
     def report(batch: BatchReport) -> None:
         start.rejections.add(batch.counters, batch.dead_letters)
         if start.traces is not None:
@@ -296,9 +291,6 @@ def _begin(engine: Engine, warm: WarmStart | None) -> Counter[str]:
     return Counter()
 
 
-# ------------------------------------------------------------------------------------------------------ what to open
-
-
 def _sources(settings: Settings, until_end: bool, *, accepts_gap: bool) -> Sources:
     events = settings.events
     if events.format != "json" and events.topic is None:
@@ -313,7 +305,6 @@ def _sources(settings: Settings, until_end: bool, *, accepts_gap: bool) -> Sourc
 
 
 def _outlets(start: JobStart) -> Outlets:
-    """Open the sinks of alerts, dead letters and suppressed alerts. Raises: UsageError, SinkError."""
     settings, observed = start.settings, start.observed
     folder = settings.job.checkpoint or settings.output.dead_letters  # without one, suppressed alerts are dropped
     at_once = _sends_at_once(settings)
@@ -342,7 +333,6 @@ def _name_in(settings: Settings, topic: str) -> str:
 
 
 def _sends_at_once(settings: Settings) -> bool:
-    """Return True if alerts do not wait for commits."""
     return settings.job.checkpoint is None or settings.embedded.delivery == "at-least-once"
 
 

@@ -7,9 +7,8 @@
 
 The brokers assign a partition to one member, and accept a commit only from a member whose session is valid. A process
 that was stopped for a while therefore knows by its own clock that the lease may be gone, and by the number whether
-another process had it. The new owner also fences the transactions of the previous one (sinks/transactions/kafka.py):
-the lease decides which process works, and the fence enforces it. No process reads from the partition; its assignment
-stays when another standby joins (`cooperative-sticky`).
+another process had it. The new owner also fences the transactions of the previous one (sinks/transactions/kafka.py). No
+process reads records, so an assignment stays when another standby joins (`cooperative-sticky`).
 Tested by: tests/runners/embedded/test_run.py, tests/cli/test_outage.py
 """
 
@@ -44,10 +43,7 @@ class Lease(Closing):
     """The right to work on a job, for one process of several. A thread of its own keeps it."""
 
     def __init__(self, settings: KafkaSettings, topic: str, on_taken: Callable[[], None] = lambda: None) -> None:
-        """Request the lease.
-
-        `on_taken` is called, from the lease's thread, when another process gets it after this one.
-        """
+        """Request the lease. `on_taken` is called in the lease's thread once another process has it after this one."""
         self._topic = topic
         self._on_taken = on_taken
         self._place = TopicPartition(topic, 0)
@@ -70,8 +66,6 @@ class Lease(Closing):
         self._consumer.subscribe([topic], on_assign=self._given, on_revoke=self._gone, on_lost=self._gone)
         self._thread = threading.Thread(target=self._work, name="cep-lease", daemon=True)
         self._thread.start()
-
-    # -------------------------------------------------------------------------------------------------- for the job
 
     def is_here(self) -> bool:
         """Return True while no other process can have the lease; False while that is uncertain.
@@ -99,8 +93,6 @@ class Lease(Closing):
         self._sure_until_s = float("-inf")
         with suppress(KafkaException, RuntimeError):
             self._consumer.close()
-
-    # --------------------------------------------------------------------------------------------- the lease's thread
 
     def _work(self) -> None:
         while not self._ended.is_set():

@@ -6,23 +6,20 @@ A lane brings committed alerts to one sink, with a queue, a position and at most
     kafka:alerts   ─────────────────────▶ (6) [7]       has all up to 6, 7 is on its way
     https://…      ──▶ (1) [2   3]  4   5   6   7        2 and 3 are on their way, the rest waits
 
-The store keeps a commit's alerts until the last sink has them, and each commit stores the position of every sink and
-the number of the delivery that is on its way. A process that goes on from a commit repeats that delivery under its
-number, with the same alerts, and sends what waits after it.
+Each commit stores the position of every sink and the number of its delivery, which a later process repeats with the
+same alerts (R2 of commit.py).
 
 SinkQueues bring alerts that wait for no commit: with `delivery = "at-least-once"`, or without a folder.
 
     micro-batch 7 ─┬─▶ kafka:alerts   7
                    └─▶ https://…      5 is on its way, 6 and 7 wait in memory
 
-A sink that answers has the alerts of a micro-batch before the next one begins. A sink that does not answer in its turn
-gets them later, and delays no other sink. A job with a folder does not commit meanwhile: after a crash it would lose
-the alerts in memory, so it makes them again from its last commit.
+A sink that answers has the alerts of a micro-batch before the next one begins. While alerts wait in memory, a job with
+a folder does not commit: after a crash it makes them again from its last commit.
 
 A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then (Sent), and
 sends each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them:
 some come twice, with the same ids. PostgreSQL ignores a repeated id.
-
 Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_outage.py.
 """
@@ -65,27 +62,20 @@ class Backlog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Commits up to `last` on their way to a sink, under one number.
-
-    `done` gives the place of the sink after the write. `changed` are the commits whose changes go with it to the
-    changelog.
-    """
+    """Commits up to `last` on their way to a sink, under one number."""
 
     number: int
     last: int
-    done: Future[Sequence[str]]
-    changed: tuple[int, ...] = ()
+    done: Future[Sequence[str]]  # the place of the sink after the write
+    changed: tuple[int, ...] = ()  # the commits whose changes go with it to the changelog
 
 
 class Lane:
-    """One sink, the commits that it lacks in their order, and the delivery that is on its way to it.
-
-    Use it from one thread. `carries` is True for the sink whose deliveries bring the changelog.
-    """
+    """One sink, the commits that it lacks in their order, and the delivery on its way to it. Use it from one thread."""
 
     def __init__(self, outlet: Outlet, position: LanePosition, *, carries: bool) -> None:
         self.outlet = outlet
-        self.carries = carries
+        self.carries = carries  # True if its deliveries bring the changelog
         self.places = position.places
         self.delivery: Delivery | None = None
         self.has_failed = False  # the delivery: only another start repeats it
@@ -150,10 +140,7 @@ class Lane:
         return delivery, settled
 
     def position(self, newest: int, planned: tuple[int, int] | None) -> LanePosition:
-        """Return the position that a commit stores. `planned` is the number and the last commit of a delivery.
-
-        `newest` is the number of the commit. The delivery begins once that commit is on the disk.
-        """
+        """Return the position that commit `newest` stores. `planned`: number and last commit of a delivery after it."""
         first = self._waiting[0] if self._waiting else None
         on_its_way = planned if self.delivery is None else (self.delivery.number, self.delivery.last)
         return LanePosition(
@@ -218,20 +205,14 @@ class _Line:
 
 
 class SinkQueues:
-    """The deliveries of a job whose alerts wait for no commit. Use it from one thread.
-
-    `count` is called with a sink and the number of alerts that it has taken.
-    """
+    """The deliveries of a job whose alerts wait for no commit. Use it from one thread. `count` counts taken alerts."""
 
     def __init__(self, outlets: Outlets, count: Callable[[Outlet, int], None]) -> None:
         self._outlets, self._count = outlets, count
         self._lines = [_Line(outlet, ThreadPoolExecutor(1, f"delivery to {outlet.name}")) for outlet in outlets.all]
 
     def send(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
-        """Queue a micro-batch for all sinks at the same time, and wait for each as long as its turn lasts.
-
-        Raises: SinkError.
-        """
+        """Queue a micro-batch for all sinks at once, and wait for each as long as its turn lasts. Raises: SinkError."""
         for line in self._lines:
             content = line.outlet.content(alerts, lines)
             if len(content):
@@ -297,7 +278,7 @@ class Sent:
 
     @staticmethod
     def stored(store: KeyedStore, names: Sequence[str]) -> Sent:
-        """Read what `save` wrote. `names` are those of the sinks of alerts, in their order."""
+        """Read the ids that `save` wrote, for the sinks of alerts with these `names`, in their order."""
         saved = orjson.loads(store.get(SENT) or b"{}")
         if isinstance(saved, list):  # an earlier build: ids that all sinks have
             return Sent({name: set(saved) for name in names})
@@ -314,10 +295,7 @@ class Sent:
             self.is_new = False
 
     def recall(self, lanes: Sequence[Lane], after: dict[str, int], created_ms: int) -> int:
-        """Ask each sink for the alerts that it got after a number (RecallingSink.recall). Return the highest number.
-
-        Raises: SinkError.
-        """
+        """Ask each sink for its alerts after a number (RecallingSink). Return the highest number. Raises: SinkError."""
         newest = -1
         places = [place for lane in lanes for place in lane.places if place]
         for lane in lanes:

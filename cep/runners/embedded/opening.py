@@ -4,6 +4,8 @@
     FOLDER/store/beside    the sets of lists
     FOLDER/store/payload   only after a restore: the checkpoint's description of itself
     FOLDER/store/damaged   only if the store returned bytes that cannot be right
+    FOLDER/checkpoints/    the checkpoints, unless the settings name another target; a restored savepoint in any case
+    FOLDER/target          that other target, so that `cep job state` and `cep job savepoint` find it
 
 The first of these that exists is used:
 
@@ -12,15 +14,9 @@ The first of these that exists is used:
 3. the store of the changelog (changelog.py)
 4. the newest whole checkpoint
 
-A checkpoint that was restored and has had no commit since is restored again, because it does not know which alerts were
+A checkpoint that was restored and lacks a commit since is restored again, because it does not know which alerts were
 sent since. A store that cannot be judged (a full disk, an unreachable target, another format) stays unchanged, and the
 job does not start: it may be the only store.
-
-Checkpoints are in the folder itself, or at the configured target:
-
-    FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
-    FOLDER/target          the place that was asked for, so that `cep job state` and `cep job savepoint` find it
-
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py,
 tests/runners/embedded/test_savepoint.py.
 """
@@ -56,10 +52,7 @@ def is_embedded(folder: Path) -> bool:
 
 
 def remembered_target(folder: Path, target_text: str | None) -> Target:
-    """Return the target that a starting job uses: the named one, or the one inside its folder for None.
-
-    Raises: StoreError.
-    """
+    """Return the target of a starting job, and note it: the named one, or the one in its folder. Raises: StoreError."""
     if target_text is not None and ":" not in target_text:
         target_text = str(Path(target_text).resolve())
     target = default_target(folder) if target_text is None else Target(target_text)
@@ -91,17 +84,14 @@ _STORE, _DAMAGED = "store", "damaged"
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The place of keyed state. `folder` None: in memory, and nothing survives. `target`: a path or an address of
-    fsspec; None is a folder next to the store. `cache_bytes`: of RocksDB, including write buffers. `checkpoint_ms`:
-    between two checkpoints.
-    """
+    """The place of keyed state, and how it is kept."""
 
-    folder: Path | None
+    folder: Path | None  # None: in memory, and nothing survives
     backend: str = "rocksdb"
-    target: str | None = None
+    target: str | None = None  # a path or an address of fsspec; None: a folder next to the store
     kept_count: int = 3
-    cache_bytes: int = 256 << 20
-    checkpoint_ms: int = 10_000
+    cache_bytes: int = 256 << 20  # of RocksDB, including write buffers
+    checkpoint_ms: int = 10_000  # between two checkpoints
 
     def open(self, path: Path) -> DurableStore:
         """Open the store at a path, which may be new or a checkpoint's."""
@@ -114,18 +104,14 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The result of opening a store: the store, its last commit (None: a new job), and the restored checkpoint.
-
-    `refused` are the checkpoints that could not be used. `replayed_ms`: the time of the changelog's last commit in the
-    store (ms UTC).
-    """
+    """The result of opening a store: the store, its last commit (None: a new job), and the restored checkpoint."""
 
     target: Target
     store: DurableStore
     head: Head | None
     restored: Restored | None
-    refused: tuple[str, ...]
-    replayed_ms: int | None = None
+    refused: tuple[str, ...]  # checkpoints that could not be used
+    replayed_ms: int | None = None  # the time of the changelog's last commit in the store (ms UTC)
 
 
 def store_folder(folder: Path) -> Path:
@@ -246,10 +232,7 @@ def _is_of_before(opened: tuple[DurableStore, Head], changelog: Changelog) -> bo
 
 
 def _newest_lineage(target: Target) -> str | None:
-    """Return the lineage of the newest checkpoint in the target; None without a checkpoint, or if it is damaged.
-
-    Raises: StoreError, StateFormatError.
-    """
+    """Return the lineage of the newest checkpoint; None if it is missing or damaged. Raises: StateError."""
     numbers = checkpoint_numbers(target)
     if not numbers:
         return None

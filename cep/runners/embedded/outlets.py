@@ -1,8 +1,7 @@
 """Alerts, dead letters and suppressed alerts of a commit → their sinks: step 4 of commit.py.
 
-Each sink takes its part by itself, from a thread of its own, so one that hangs delays no other (lanes.py). Every sink
-takes a number twice as if it came once. So a sink that is away is tried again under the same number, for as long as it
-takes.
+Each sink takes its part by itself, from a thread of its own, so one that hangs delays no other (lanes.py). A sink that
+is away is tried again under the same number, for as long as it takes.
 Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_run.py
 """
@@ -55,25 +54,18 @@ class Outlet:
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """The sinks of alerts, dead letters and suppressed alerts (`suppressed`); without a sink they are dropped.
-
-    `audit` gets the lines of the audit as a second copy. `sending` is a context manager around each delivery, which
-    measures its time. `may_send` is False while another process may have taken over the job, and raises SinkError once
-    one has. Without `patience` a sink that is away ends the job. `names` are the names of the sinks in messages,
-    metrics, health and commits. `abandoned` is called with the name of a sink that the job no longer has, and the
-    number of alerts that waited for it. `left` is set once a stopped job leaves a write that still waits for an answer:
-    its client is not closed then.
-    """
+    """The sinks of alerts, dead letters and suppressed alerts. Without a sink of dead letters, they are dropped."""
 
     sinks: Sequence[AlertSink]
     dead_letters: DeadLetterSink | None
     suppressed: DeadLetterSink | None = None
-    sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext()
-    may_send: Callable[[], bool] = lambda: True
-    patience: Patience = field(default_factory=impatient)
-    audit: DeadLetterSink | None = None
-    names: Sequence[str] = ()
-    abandoned: Callable[[str, int], None] = lambda *_: None
+    sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext()  # measures a delivery.
+    may_send: Callable[[], bool] = lambda: True  # False: another process may have the job. SinkError: one has it.
+    patience: Patience = field(default_factory=impatient)  # By default, a sink that is away ends the job.
+    audit: DeadLetterSink | None = None  # a second copy of the audit.
+    names: Sequence[str] = ()  # of the sinks, in messages, metrics, health and commits.
+    abandoned: Callable[[str, int], None] = lambda *_: None  # a sink that the job lost, and its waiting alerts.
+    # Set once a stopped job leaves a write that still waits for an answer: its client is not closed then.
     left: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -89,10 +81,7 @@ class Outlets:
         return [*outlets, *(Outlet(name, sink) for name, sink in zip(names, self.sinks, strict=True))]
 
     def send(self, outlet: Outlet, content: Content, number: int) -> None:
-        """Write to a sink until it has the content, while this process may still send for the job.
-
-        Raises: SinkError; SinkAwayError when the job must stop.
-        """
+        """Write to a sink until it has the content, while this process may send for the job. Raises: SinkError."""
 
         def with_leave() -> None:
             deadline_s = time.monotonic() + KAFKA_WAIT_MS_MAX / 1_000

@@ -3,12 +3,10 @@
     | key group u16 | "" | "pages" | domain | page u16 |  →  pack(…), state/packed.py      big-endian
     | FFFF | "" | "shapes" | | shape u64 |                →  Shape.to_bytes()              said once for all pages
 
-A page has a few keys, so that a micro-batch reads and writes little more than the keys of its events. It unpacks all
-pages that it touches at once, and packs them again at once. The pages of runs that were written last stay in memory, up
-to a limit of bytes. Of a page of histories, the head stays while it is in use, and the segments that were used last.
-Changes are kept until `save` adds them to a write batch: between two commits the store does not change.
-group_entries.py has a drawing of the entries.
-
+A page has a few keys, so that a micro-batch reads and writes little more than the keys of its events. It unpacks and
+packs all pages that it touches at once. The pages of runs that were written last stay in memory, up to a limit of
+bytes. Of a page of histories, the head stays while it is in use, and the segments that were used last. Changes are kept
+until `save`: between two commits the store does not change. group_entries.py has a drawing of the entries.
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py.
 """
 
@@ -96,12 +94,11 @@ class Shapes:
 
 
 class Pages:
-    """`count` pages of each key group of `groups`. `bytes_max` bounds the bytes kept outside the store; None keeps all.
-    The open pages (MatchedPages) may have half as many bytes in addition, and changes since the last `save` are kept.
+    """The pages of some key groups. A slot is the number of a page among them. One thread uses it at a time.
 
-    A slot is the number of a page among them. `deadlines` int64[slots]: when to look at a page again though its keys
-    have no events; NEVER: the page does not exist. One thread uses it at a time. Several objects may share a store that
-    takes several threads, as RocksDB does.
+    `bytes_max` bounds the bytes kept outside the store; None keeps all. Open pages (MatchedPages) may have half as many
+    bytes in addition, and changes since the last `save` are kept. `deadlines` int64[slots]: when to look at a page
+    again though its keys lack events; NEVER: no page.
     """
 
     def __init__(
@@ -147,10 +144,7 @@ class Pages:
         return np.arange(first, first + self._count)
 
     def due(self, watermark_ms: int) -> Int64:
-        """Return the slots whose deadline the watermark has reached, ascending.
-
-        Cost: O(slots of the ranges that had a page with a reached deadline at the last look).
-        """
+        """Return the slots whose deadline the watermark has reached, ascending. Cost: O(slots of their stretches)."""
         watermark_ms = min(watermark_ms, group_entries.NEVER - 1)
         (stretches,) = (self._earliest_ms <= watermark_ms).nonzero()
         if not len(stretches):
@@ -200,8 +194,6 @@ class Pages:
         self._forget(stored)
         return dropped
 
-    # ----------------------------------------------------------------------------------------------- save, restore
-
     def save(self, batch: WriteBatch) -> Int64:
         """Add every page that has changed since the last save to a write batch. Return their slots."""
         changed = np.fromiter(self._changed, np.int64, len(self._changed))
@@ -222,16 +214,12 @@ class Pages:
         self._earliest_ms = self._stretches.min(axis=1)
 
     def _forget(self, slots: Int64) -> None:
-        """Remove these pages."""
         self._let_go(slots)
         self.deadlines[slots] = group_entries.NEVER
         self._changed.update(slots.tolist())
 
     def _make_room(self) -> None:
-        """Move the hand of the clock by some pages, and drop those that were not written since its last visit.
-
-        The algorithm is CLOCK, second chance (Corbató, 1968). Call it when the store has all changes.
-        """
+        """Drop stored pages that were not written since the hand of the clock last passed (CLOCK, Corbató 1968)."""
         some = slice(self._hand, self._hand + _STRETCH)
         self._let_go(self._hand + np.flatnonzero((self._sizes[some] > 0) & ~self._is_recent[some]))
         self._is_recent[some] = False
@@ -242,16 +230,14 @@ class Pages:
         self._encoded[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:
-        """Return the keys of these pages in the store."""
         return group_entries.page_store_keys(slots, self._count, self._prefixes)
 
 
 class MatchedPages:
     """The pages (DomainPages) of consecutive key groups, of one worker or of several that work as one.
 
-    Slots count through the parts one after the other. A job that catches up returns to the same pages with every
-    micro-batch. The pages of a large micro-batch therefore stay unpacked (*open*) until other pages are needed or a
-    commit calls `close`.
+    Slots count through the parts one after the other. The pages of a large micro-batch stay unpacked (*open*) until
+    other pages are needed or a commit calls `close`: a job that catches up returns to the same pages.
     """
 
     def __init__(self, parts: Sequence[Pages], pasts: DomainPasts, *, stays_open: bool) -> None:
@@ -349,10 +335,7 @@ def _bytes_of(keyed_state: KeyedState) -> int:
 def stored_states(
     store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program], level: int
 ) -> Iterator[tuple[KeyDomain, KeyedState]]:
-    """Yield the keyed state of a key group at a level, domain by domain, migrated to the program in force.
-
-    Domains without a program are left out. Raises: StateError.
-    """
+    """Yield the state of a key group by domain, for a level, migrated to the programs in force. Raises: StateError."""
     shapes = Shapes(store)
     for domain in domains:
         if domain in programs:
@@ -407,8 +390,7 @@ class Place(NamedTuple):
 class Pasts:
     """The histories of some key groups. `bytes_max` bounds the kept bytes without the changes; None keeps everything.
 
-    `names` are the names of the key domains in store keys. One thread uses it at a time. Several objects may share a
-    store that takes several threads, as RocksDB does.
+    `names` are the names of the key domains in store keys. One thread uses it at a time.
     """
 
     def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:

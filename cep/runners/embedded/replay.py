@@ -6,9 +6,8 @@
                               ▲                             │
                               └──── what patterns produce ──┘ level by level (rulebook/rulebook.py)
 
-The same events, keys and rules give the alerts of the replay on Spark, byte for byte. history_end.py decides where a
-replay ends. It can also end at a cut, from which a live job continues (warm_start.py). The events stay in memory, with
-the columns that rules read. Kernels and Arrow release the interpreter's lock, so threads use all cores.
+The replay on Spark gives the same alerts, byte for byte. history_end.py decides where a replay ends, or it ends at a
+cut, from which a live job continues (warm_start.py). The events stay in memory, with the columns that rules read.
 Tested by: tests/runners/test_replay.py, tests/runners/handover/test_handover.py.
 """
 
@@ -87,8 +86,7 @@ def read_and_replay(
 ) -> Replayed:
     """Match the events of files on `workers` threads, and show the progress on `console`.
 
-    With an `ending` the keyed state is put there, and windows that are open then do not close. Raises: UsageError for
-    invalid numbers, SourceError for a path without events.
+    With an `ending` the keyed state is put there, and open windows do not close. Raises: UsageError, SourceError.
     """
     job = job_until(job, ending)
     records = Records.of(events)
@@ -114,9 +112,7 @@ def replay(
     show: Callable[[str, int, int | None], None] = lambda *_: None, ending: Ending | None = None,
     made: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
-    """Match all events. `show(what, done, total)` receives the progress. `made` receives the matches behind produced
-    events: their ids and the events that they have bound.
-    """
+    """Match all events. `show(what, done, total)` receives the progress, `made` the matches behind produced events."""
     started = time.monotonic()
     to_the_end = job.to_the_end or history.to_the_end
     dedup_ms = job.dedup_ms if history.dedup_ms is None else history.dedup_ms
@@ -182,7 +178,6 @@ def replay(
 def _put_states(
     ending: Ending, job: Job, programs: Mapping[KeyDomain, Program], level: int, ended: Mapping[int, list[KeyedState]]
 ) -> Iterator[StoredFile]:
-    """Write the keyed state of a level, one file a key domain and key group."""
     for number, states in sorted(ended.items()):
         program = programs[job.domains[number]]
         whole = concat_states(states, program.row_registers)
@@ -233,7 +228,6 @@ def _matched(
 
 
 def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tuple[str, ...]]:
-    """Return the columns that the rules of each key domain read."""
     columns: dict[KeyDomain, dict[str, None]] = {}
     for programs in levels:
         for domain, program in programs.items():
@@ -242,10 +236,7 @@ def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tup
 
 
 def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_at: tuple[int, int]) -> _Split:
-    """Divide the events of a piece by key domain and share of keys. Retain the columns that the domain's rules read.
-
-    `shares_at`: the number of shares, and the clock.
-    """
+    """Divide the events of a piece by key domain and share of keys, with the columns that the rules read."""
     shares_count, now_ms = shares_at
     validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
@@ -267,7 +258,6 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, sh
 def _shared_out(
     number: int, names: tuple[str, ...], batch: EventBatch, shares_count: int
 ) -> Iterator[tuple[tuple[int, int], EventBatch]]:
-    """Divide the events of key domain `number` by share of keys."""
     if not len(batch):
         return
     lean = replace(batch, columns={name: batch.columns[name] for name in names})

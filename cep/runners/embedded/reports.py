@@ -38,14 +38,11 @@ _SETTLE_S = 0.2
 
 @dataclass(slots=True)
 class ProgressLines:
-    """Prints progress: a line for the first micro-batch with records, then at most one every `every_ms`.
-
-    `before` has the totals at the start of the job, and later the totals of the last line.
-    """
+    """Prints progress: a line for the first micro-batch with records, then at most one every `every_ms`."""
 
     log: Log
     every_ms: int = PROGRESS_LINES_MS
-    before: Counter[str] = field(default_factory=Counter)
+    before: Counter[str] = field(default_factory=Counter)  # totals at the start, and later of the last line
     _printed_s: float | None = None
 
     def tell(self, observed: Observed, totals: Counter[str], now_s: float) -> None:
@@ -75,14 +72,10 @@ class ProgressLines:
 
 @dataclass(slots=True)
 class KeyAnswers:
-    """Answers the request `/key?key=c17` with every open run of the key, as `cep job state --key` does.
+    """Answers the request `/key?key=c17` with every open run of the key, as `cep job state --key` does."""
 
-    Without a runner, there is no answer. `runs_of_key` returns the runs of a key in some pages, for the programs of
-    each level.
-    """
-
-    runs_of_key: Callable[[Iterable[Any], str, Sequence[Any]], Iterable[Any]]
-    runner: Runner | None = None
+    runs_of_key: Callable[[Iterable[Any], str, Sequence[Any]], Iterable[Any]]  # pages, key, programs by level → runs
+    runner: Runner | None = None  # without one, there is no answer
 
     def answer(self, parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
         """Return the runs, or None without runs. Raises: TimeoutError if the job is too busy."""
@@ -100,10 +93,7 @@ class JobReports:
         self, start: JobStart, engine: Engine, commits: Commits, sources: Sources, status: StatusTopic | None,
         patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with the state that `commits` restores. The rules and totals of the job are written to its folder.
-
-        `patience` has tried to reach the sinks, and does the same for the status topic, from a thread of its own.
-        """
+        """Begin with the state that `commits` restores. `patience` tries to reach the status topic as it does sinks."""
         self._observed, self._log = start.observed, start.log
         self._engine, self._commits, self._sources = engine, commits, sources
         self._status = None if status is None else Newest(status.name, status.publish, patience)
@@ -137,7 +127,6 @@ class JobReports:
             self._observed.begin()
 
     def _look(self) -> None:
-        """Report between micro-batches: rules, figures, progress lines and totals."""
         self._tell_rules()
         now_s = time.monotonic()
         self._count()
@@ -151,7 +140,6 @@ class JobReports:
             self.write_totals()
 
     def _count(self) -> None:
-        """Add failed tries and refused alerts to the totals."""
         counts, totals = self._patience.counted(), self._commits.totals
         if any(count or name not in totals for name, count in counts.items()):
             totals.update(counts)
@@ -171,7 +159,6 @@ class JobReports:
                 write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.deliveries.undelivered_count)
 
     def _measure(self) -> None:
-        """Measure the job's state, memory and backlog for the metrics."""
         commits, sizes = self._commits, self._commits.store.sizes()
         # Deliveries and failed checkpoints are counted between micro-batches, too.
         self._observed.finished(commits.batch_id - 1, commits.totals)
@@ -190,7 +177,6 @@ class JobReports:
             self._observed.note(CHECKPOINTS, None if error is None else "the last one failed", str(error))
 
     def _tell_rules(self) -> None:
-        """Publish and log the rules if they have changed."""
         compiled = self._engine.rulebook
         if compiled.digest == self._digest:
             return

@@ -3,9 +3,9 @@
     poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or after the next commit (commit.py)
 
 A micro-batch is all that arrived during the previous one. So a quiet job answers in milliseconds, and a busy one works
-on many records at a time. As long as the job keeps up there is a commit for each micro-batch. A job that lags commits
-less often: commits take at most a third of its time, and a tenth if its micro-batches are large. Control records that
-exist when the job starts are applied before its first event.
+on many records at a time. A job that keeps up commits each micro-batch. In a job that lags, commits take at most a
+third of its time, and a tenth if its micro-batches are large. Control records that exist when the job starts are
+applied before its first event.
 Tested by: tests/runners/embedded/test_run.py, tests/runners/embedded/test_future.py
 """
 
@@ -59,35 +59,30 @@ def clock_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`interval_ms`: between two commits, at least. `at_once`: alerts do not wait for them, and may come twice after a
-    crash. `linger_ms`: how long a micro-batch waits for company. `records_max`: of one micro-batch.
-    """
+    """When a job commits and sends alerts, and how large its micro-batches are."""
 
-    interval_ms: int = 0
-    at_once: bool = False
-    linger_ms: int = 0
-    records_max: int = RECORDS_MAX
+    interval_ms: int = 0  # between two commits, at least
+    at_once: bool = False  # alerts do not wait for commits, and may come twice after a crash
+    linger_ms: int = 0  # how long a micro-batch waits for more records
+    records_max: int = RECORDS_MAX  # of one micro-batch
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record.
-
-    `dead_letters` has suppressed alerts too. `phases_ms`: how long its parts took, and the last commit before it.
-    """
+    """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record."""
 
     batch_id: int
     alerts: pa.Table
     counters: Counter[str]
     totals: Counter[str]
     seconds: float
-    phases_ms: Mapping[str, float] = field(default_factory=dict)
-    dead_letters: Sequence[bytes] = ()
+    phases_ms: Mapping[str, float] = field(default_factory=dict)  # of its parts, and of the last commit before it
+    dead_letters: Sequence[bytes] = ()  # with suppressed alerts
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The observer of a runner: `report` is called after each micro-batch, `idle` if there was nothing to do."""
+    """The observer of a runner: `report` is called after each micro-batch, `idle` without one."""
 
     report: Callable[[BatchReport], None] = lambda _: None
     idle: Callable[[], None] = lambda: None
@@ -103,10 +98,7 @@ class Runner:
         self, engine: Engine, sources: Sources, outlets: Outlets, commits: Commits, pace: Pace,
         listener: Listener = _DEAF, clock: Callable[[], int] = clock_ms,
     ) -> None:  # fmt: skip
-        """Prepare the loop.
-
-        `listener` is called after each micro-batch or without one, `clock` for each micro-batch.
-        """
+        """Prepare the loop. `clock` is called for each micro-batch."""
         self._engine = engine
         self._sources = sources
         self._outlets = outlets
@@ -133,8 +125,7 @@ class Runner:
         """Process micro-batches until `stop` is set or the source ends; then commit the rest.
 
         Once `stop` is set, sinks get a moment for the alerts that wait; the next start sends the others. `until_end`:
-        also end after reading everything that exists. Raises: SourceError, SinkError, StateError: the job continues
-        from its last commit when started again.
+        also end after reading everything that exists. Raises: SourceError, SinkError, StateError.
         """
         try:
             self._run(stop, until_end)
@@ -163,7 +154,6 @@ class Runner:
             self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
-        """Do micro-batches until the job must stop or has read everything."""
         is_end = False
         while not (stop.is_set() or is_end):
             if not self._outlets.may_send():

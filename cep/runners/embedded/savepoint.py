@@ -119,8 +119,7 @@ def load(
 ) -> Saved:  # fmt: skip
     """Create a job's checkpoint folder from some key groups of a savepoint, from all if `groups` is None.
 
-    `change` is applied to the payload. Raises: UsageError if the folder has contents or the savepoint lacks key groups;
-    StateError, StoreError.
+    `change` changes the payload. Raises: UsageError for a full folder or missing key groups; StateError, StoreError.
     """
     if checkpoint.exists() and any(checkpoint.iterdir()):
         raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
@@ -137,7 +136,6 @@ def _load(
     target: Target, checkpoint: Path, groups: range | None, settings: StoreSettings,
     change: Callable[[Payload], Payload], scratch: Path,
 ) -> Saved:  # fmt: skip
-    """Load key groups into a new store, and publish it as the first checkpoint of the folder."""
     savepoint = open_savepoint(target, scratch / "payload")
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:

@@ -54,11 +54,9 @@ class _Table:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the arrays, with their free room."""
         return self._pairs.nbytes + self._groups.nbytes + self._slots.nbytes
 
     def take(self, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Judge the pairs, and keep the new ones."""
         self._make_room(self._count + len(groups))
         verdicts = np.empty(len(groups), np.uint8)
         first = self._count
@@ -214,7 +212,6 @@ class SeenOfLevel:
 
 
 def _added_bytes(drawn: _Secrets, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> bytes:
-    """Encode the pairs that have been added to a bucket, with the secrets of their key groups."""
     owners = np.unique(groups).astype(np.int64)
     parts = np.array([len(owners)], np.int64), owners, drawn[owners], pairs, groups
     return b"".join(part.tobytes() for part in parts)

@@ -14,7 +14,6 @@ The store has, besides pages: waiting events (waiting.py), seen ids (seen.py), a
 
     | key group | "" | "deadlines" | level |                    →  int64[domains, pages], as of the last `save_whole`
     | FFFF | "" | "added-deadlines" | domain | commit, share |  →  (slot u32, ms i64) … what each commit has changed
-
 Tested by: tests/runners/embedded/test_engine.py, tests/step/test_step.py.
 """
 
@@ -62,10 +61,7 @@ class Cache:
 
 
 class Share:
-    """The key groups first <= g < end. One thread uses it at a time.
-
-    By the number of the key domain: `kept` are the bytes of pages, `pasts` the histories, `pages` the matched pages.
-    """
+    """The keyed state of some key groups at a level, by the number of the key domain. One thread uses it at a time."""
 
     def __init__(
         self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int, seen: SeenOfLevel
@@ -112,8 +108,6 @@ class Share:
         """Begin with this state of a key domain, whose keys belong to this share; returns its runs, as counters."""
         return begin_pages(self.pages[number], keyed_state, program)
 
-    # --------------------------------------------------------------------------------------------- save, restore
-
     @property
     def loads_count(self) -> int:
         """Return how many pages and segments were read from the store."""
@@ -143,10 +137,7 @@ class Share:
         }
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add the changes since the last commit to a write batch. Return their size in bytes, without pages.
-
-        `item` names the commit and the share, in the order of the commits.
-        """
+        """Add the changes since the last commit under `item` (commit, share). Return their bytes, without pages."""
         self.close_pages()
         bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
         self._save_pasts(batch)
@@ -206,8 +197,6 @@ class Share:
             pages.restored()
         self.waiting.restore(store)
         self.seen.restore(store, self.groups)
-
-    # ------------------------------------------------------------------------------- for savepoints, by key group
 
     def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> group_entries.GroupState:
         """Return the state of a key group in the form that savepoints have, with as many pages as the job says."""
@@ -280,10 +269,7 @@ class Share:
 
 
 class SharePasts:
-    """The histories of a share, as the job asks for them (DomainPasts).
-
-    `over`: int64[slots], when all histories of a slot end, ms; NEVER without histories.
-    """
+    """The histories of a share (DomainPasts). `over`: int64[slots], when all histories of a slot end, ms; or NEVER."""
 
     def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
         self._job = job
@@ -453,10 +439,7 @@ class _Undivided:
 
 
 class _JoinedPasts:
-    """The histories of several shares as if they were one (DomainPasts).
-
-    Their slots follow each other, share by share.
-    """
+    """The histories of several shares as one (DomainPasts). Their slots follow each other, share by share."""
 
     def __init__(self, parts: Sequence[SharePasts]) -> None:
         self._parts = parts

@@ -3,9 +3,9 @@
     | key group | "" | "waiting" | domain |                 →  encode_batch(…)          as of the last `save_whole`
     | FFFF | "" | "added-waiting" | domain | commit, share  →  due i64, encode_batch(…) what each commit since has added
 
-A commit adds the new events, and the time before which all events have been released. Its cost follows the new events,
-not the waiting ones. A micro-batch does not move waiting events either: they are in runs in order of time, and the
-first events of each run become due. Neighbouring runs of similar size are merged, up to a limit.
+A commit adds the new events, and the time before which all events have been released: its cost does not follow the
+waiting ones. In memory they are in runs in order of time, and the first events of each run become due. Neighbouring
+runs of similar size are merged, up to a limit.
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py
 """
 

@@ -5,8 +5,7 @@
     rules, who was alerted              ─▶ rulebooks/, rule_status.json, held_memory.json
     how many runs                       ─▶ progress.json
 
-The embedded engine takes the state and returns it as entries, the form with which both runners begin. All of it is in
-memory during that time.
+The embedded engine takes the state into memory and returns it as entries, the form with which both runners begin.
 Tested by: tests/runners/handover/test_handover.py
 """
 
