@@ -2,9 +2,8 @@
 
     python -m cep.runners.ahead KERNEL …
 
-After an installation, this kernel is half of the compile time of a first match, and numba compiles one kernel after the
-other. The second process therefore uses another core. Both share the cache: a process that needs a kernel waits if the
-other one compiles it (kernels/compiler.py). Where the second process cannot start, everything is compiled here.
+This kernel is half of the compile time of a first match. Both processes share the cache: a process that needs a kernel
+waits if the other one compiles it (kernels/compiler.py).
 Tested by: tests/runners/test_compiling.py
 """
 
@@ -28,7 +27,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 
 _EVENT = "event e { id id  event_time time  k string  n int }\n"
-# One whose runs each of the kernels carries, in the order of CARRIERS.
+# For each kernel of CARRIERS, in their order, a pattern whose runs it carries.
 _PATTERNS = (
     "pattern p() by k { seq x -> y within 1 min where x: e n > 1  y: e n > 2 }",
     "pattern p() by k { seq x -> !y within 1 min where x: e n > 1  y: e n > 2 }",
@@ -67,7 +66,7 @@ def _begun(names: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def _announce(process: subprocess.Popen[bytes]) -> None:
-    """Let it count as compiling in this process, for who shows that."""
+    """Let the second process count as compiling in this process, for the line of compiling.py."""
     with event.trigger_event("numba:compile"):
         process.wait()
 

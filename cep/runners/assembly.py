@@ -4,10 +4,7 @@
     2. lock the folder, serve metrics and health, watch brokers, sinks and disk       http.py, watch.py
     3. the runner opens sources, sinks and state, and matches                         embedded/job.py, spark_job.py
 
-`cep run` and `cep live` start their jobs here.
-
-It also writes the lines of a job in its log: problems of rules, the start, changes of rules, rejected records, the end.
-
+It also writes the log lines that both runners share.
 Tested by: tests/cli/test_run.py, tests/cli/test_main.py, tests/cli/test_rejected.py.
 """
 
@@ -52,8 +49,7 @@ from cep.step.rejections import REJECTED_MAX, Examples, Rejections
 
 Address = tuple[str, int]
 PATHS = "/metrics, /live, /ready and /health"
-# A few bad records say nothing about a source, so the job looks at so many at least.
-_RECORDS_MIN = 100
+_RECORDS_MIN = 100  # before the share of bad records says something about a source
 
 
 def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:
@@ -68,10 +64,7 @@ def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> 
 
 
 def check_in_force(problems: Sequence[str], deployment: Deployment, settings: JobSettings) -> None:
-    """Check that the job runs all live rules. `tell_problems` has printed the reasons.
-
-    Raises: SetAsideError, unless the settings allow an incomplete start.
-    """
+    """Raise SetAsideError if a live rule is not in force, unless the settings allow an incomplete start."""
     live = [f"{rule.rule_id} version {rule.version}" for rule in deployment.set_aside if rule.status == "live"]
     if settings.start_incomplete or not (live or problems):
         return
@@ -156,8 +149,6 @@ def tell_totals(totals: Mapping[str, int], sentence: str, log: Log, console: Con
 
 @dataclass(slots=True)
 class _Span:
-    """The counters and the first dead letters of some micro-batches."""
-
     counters: Counter[str] = field(default_factory=Counter)
     examples: Examples = field(default_factory=Examples)
 
@@ -168,16 +159,12 @@ class _Span:
 
 @dataclass(slots=True)
 class JobRejections:
-    """Counts the records that a process of a job rejects. `share_max`: the share that may be rejected.
-
-    The share of the records since the last look decides whether the job is healthy; it is judged once a minute at most.
-    The log and the health name codes and fields. Only the last lines of a job that `ends` by itself have examples.
-    """
+    """Counts the records that a process of a job rejects, and decides, once a minute at most, whether too many are."""
 
     observed: Observed
     log: Log
-    share_max: float
-    ends: bool = False
+    share_max: float  # of the records since the last look
+    ends: bool = False  # by itself
     every_ms: int = PROGRESS_LINES_MS
     _whole: _Span = field(default_factory=_Span)
     _latest: _Span = field(default_factory=_Span)
@@ -235,22 +222,19 @@ class JobRejections:
 
 @dataclass(frozen=True, slots=True)
 class JobStart:
-    """A checked job that is about to run: its rules and terms, its log, and its metrics and health.
-
-    `until_end`: it ends once it has read everything that exists. `address` is where `paths` are served.
-    """
+    """A checked job that is about to run: its rules and terms, its log, and its metrics and health."""
 
     settings: Settings
     begins: Beginning
     deployment: Deployment
     job: Job
-    until_end: bool
+    until_end: bool  # it ends once it has read everything that exists
     log: Log
     stop: Stopping
     observed: Observed
     rejections: JobRejections
     traces: Traces | None = None
-    address: Address | None = None
+    address: Address | None = None  # where `paths` are served
     paths: str = PATHS
 
 
@@ -328,7 +312,6 @@ def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, u
 
 
 def _watch(settings: Settings, runner: JobRunner, observed: Observed) -> Watch:
-    """Watch the surroundings of a job: its brokers, registry, topic of events, sinks and disk."""
     kafka = None if settings.kafka.bootstrap_servers is None else kafka_client(settings)
     events, control, output = settings.events.topic, settings.control.topic, settings.output
     topics = [topic for topic in (events, control, *alert_topics(settings), output.dead_letter_topic) if topic]

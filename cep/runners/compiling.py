@@ -20,10 +20,7 @@ _TICK_S = 0.5  # and while one goes on
 
 
 class _Compiling(event.Listener):
-    """A line on stderr about the kernels that are compiled. A terminal or a notebook has one that moves and goes.
-
-    Elsewhere it is said once.
-    """
+    """A line on stderr about the compiled kernels. It moves on a terminal or in a notebook; a log gets it once."""
 
     def __init__(self) -> None:
         self._moves = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
@@ -33,7 +30,6 @@ class _Compiling(event.Listener):
         self._over = threading.Event()
 
     def on_start(self, _: event.Event) -> None:
-        """Note that a kernel begins to compile, and show a moving line on a terminal or one line elsewhere."""
         with self._lock:
             now = time.monotonic()
             if self._count == 0:

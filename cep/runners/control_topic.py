@@ -1,7 +1,6 @@
 """Topics of a job, read by people who publish rules or examine its audit: present and future records.
 
-A job makes its control topic and its status topic when it starts.
-
+A job makes its control topic and its status topic when it starts: the job and the publisher may start in any order.
 Tested by: tests/runners/test_control_topic.py
 """
 
@@ -37,10 +36,7 @@ class Place:
 
 
 def made_topics(settings: Settings) -> StatusTopic | None:
-    """Create the missing control topic and status topic of a job. Return the status topic, if the job has one.
-
-    The job and the publisher may therefore start in any order. Raises: UsageError, SinkError.
-    """
+    """Create the missing control topic and status topic of a job. Return the latter. Raises: UsageError, SinkError."""
     servers, control, status = settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic
     if servers is None:
         if status is not None:
@@ -58,10 +54,7 @@ def made_topics(settings: Settings) -> StatusTopic | None:
 
 
 def read_control_topic(topic: Topic) -> tuple[list[Place], int]:
-    """Read all records of the topic, in their order, and count those that cannot be read.
-
-    Raises: SourceError.
-    """
+    """Read all records of the topic, in their order, and count the unreadable ones. Raises: SourceError."""
     places: list[Place] = []
     unreadable_count = 0
     for partition, offset, key, value in _values(topic):
@@ -92,16 +85,13 @@ def read_status(topic: Topic) -> dict[str, Any] | None:
 
 
 def read_audit(topic: Topic) -> list[Line]:
-    """Read the lines of the audit in a topic of dead letters, in the order of their numbers. Raises: SourceError.
-
-    The records of a topic have no order across its partitions.
-    """
+    """Read the lines of the audit in a topic of dead letters, in the order of their numbers. Raises: SourceError."""
     lines = [
         Line(f"{topic.name}/{partition}:{offset}", value)
         for partition, offset, _, value in _values(topic)
         if not is_letter(value)
     ]
-    return sorted(lines, key=lambda line: line.data)
+    return sorted(lines, key=lambda line: line.data)  # across its partitions, a topic has no order
 
 
 def wait_for_status(topic: Topic, is_wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:

@@ -28,14 +28,13 @@ _LINES_BYTES_MIN, _LINES_FACTOR = 1 << 20, 2
 
 
 class FiredFiles:
-    """The memory as of the last micro-batch, of which alone one knows how to go back."""
+    """The memory as of the last micro-batch, which can go back to the memory before that micro-batch."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._batch_id = -1
-        self._before: dict[
-            tuple[str, str], LastAlert | None
-        ] = {}  # the entries before the changes of the last micro-batch
+        # The entries before the changes of the last micro-batch.
+        self._before: dict[tuple[str, str], LastAlert | None] = {}
         self._whole_bytes = self._lines_bytes = 0
         self.memory = self._read()
 
@@ -88,7 +87,6 @@ class FiredFiles:
         self._lines_bytes += len(line)
 
     def _read(self) -> LastAlerts:
-        """Read the last alerts from the files. Raises: StateCorruptError."""
         whole, lines = self._directory / _WHOLE, self._directory / _LINES
         try:
             data = whole.read_bytes() if whole.exists() else b'{"batch_id": -1, "fired": []}'

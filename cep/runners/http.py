@@ -1,9 +1,7 @@
 """Observations of a job → answers over HTTP: /live, /ready, /health, /metrics, and the answers that a runner adds.
 
 A stranger may reach the port, so connections, bytes and the time of a request are limited. A client that sends its
-headers slowly loses its place to the next connection, and answers other than probes leave places free. /live, /ready
-and /health answer yes or no with a reason, without a token, because probes of a platform need them. All other paths
-need the bearer token, if there is one. /metrics also describes the process, with the names of Prometheus' own clients.
+headers slowly loses its place to the next connection. Probes need no token, and have places of their own.
 
 A web page of a stranger can make a browser on this machine request the page's own name at our address. The header Host
 must therefore be an address, localhost, the host that the job listens at, or one of the setting `hosts`. A request with
@@ -48,8 +46,7 @@ def served(
 ) -> Iterator[tuple[str, int] | None]:  # fmt: skip
     """Answer HTTP requests while the block runs. Yield the address, with the port that was chosen for 0.
 
-    `hosts`: more names of this machine that the header Host may have. Raises: UsageError if the address is not
-    available.
+    `hosts`: more names that the header Host may have. Raises: UsageError if the address is not available.
     """
     if address is None:
         yield None
@@ -103,16 +100,13 @@ class _Server(ThreadingWSGIServer):
         super().__init__(*args, **options)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Accept a connection; above the limit, close the oldest slow one.
-
-        The base class closes a refused connection.
-        """
+        """Accept a connection; above the limit, close the oldest slow one."""
         slow = None
         with self._lock:
             if len(self._reading) + len(self._answering) + len(self._probing) >= limits.HTTP_CONNECTIONS_MAX:
                 slow = next(iter(self._reading), None)
                 if slow is None or self._reading[slow] > time.monotonic() - limits.HTTP_HEADERS_PAUSE_MS / 1_000:
-                    return False
+                    return False  # the base class closes the connection
                 del self._reading[slow]
             self._reading[request] = time.monotonic()
         if slow is not None:
@@ -130,7 +124,6 @@ class _Server(ThreadingWSGIServer):
         return True
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, and give its place to the next."""
         with self._lock:
             for connections in (self._reading, self._answering, self._probing):
                 connections.pop(request, None)
@@ -142,7 +135,6 @@ class _Server(ThreadingWSGIServer):
         self._cut_off_old(now_s - limits.HTTP_HEADERS_S_MAX, now_s - limits.HTTP_REQUEST_S_MAX)
 
     def close_all(self) -> None:
-        """Cut off every connection."""
         now_s = time.monotonic()
         self._cut_off_old(now_s, now_s)
 
@@ -150,7 +142,6 @@ class _Server(ThreadingWSGIServer):
         """Say nothing of a connection that broke: a stranger must not fill the log."""
 
     def _cut_off_old(self, reading_since_s: float, answering_since_s: float) -> None:
-        """Cut off connections that began at or before these times."""
         with self._lock:
             late = [connection for connection, began_s in self._reading.items() if began_s <= reading_since_s]
             for connections in (self._answering, self._probing):

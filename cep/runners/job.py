@@ -5,7 +5,6 @@
                                                                                          ▼
                                                                the job and the rules that the folder has
 
-assembly.py starts the job. `Rules.match_stream` uses `live_job` too.
 Tested by: tests/cli/test_main.py, tests/cli/test_run.py, tests/runners/spark/test_match.py
 """
 
@@ -76,9 +75,9 @@ def read_beginning(settings: Settings, log: Log) -> Beginning:
 
 
 def read_folder(folder: Path, lists: ListStore, trust: Trust | None) -> tuple[list[ControlRecord], list[str]]:
-    """Read the lists and the rules of a folder, with their signatures if `trust` asks for them.
+    """Read the lists and the rules of a folder, with their signatures if `trust` asks for them. Raises: UsageError.
 
-    The entries of the lists go into `lists`. Returns: control records, and problems of the files. Raises: UsageError.
+    The entries of the lists go into `lists`. Returns: control records, and problems of the files.
     """
     files, problems = read_rules(folder)
     if trust is not None:
@@ -90,10 +89,7 @@ def read_folder(folder: Path, lists: ListStore, trust: Trust | None) -> tuple[li
 
 
 def describe_job(settings: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """Describe the job of these rules, which is audited if they can change while it runs.
-
-    Raises: UsageError, also if the mapping speaks of fields that no event has.
-    """
+    """Describe the job of these rules, which is audited if they can change while it runs. Raises: UsageError."""
     check_fields(mapping_of_settings(settings.events), deployment.schema)
     is_audited = settings.control.topic is not None or settings.control.folder is not None
     return replace(live_job(settings.job, deployment, warm), is_audited=is_audited)
@@ -131,10 +127,7 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
 def open_folder(
     settings: JobSettings, checkpoint: Path, job: Job, begins: Beginning, log: Log
 ) -> tuple[Job, tuple[bytes, ...], bool]:
-    """Open a checkpoint folder.
-
-    Returns: its job, the rules that it began with, and True if the job goes on. Raises: UsageError.
-    """
+    """Open a checkpoint folder. Return its job, its first rules, and True if the job goes on. Raises: UsageError."""
     initial, goes_on = open_checkpoint(checkpoint, job, begins.initial)
     if goes_on and initial != begins.initial:
         _tell_rules_differ(settings, log)

@@ -61,11 +61,10 @@ _CHANGEABLE = ("event_types", "trust", "is_audited", "dedup_ms")
 
 
 def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
-    """Create a checkpoint folder, or open the folder of the same job.
+    """Create a checkpoint folder, or open the folder of the same job. Return its first rules, and True if it continues.
 
-    Returns: the rules that the job began with, and whether it continues. Event types may change as long as stored
-    events keep their meaning (schema.misreadings). Raises: UsageError if the folder belongs to a job that reads, routes
-    or keeps its events differently.
+    Event types may change as long as stored events keep their meaning (schema.misreadings). Raises: UsageError if the
+    folder belongs to a job that reads, routes or keeps its events differently.
     """
     description = {"format": FORMAT, **job.to_json()}
     if (directory / JOB_FILE).exists():
@@ -150,7 +149,6 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
 
 
 def _write_changes(directory: Path, stored_job: dict[str, Any], description: dict[str, Any]) -> None:
-    """Store the settings that may change between two starts (_CHANGEABLE)."""
     # Digests with another key would not recognise the stored ones.
     names = _CHANGEABLE if stored_job.get("dedup_ms") else (*_CHANGEABLE, "digest_key")
     others = {name: value for name, value in stored_job.items() if name not in names}
@@ -161,10 +159,7 @@ def _write_changes(directory: Path, stored_job: dict[str, Any], description: dic
 
 @contextmanager
 def lock_checkpoint(directory: Path) -> Iterator[None]:
-    """Lock a checkpoint directory against other processes while the block runs. The lock ends with its process.
-
-    Raises: UsageError if another process has it.
-    """
+    """Lock a checkpoint directory until the block or the process ends. Raises: UsageError if another process has it."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK_FILE).open("a+") as file:
         try:
@@ -182,10 +177,7 @@ def lock_checkpoint(directory: Path) -> Iterator[None]:
 
 
 def forget_planned(query: Path, batch_id: int) -> None:
-    """Remove a micro-batch that Spark has planned and not begun, so that the last micro-batch is a finished one.
-
-    Spark plans it again at the next start, as after a crash just before its plan was written.
-    """
+    """Remove a micro-batch that Spark has planned and not begun. The next start plans it again."""
     for name in (str(batch_id), f".{batch_id}.crc"):
         (query / "offsets" / name).unlink(missing_ok=True)
 
@@ -196,10 +188,7 @@ def is_live_folder(directory: Path) -> bool:
 
 
 def job_id(directory: Path) -> str:
-    """Return the name of the job for sinks, which remember whose micro-batches they have.
-
-    Raises: StateCorruptError if the checkpoint does not say.
-    """
+    """Return the name of the job for sinks, which remember whose micro-batches they have. Raises: StateCorruptError."""
     path = directory / JOB_FILE
     stored_id = read_document(path).get("id")
     if not isinstance(stored_id, str):
@@ -229,10 +218,7 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_progress(directory: Path) -> tuple[int, Counter[str]]:
-    """Return (last micro-batch, totals up to its end) of a job; (-1, {}) for a job that has not begun.
-
-    Raises: StateCorruptError.
-    """
+    """Return (last micro-batch, totals up to its end) of a job; first (-1, {}). Raises: StateCorruptError."""
     path = directory / PROGRESS_FILE
     if not path.exists():
         return -1, Counter()

@@ -6,10 +6,6 @@
     lag                    ─▶ cep_lag_records{partition="payments[0]"}
     parts of the job       ─▶ cep_part_up{part="brokers"}, and a line when one stops to be well or is well again
 
-Three questions have answers. Live: does the process make progress? Ready: does it have its state and sinks, and has it
-once caught up with its topic? Healthy: does it make progress, and is every part well? An unreachable broker makes a job
-unhealthy, and a restart would not help.
-
 Every runner uses this module, which does not depend on Spark. No payload passes through: fields of a log line are
 numbers and names. Totals continue over restarts, and the counters with them. A reader never waits for the job, and the
 job never waits for a reader.
@@ -74,10 +70,9 @@ class Log:
 
 @dataclass(eq=False)
 class Latency:
-    """Counts the latencies of delivered alerts by bucket. A caller with several threads needs a lock.
+    """Counts the latencies of delivered alerts by bucket, from zero in each process. Several threads need a lock.
 
-    The latency of an alert runs from the event time at which its match became certain to the clock at its delivery. A
-    job that catches up therefore has large ones. Counts start at zero with each process, as Prometheus expects.
+    A latency runs from the event time at which a match became certain to the clock at the delivery of its alert.
     """
 
     counts: Int64 = field(default_factory=lambda: np.zeros(len(_BOUNDS_S) + 1, np.int64))
@@ -133,8 +128,6 @@ class Observed(Collector):
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _alive_s: float = field(default_factory=time.monotonic)
 
-    # -------------------------------------------------------------------------------------------- for the runner
-
     def begin(self) -> None:
         """Note that the job has its state and its sources."""
         with self._lock:
@@ -144,10 +137,7 @@ class Observed(Collector):
         self, batch_id: int, totals: Mapping[str, int], watermark_ms: int | None = None,
         phases_ms: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
-        """Report that a micro-batch is done.
-
-        `totals` are the job's totals so far. Without a watermark the last one stays.
-        """
+        """Report a finished micro-batch, and the job's totals so far. Without a watermark the last one stays."""
         with self._lock:
             self.batch_id, self.totals, self._alive_s = batch_id, Counter(totals), time.monotonic()
             self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
@@ -190,16 +180,13 @@ class Observed(Collector):
                 del self.sending_since_s[name]
 
     def away(self, name: str, error: SinkAwayError | None) -> None:
-        """Note that a sink is away and that the job tries again; None: the sink has accepted the alerts.
-
-        A job that tries again is alive, although it may have stopped reading.
-        """
+        """Note that a sink is away and that the job tries again; None: the sink has accepted the alerts."""
         with self._lock:
             if error is None:
                 self.sinks_away.pop(name, None)
             else:
                 self.sinks_away[name] = error.reason
-            self._alive_s = time.monotonic()
+            self._alive_s = time.monotonic()  # a job that tries again is alive, although it may have stopped reading
         self.look_at_sinks(str(error or ""))
 
     def look_at_sinks(self, detail: str = "") -> None:
@@ -284,8 +271,6 @@ class Observed(Collector):
             seconds = round(now_s - ended_s, 1)
             self.log.tell("healthy", f"healthy again: {part}, after {seconds:.0f} s", part=part, seconds=seconds)
 
-    # ------------------------------------------------------------------------------------------ for who watches
-
     @property
     def troubles(self) -> dict[str, str]:
         """The parts that are not well, and why."""
@@ -293,7 +278,7 @@ class Observed(Collector):
             return {part: trouble for part, trouble in self._troubles.items() if trouble is not None}
 
     def live(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job gets on, and the reasons; where it does not, a restart may help."""
+        """Return True if the job makes progress, and the reasons. If it does not, a restart may help."""
         with self._lock:
             silent_s = time.monotonic() - self._alive_s
             is_live = self.failure is None and silent_s * 1_000 < self.stalled_ms
@@ -301,23 +286,17 @@ class Observed(Collector):
             return is_live, answer if self.failure is None else {**answer, "failure": self.failure}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job is alive, has its state, all sinks answer, and it has once caught up with its topic.
-
-        A process that stands by reads no topic of events.
-        """
+        """Return True if the job is alive, has its state and its sinks, and has once caught up with its topic."""
         is_live, answer = self.live()
         with self._lock:
-            reads = self.ready_lag_ms is not None and not self.gauges.get("standby")
+            reads = self.ready_lag_ms is not None and not self.gauges.get("standby")  # a standby reads no events
             has_caught_up = self.has_caught_up or not reads
             lag = sum(self.lags.values()) if self.lags else None
         is_ready = is_live and self.has_begun and has_caught_up and not self.sinks_away
         return is_ready, {"ready": is_ready, **answer, "lag_records": lag}
 
     def health(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job makes progress and every part is well, and the reasons.
-
-        A job that is still reading its state is healthy.
-        """
+        """Return True if the job makes progress or reads its state, and every part is well; and the reasons."""
         self.look_at_sinks()  # a sink that hangs is named at once, not at the next look of the watch
         is_live, answer = self.live()
         with self._lock:
@@ -361,7 +340,6 @@ def _labelled(name: str, values: Mapping[str, float]) -> Metric:
 
 
 def _rule_runs(totals: Mapping[str, int]) -> Metric:
-    """Return the open runs by rule and version."""
     family = GaugeMetricFamily(
         "cep_rule_runs", meanings.TOTALS_THAT_FALL["rule_runs"], labels=meanings.LABELS["rule_runs"]
     )

@@ -4,19 +4,17 @@
     alerts.parquet.dead.jsonl   {"code": …, "reason": …, "record": …}, only if there are any
     alerts.parquet.held.jsonl   {"held": reason, "alert": …}: what the rules hold back, only if there is any
 
-A file is written under another name, made durable, and renamed: a reader sees the new file or the previous one. Dead
-letters are written first, so that a reader of the alerts sees them too. Between processes, and in a checkpoint, alerts
-are one Arrow stream.
+Each file is made durable under another name, and renamed: a reader sees the new file or the previous one. Dead letters
+are written first, so that a reader of the alerts sees them too.
 
-A replay that closes all windows at the end of a history marks the uncertain alerts:
+A replay that closes all windows at the end of a history runs twice, and marks the uncertain alerts:
 
     replay up to the last event ─────▶ confirmed alerts ──────────────────────────────┐
                                                                                       ├─▶ both, each alert once
     replay up to the end of time ────▶ more alerts, each with `unconfirmed: true` ────┘
 
-The history is replayed twice. Only the second replay has produced events that were not certain, so the alerts of chains
-and histories over such an event are marked too, at every level.
-
+Only the second replay has produced events that were not certain, so the alerts of chains and histories over such an
+event are marked too, at every level.
 Tested by: tests/runners/test_output.py, tests/runners/test_to_the_end.py.
 """
 
@@ -52,9 +50,9 @@ _SUPPRESSED_SUFFIX = ".held.jsonl"
 class Replayed:
     """The result of a replay: alerts in their order, dead letters (JSON), counters by name, and the elapsed time.
 
-    `since_ms` is the time of the first event. For a replay that ends in a cut, `until_ms` is the event time of the cut,
-    and there are files of the keyed state (warm_start.py). `watermark_ms` is the watermark at the end
-    (step/history_end.py). `marks` are of the keys of events with unreadable values.
+    `since_ms` is the time of the first event, `watermark_ms` the watermark at the end (step/history_end.py). A replay
+    that ends in a cut has its event time in `until_ms`, and `state_files` (warm_start.py). `marks`: of keys with
+    unreadable values.
     """
 
     alerts: pa.Table

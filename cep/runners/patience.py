@@ -1,7 +1,7 @@
 """A write to a sink that does not take it now → tries of the same write, until the sink takes it or the job is to stop.
 
-Both runners write to their sinks through it. A sink makes one try and raises SinkAwayError with a word for the reason
-(sinks/base.py). So a stop request never waits for the pause of a sink, and one place decides how often a sink is asked.
+A sink makes one try and raises SinkAwayError with a word for the reason (sinks/base.py). So a stop request never waits
+for the pause of a sink, and one place decides how often both runners ask a sink.
 Tested by: tests/runners/embedded/test_outage.py, tests/sinks/test_kafka.py
 """
 
@@ -24,16 +24,13 @@ _PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0  # between two tries: doubled after each, so t
 
 @dataclass(slots=True)
 class Patience:
-    """The tries of a job to reach its sinks. They end with the first failure once `stop` is set.
-
-    `away` is called with the sink's name and the error after each failed try, and with None once the sink has taken the
-    write. `retries` counts failed tries. `refusals` are the refused alerts of the sinks.
-    """
+    """The tries of a job to reach its sinks. They end with the first failure once `stop` is set."""
 
     stop: threading.Event
+    # Gets a sink's name, and the error of each failed try or None once the sink has taken the write.
     away: Callable[[str, SinkAwayError | None], None] = lambda _name, _error: None
     pause_s: float = _PAUSE_S
-    retries: int = 0
+    retries: int = 0  # failed tries
     refusals: Sequence[RefusedAlerts] = ()
     _counted_retries: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)

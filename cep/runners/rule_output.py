@@ -5,8 +5,7 @@
     DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason.
     DIRECTORY/audit/batch-N.jsonl its lines of the audit, if the dead letters go into a topic
 
-This is step 9 of the Spark runner (step/step.py). A repeated micro-batch ends with the same files: the memory keeps
-the entries from before the batch.
+This is step 9 of the Spark runner (step/step.py). A repeated micro-batch ends with the same files.
 Tested by: tests/runners/test_output.py
 """
 
@@ -38,8 +37,7 @@ AUDIT_FOLDER = "audit"
 class RuleOutput:
     """Applies the rules of suppression to the alerts of a job. `publish` receives the status of the rules, as JSON.
 
-    `first` is the status of the rules that a job begins with; a job that continues has a newer one.
-    Raises: StateCorruptError for damaged files.
+    `first` is the status that a new job begins with. Raises: StateCorruptError for damaged files.
     """
 
     def __init__(self, directory: Path, first: dict[str, Any], publish: Callable[[bytes], None] | None = None) -> None:
@@ -64,9 +62,8 @@ class RuleOutput:
     ) -> tuple[pa.Table, Counter[str]]:  # fmt: skip
         """Return the alerts that go out, and the counters of the suppressed ones.
 
-        `status` is given if the rules have changed; `watermark_ms` is the watermark at the end of the micro-batch.
-        `open_runs` are the open runs by rule and version, `marks` the marks of the events of the micro-batch.
-        Raises: SinkError if the files cannot be written; the errors of `publish`.
+        `status` is given if the rules have changed, `open_runs` are by rule and version, and `marks` are of the events
+        of the micro-batch. Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:
             self.status = write_status(
@@ -87,10 +84,7 @@ class RuleOutput:
 
 
 def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list[Any]]) -> None:
-    """Write the first files of a job that continues another job's state: its rules, and the last alerts.
-
-    Raises: SinkError.
-    """
+    """Write the first files of a job that continues another job's state: rules and last alerts. Raises: SinkError."""
     write_status(directory, status)
     begin_fired(directory, memory)
 

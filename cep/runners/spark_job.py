@@ -1,6 +1,6 @@
 """A checked job → the job on Spark: its sources, sinks and session, opened, used until the end, and closed.
 
-This module stands between the rooms of the runners: a warm start is brought in by the embedded engine.
+The embedded engine brings in a warm start, so this module stands above the rooms of the runners.
 Tested by: tests/cli/test_main.py, tests/runners/spark/test_live_process.py
 """
 
@@ -140,7 +140,6 @@ def _checkpoint(settings: Settings) -> Path:
 
 
 def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutput:
-    """Open the sinks and the output that delivers micro-batches to them."""
     settings, observed, checkpoint = start.settings, start.observed, _checkpoint(start.settings)
     job_name = live_checkpoint.job_id(checkpoint)
     job = kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
@@ -183,9 +182,6 @@ def _live(start: JobStart, initial: tuple[bytes, ...]) -> LiveSettings:
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------------- sources
-
-
 def _topic_of_events(settings: Settings) -> Source:
     events, kafka = settings.events, kafka_client(settings)
     assert events.topic is not None, "the row of this setting was chosen"
@@ -216,11 +212,7 @@ def _control(settings: Settings) -> Source | None:
     return None if control.folder is None else FolderSource(control.folder)
 
 
-# ----------------------------------------------------------------------------------------------------------- telling
-
-
 def _tell_batch(report: BatchReport, log: Log) -> None:
-    """One line for a micro-batch in which something happened."""
     if not report.counters:
         return
     parts = [f"{report.counters['events']:,} events", f"{report.alerts.num_rows:,} alerts"]
@@ -239,21 +231,20 @@ def _tell_restart(log: Log, error: CepError, pause_s: float) -> None:
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of rules that a job has applied, and those that are logged already. None: the job has not begun."""
+    """The changes of rules that a job has applied, and the rules, as they are logged. None: the job has not begun."""
 
     log: Log
     taken: dict[str, Any] | None = None
     rules: list[dict[str, Any]] = field(default_factory=list)
 
     def begin(self, output: LiveOutput) -> bool:
-        """Take what the job begins with, which is no news; return False if it has begun before."""
+        """Take the rules that the job begins with. Return False if it has begun before."""
         if self.taken is not None:
             return False
         self._take(output)
         return True
 
     def tell(self, output: LiveOutput) -> None:
-        """Log what is new since the last call."""
         status = {} if output.rules is None else output.rules.status
         if self.taken is not None:
             tell_changes(self.taken, status.get("taken", {}), self.log)

@@ -1,9 +1,9 @@
 """A stop request (SIGTERM, SIGINT) → a job that ends within five seconds, during any wait.
 
-The job ends by itself between two micro-batches, and leaves alerts that a sink does not take to the next start
-(runners/embedded/commit.py). A wait on another machine can last longer: a connection that gives no answer, a lock, a
-registry, an object store. Then a thread of this module ends the process. That is as safe as `kill -9`: every commit is
-on the disk, and the next start repeats the work since the last commit.
+The job ends by itself between two micro-batches, and leaves alerts that a sink does not take to the next start. A wait
+for another machine can last longer: a connection, a lock, a registry, an object store. Then a thread of this module
+ends the process. That is as safe as `kill -9`: every commit is on the disk, and the next start repeats the work since
+then.
 Tested by: tests/cli/test_run.py, tests/cli/test_sinks.py
 """
 
@@ -34,7 +34,7 @@ _AWAY = (SourceAwayError, SinkAwayError, StoreAwayError)
 class Stopping:
     """The stop request of a job, for as long as the block runs. `report` prints the job's last lines, once.
 
-    `close_log` is called after them in a process that ends at once, whose other threads still run.
+    `close_log` is called after them if the process ends at once, while other threads still run.
 
     Python runs handlers of signals in the main thread, once that is not inside a library: a client of Kafka or
     PostgreSQL may hold it for half a minute. The bytes of `signal.set_wakeup_fd` come at once, to a thread.
@@ -103,7 +103,6 @@ class Stopping:
                 threading.Thread(target=self._end_in_time, name="cep-stop-in-time", daemon=True).start()
 
     def _end_in_time(self) -> None:
-        """End the process if it has not stopped within the time limit."""
         if self._ended.wait(STOP_MS_MAX / 1_000):
             return
         with self._end_lock:

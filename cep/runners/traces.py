@@ -5,8 +5,7 @@
     ├── commit           of `cep run`, after the micro-batch
     └── sinks            of `cep run`, when its delivery is over, perhaps while later micro-batches are matched
 
-Spans are made when a micro-batch is over, from the measurements of its runner. Without `--traces` this module does
-nothing and the library is not imported. The library's environment variables set the destination, the sampling and the
+Without `--traces` the library is not imported. Its environment variables set the destination, the sampling and the
 service name (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME).
 Tested by: tests/runners/test_traces.py
 """
@@ -35,10 +34,7 @@ _WRITE, _SYNC = "2", "3"  # steps of a commit (embedded/commit.py): the first is
 
 
 def open_traces(log: Log) -> Traces:
-    """Send spans to a collector over OTLP, as the library's environment variables say.
-
-    Raises: ModuleNotFoundError without the extra `otel`.
-    """
+    """Send spans to a collector over OTLP. Raises: ModuleNotFoundError without the extra `otel`."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415

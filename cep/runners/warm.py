@@ -2,10 +2,8 @@
 
     python -m cep.runners.warm
 
-The first call of a kernel compiles it, which takes seconds. All kernels take half a minute or more after an
-installation or a change of the package, and later starts read them from the disk in less than a second. This module
-sends a few events through patterns that together need every kernel. `warm_up` does that in this process. `Warming` does
-it in a second process while the caller starts other work, and the compiler's memory ends with that process.
+After an installation, that takes half a minute or more; later starts read the kernels in less than a second. A few
+events go through patterns that together need every kernel, in this process or in a second one (Warming).
 Tested by: tests/runners/test_compiling.py
 """
 
@@ -102,10 +100,7 @@ class Warming:
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL)  # noqa: S603 no shell, our arguments
 
     def is_done(self, wait_s: float = _SECONDS_SHOWN_AFTER) -> bool:
-        """Return True if it has ended.
-
-        One that failed has too: then kernels are compiled where they are first called.
-        """
+        """Return True if it has ended. If it has failed, kernels are compiled where they are first called."""
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:

@@ -34,9 +34,7 @@ _FIRST_S = 0.5  # between two looks until the job has caught up: so soon is the 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The services and places around a job that are checked.
-
-    `topic` is any topic of the job, `events` the one with events.
+    """The services and places around a job that are checked. `topic` is any topic, `events` the topic of events.
 
     `first_positions` returns where the job begins to read `events`, by partition, until the job has reported its
     positions. `registry` are the settings of the client of the registry of schemas, if the job has one.
@@ -92,7 +90,6 @@ class Watch:
             self._observed.note(part, trouble, detail)
 
     def _look_at_brokers(self) -> None:
-        """Check that the brokers answer, and note since when they have not."""
         kafka, topic = self._watched.kafka, self._watched.topic
         if kafka is None or topic is None:
             return
@@ -106,7 +103,6 @@ class Watch:
             self._note(BROKERS, None)
 
     def _look_at_registry(self) -> None:
-        """Check that the schema registry answers, and note since when it has not."""
         registry = self._watched.registry
         if not registry:
             return
@@ -120,7 +116,6 @@ class Watch:
         self._note(REGISTRY, f"no answer since {self._registry_since}", detail)
 
     def _look_at_events(self) -> None:
-        """Measure the lag, and check that the job reads if records wait."""
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
         if kafka is None or topic is None or self._silent_since:
             return

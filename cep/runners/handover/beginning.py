@@ -3,9 +3,8 @@
     CHECKPOINT/begins/begins.json         rulebook, watermark, event times, positions, which key groups have files
     CHECKPOINT/begins/group-00042.cep     the entries of a key group (group_entries.py)
 
-A key group without state in Spark's store begins with its file, in the first micro-batch with records, in which every
-key group takes part. The file stays: a repeated micro-batch finds it again, so a crash in between changes nothing. The
-query's plan does not contain it. Sources begin after the positions.
+A key group without state in Spark's store begins with its file, in the first micro-batch with records. The file stays:
+a repeated micro-batch finds it again, so a crash in between changes nothing. Sources begin after the positions.
 Tested by: tests/runners/handover/test_handover.py, tests/runners/spark/test_savepoint.py
 """
 
@@ -39,25 +38,19 @@ Entries = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The progress that all key groups begin with. `rulebook` is the digest of a rulebook in the job's folder.
+    """The progress that all key groups begin with. Lanes have the names of savepoints: `topic[3]`, or file names."""
 
-    `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is the
-    number of the first micro-batch. It is above all numbers of the previous job, because sinks treat an equal number as
-    a redelivery. `groups` are the key groups that have a file. The job has seen all events from `since_ms` on;
-    TIME_MS_MIN if unknown. Events from before `gap_ms` may be missing. `heartbeat_ms` is a heartbeat that waits for
-    earlier records. `topic_ids` are the ids of the topics in `positions`.
-    """
-
-    rulebook: str
+    rulebook: str  # digest of a rulebook in the job's folder
     watermark_ms: int
     times: PartitionTimes
     positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # Of the first micro-batch: above all numbers of the previous job, because sinks take an equal one for a redelivery.
     first_number: int = 0
-    groups: tuple[int, ...] = ()
-    since_ms: int = TIME_MS_MIN
-    heartbeat_ms: int = TIME_MS_MIN
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    gap_ms: int = TIME_MS_MIN
+    groups: tuple[int, ...] = ()  # that have a file
+    since_ms: int = TIME_MS_MIN  # the job has seen all events from then on; TIME_MS_MIN if unknown
+    heartbeat_ms: int = TIME_MS_MIN  # of a heartbeat that waits for earlier records
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics in `positions`
+    gap_ms: int = TIME_MS_MIN  # events from before may be missing
 
     def partition_times(self) -> PartitionTimes:
         """Return `times` with the names of partitions on Spark."""
@@ -79,10 +72,7 @@ class Beginning:
         return orjson.dumps({topic: offsets}).decode()
 
     def files_read(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the files that need not be read any more.
-
-        Raises: UsageError if one was read in part, or a topic.
-        """
+        """Return the names of the files that were read. Raises: UsageError if one was read in part, or a topic."""
         positions = self.positions.get(kind, {})
         topics = sorted({m[1] for lane in positions if (m := _LANE.fullmatch(lane))})
         if topics:
@@ -109,10 +99,7 @@ def lane_name(partition: str) -> str:
 
 
 def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[int, Entries]]) -> int:
-    """Write the state that a job begins with into a new checkpoint directory. Return the number of entries.
-
-    Raises: StoreError, OSError.
-    """
+    """Write the state that a job begins with into a new checkpoint directory. Return the number of entries."""
     folder = checkpoint / FOLDER
     folder.mkdir(parents=True)
     counts: dict[int, int] = {}
@@ -132,10 +119,7 @@ def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[
 
 
 def read_beginning(checkpoint: Path) -> Beginning | None:
-    """Read the state that the job of a checkpoint directory began with; None if it began without one.
-
-    Raises: StateCorruptError, StateFormatError.
-    """
+    """Read the state that a job began with; None if it began without. Raises: StateCorruptError, StateFormatError."""
     path = checkpoint / FOLDER / _FILE
     if not path.exists():
         return None
@@ -158,7 +142,6 @@ def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, g
 
 
 def _checked(begins: Beginning) -> Beginning:
-    """Check that all fields have the types that `write_beginning` writes. Raises: ValueError."""
     numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms, begins.gap_ms)
     is_written = (
         isinstance(begins.rulebook, str)

@@ -65,14 +65,11 @@ KeysOf = Mapping[KeyDomain, Collection[str]]
 
 @dataclass(slots=True)
 class Erased:
-    """Counts of removed items by kind, and of entries that still have a key's bytes; lines of the job's audit.
-
-    `unsearched` counts entries with tokens of an unknown secret: they may stand for an erased value.
-    """
+    """Counts of removed items by kind, and of entries that still have a key's bytes; lines of the job's audit."""
 
     removed: Counter[str] = field(default_factory=Counter)
     remaining: Counter[str] = field(default_factory=Counter)
-    unsearched: Counter[str] = field(default_factory=Counter)
+    unsearched: Counter[str] = field(default_factory=Counter)  # entries whose tokens of an unknown secret may be a key
     audit: list[bytes] = field(default_factory=list)
 
 
@@ -82,8 +79,8 @@ def erase_savepoint(
 ) -> Erased:  # fmt: skip
     """Copy a savepoint without the data of some keys. `keys` are the keys of each domain in the form of `route`.
 
-    work: a new local folder. audit_lines: the lines of the job's audit that lose their texts. digests: the keyed
-    digests of the keys, for the audit (rulebook/erasure.py). Raises: StateError, StoreError.
+    `work`: a new local folder. `audit_lines` lose their texts. `digests`: the keyed digests of the keys, for the audit
+    (rulebook/erasure.py). Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
     payload = payload_in(savepoint)
@@ -121,10 +118,7 @@ def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
 def _with_rules(
     payload: Payload, job: Job, keys: KeysOf, erased: Erased, noted: tuple[Collection[int], Sequence[str]]
 ) -> Payload:
-    """Remove the keys from the rulebook, and add the erasure to the audit of a job that writes one.
-
-    `noted` has the lines that lose their texts, and the digests of the keys. The line does not say which keys.
-    """
+    """Remove the keys from the rulebook, and add the erasure to the audit. `noted`: the lines, the digests of keys."""
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
     job.govern(rulebook)
     erased.removed["snoozes"] += forget_keys(rulebook, {text for texts in keys.values() for text in texts})
@@ -140,10 +134,7 @@ def ways_to_write(texts: Iterable[str]) -> list[bytes]:
 
 
 def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
-    """Return True if the data has one of the texts. A short text inside a hash or the id of a job does not count.
-
-    Texts of savepoints are not compressed.
-    """
+    """Return True if uncompressed data has one of the texts. A short text inside a hash or a job's id is ignored."""
     if not any(text in data for text in searched):
         return False
     bare = _HASH.sub(b"", data)
@@ -151,25 +142,18 @@ def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
 
 
 def has_other_tokens(data: bytes, searched: Iterable[bytes]) -> bool:
-    """Return True if tokens are searched for, and the data has a token of another secret.
-
-    A token of a replaced secret may stand for the same value, and only that secret can show it.
-    """
+    """Return True if tokens are searched for, and the data has one of another secret: it may stand for the same key."""
     secret_ids = {match[1] for text in searched for match in _TOKEN.finditer(text)}
     return bool(secret_ids) and any(match[1] not in secret_ids for match in _TOKEN.finditer(data))
 
 
 def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
-    """Return True if one of these is in a file of a job.
-
-    A short one is not looked for in a binary file, where it stands by chance. Entries of stores are searched as such.
-    """
+    """Return True if a job's file has one of the texts. Short ones, there by chance in a binary file, do not count."""
     is_binary = b"\0" in data
     return has_any(data, [text for text in searched if not is_binary or len(text) >= _CHANCE_BYTES])
 
 
 def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
-    """Count the entries that have a key's bytes."""
     for raw, data in entries:
         is_left, is_unsearched = has_any(data, searched), has_other_tokens(data, searched)
         if is_left or is_unsearched:
@@ -189,7 +173,6 @@ class _Erasing:
     erased: Erased = field(default_factory=Erased)
 
     def entries(self, group: int, savepoint: Savepoint, work: Path) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a key group that remain."""
         stored = list(entries_of_group(savepoint, group, work))
         for level, programs in enumerate(self.programs):
             group_state = state_of(self.job, level, stored)
@@ -229,7 +212,6 @@ class _Erasing:
         group_state.deadlines[page] = rest.expiry_min
 
     def _past(self, group_state: GroupState, page: int) -> None:
-        """Remove the histories of erased keys from a page of a key group, and the page if it becomes empty."""
         number = page >> PAGE_BITS
 
         def load(stored: StoredSegment) -> Block:
@@ -263,6 +245,5 @@ class _Erasing:
         self._count("waiting events", number, int(gone.sum()))
         del group_state.waiting[number]
         if not gone.all():
-            # Encode again even if all events stay: a slice of a larger batch contains some bytes of the events after
-            # it.
+            # Even if all events stay: a slice of a larger batch contains some bytes of the events after it.
             group_state.waiting[number] = encode_batch(events.take(~gone))

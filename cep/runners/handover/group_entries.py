@@ -98,10 +98,7 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
 
 
 def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
-    """Build a key group's state at one level from its store entries; entries of other levels are skipped.
-
-    Raises: StateFormatError.
-    """
+    """Build a key group's state at one level from entries, and skip other levels. Raises: StateFormatError."""
     numbers = {domain_name(domain, level): number for number, domain in enumerate(job.domains)}
     group_state = GroupState()
     for raw, data in entries:

@@ -7,10 +7,8 @@
 
 Both runners write it and both read it. A savepoint may come from anywhere, so `from_bytes` checks every field.
 
-An event from the future that an earlier build took, or a wrong heartbeat, sets the watermark so far ahead that every
-later event is late. `set_back` gives such a savepoint an earlier watermark. Windows that the watermark has closed stay
-closed, and `consequences` tells the operator.
-
+An event from the future, or a wrong heartbeat, may have set the watermark so far ahead that every later event is late.
+`set_back` gives such a savepoint an earlier watermark. Windows that the watermark has closed stay closed.
 Tested by: tests/runners/handover/test_handover.py, tests/runners/embedded/test_savepoint.py.
 """
 
@@ -49,11 +47,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A job as a savepoint describes it, apart from keyed state.
-
-    `job` and `rules` are the JSON of the job's folder. `engine` is the progress that all key groups share. `base` is
-    the number of the last micro-batch. `topic_ids` are of the topics that `positions` name, as far as they are known.
-    """
+    """A job as a savepoint describes it, apart from keyed state. The module docstring describes the fields."""
 
     job: Mapping[str, Any]
     rules: Mapping[str, Any]
@@ -61,10 +55,10 @@ class Payload:
     engine: Mapping[str, Any]
     positions: Mapping[str, Mapping[str, int]]
     totals: Mapping[str, int]
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics in `positions`, as far as known
 
     def to_bytes(self) -> bytes:
-        """Return the payload's bytes."""
+        """Encode the payload."""
         checkpoint = {
             "format": PAYLOAD_FORMAT,
             "base": self.base,
@@ -146,10 +140,9 @@ def read_payload(target: Target) -> Payload:
 
 
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
-    """Set the watermark of a job back to `to_ms`, so that earlier events are matched again.
+    """Set the watermark of a job back to `to_ms`, to match later events again. Raises: UsageError if it is not later.
 
-    Events before the clock `now_ms` may have been set aside as late, so the job has certainly seen all events only from
-    then on. Raises: UsageError if the watermark is not later than `to_ms`.
+    Events before the clock `now_ms` may have been set aside as late: the job has seen all events only from then on.
     """
     progress, lateness_ms = payload.engine, Job.from_json(payload.job).lateness_ms
     if progress["watermark_ms"] <= to_ms:

@@ -37,9 +37,7 @@ from cep.step.rules import rule_status
 
 
 def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload], Payload] = lambda p: p) -> Saved:
-    """Create the checkpoint directory of a job on Spark from a savepoint of all key groups.
-
-    `change` changes its payload.
+    """Create the checkpoint directory of a job on Spark from a whole savepoint, whose payload `change` changes.
 
     Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
     """
@@ -56,7 +54,6 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
 
 
 def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) -> Saved:
-    """Write the savepoint's state into the folder as the beginning of a job."""
     savepoint = open_savepoint(target, folder / "payload")
     payload = change(payload_in(savepoint))
     job, progress = Job.from_json(payload.job), payload.engine

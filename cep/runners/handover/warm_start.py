@@ -7,9 +7,8 @@
         LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/past.py)
 
 History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it, and no
-window has closed at or after it. The live job skips earlier events of its source, and counts them. The history and the
-stream may therefore overlap, every event counts once, and replay + live give the alerts of a replay of everything. A
-job has its own key groups and pages: keys are laid out again when it begins.
+window has closed at or after it. The live job skips earlier events of its source, and counts them. History and stream
+may therefore overlap, and replay + live give the alerts of a replay of everything.
 Tested by: tests/runners/handover/test_handover.py
 """
 
@@ -50,27 +49,21 @@ _STATE_FILE = re.compile(r"(\d+)-(\d+)-(\d+)\.state")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a replay from which a live job continues: the folder of its state, and the event time of the cut.
-
-    `until_ms` None is just after the last event.
-    """
+    """The end of a replay from which a live job continues: the folder of its state, and the event time of the cut."""
 
     folder: Path
-    until_ms: int | None = None
+    until_ms: int | None = None  # None: just after the last event
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The part of a warm start outside its keyed state. `rules` are control records, `memory` has the last alerts.
-
-    All events of since_ms <= event time < until_ms are in the state.
-    """
+    """The part of a warm start outside its keyed state, which has all events of since_ms <= event time < until_ms."""
 
     job: Job
-    rules: tuple[bytes, ...]
+    rules: tuple[bytes, ...]  # control records
     since_ms: int
     until_ms: int
-    memory: Sequence[Sequence[Any]] = ()
+    memory: Sequence[Sequence[Any]] = ()  # the last alerts
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +115,6 @@ def check_free(ending: Ending) -> None:
         raise UsageError(f"{ending.folder} is no folder; name another for the warm start")
 
 
-# ------------------------------------------------------------------------------------------------------- writing
-
-
 def by_group(keyed_state: KeyedState, program: Program, groups_count: int) -> Iterator[tuple[int, KeyedState]]:
     """Divide a state by key group; groups without keys are left out."""
     yield from divide(keyed_state, lambda keys: key_groups(keys, groups_count).astype(np.int64), program.row_registers)
@@ -174,9 +164,6 @@ def _replace(path: Path, data: bytes) -> None:
         raise StoreError(f"{path} cannot be written: {error}; make room or name another folder") from error
 
 
-# ------------------------------------------------------------------------------------------------------- reading
-
-
 def open_warm_start(place: str) -> WarmStart:
     """Open the warm start in a folder or at an address of fsspec. Raises: UsageError if there is none; StateError."""
     target = Target(place)
@@ -196,7 +183,6 @@ def open_warm_start(place: str) -> WarmStart:
 
 
 def _about(data: bytes, place: str) -> About:
-    """Parse the description of a warm start. Raises: StateCorruptError, StateFormatError."""
     try:
         fields = orjson.loads(data)
         if fields["format"] != FORMAT:
@@ -233,10 +219,7 @@ def check_fits(about: About, job: Job) -> None:
 def laid_out(
     warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program], group: int | None = None
 ) -> Iterator[tuple[int, KeyedState]]:
-    """Yield (number of the job's key domain, keyed state at a level) for the domains that have state.
-
-    `group` is one of the replay's key groups; None takes all.
-    """
+    """Yield (number of a key domain of the job, its state) at a level. `group`: of the replay's key groups, or all."""
     for number, domain in enumerate(warm.about.job.domains):
         program = programs.get(domain)
         if program is None:
