@@ -50,9 +50,9 @@ def hash_texts(offsets: Int64, data: UInt8, seed: int, out: UInt64) -> None:
 
 @kernel
 def hash_slots(offsets: Int64, data: UInt8, groups_count: int, first_group: int, pages_count: int, out: Int64) -> None:
-    """Fill out int64[N] with the slot of each text's page. Shapes: texts as in `hash_texts`.
+    """Fill out int64[N] with the slot of each text's page, counted from the first group. Texts are as in `hash_texts`.
 
-    The hash chooses a key group, and one of the group's pages. Slots are counted from the first group.
+    The hash chooses a key group, and one of the group's pages.
     """
     for i in range(out.shape[0]):
         h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
@@ -62,10 +62,10 @@ def hash_slots(offsets: Int64, data: UInt8, groups_count: int, first_group: int,
 
 @kernel
 def page_keys(slots: Int64, pages_count: int, prefixes: UInt8, out: UInt8) -> None:
-    """Fill out uint8[N, B] with the store keys of the pages of these slots int64[N].
+    """Fill out uint8[N, B] with the store keys of pages: the prefix of the key group, and in two bytes the big-endian
+    page.
 
-    A store key is the prefix of its key group, and in its last two bytes the page, big-endian.
-    Shapes: prefixes uint8[key groups, B].
+    Shapes: slots int64[N] of the pages; prefixes uint8[key groups, B].
     """
     width = out.shape[1]
     for i in range(slots.shape[0]):
@@ -93,10 +93,7 @@ def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
 
 @kernel
 def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: UInt8) -> int:
-    """Return -1, 0 or 1 for ids a and b without their last `tails` bytes: the shorter id first, then by bytes.
-
-    So integers written as text keep their numeric order.
-    """
+    """Return -1, 0 or 1 for ids a and b without their last `tails` bytes: the shorter first, so numbers keep order."""
     length_a, length_b = offsets[a + 1] - offsets[a] - tails[0], offsets[b + 1] - offsets[b] - tails[1]
     if length_a != length_b:
         return -1 if length_a < length_b else 1
@@ -112,9 +109,9 @@ def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool
     """Return True if event a comes before event b in the order of events. Both have the same time in ms.
 
     Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its
-    origin. int64[0, 3]: only arrival orders events, which is the order of their rows. Source events of equal
-    microseconds and field are ordered by their partitions, then by arrival. Derived events are made in no reproducible
-    order, so their ids order them: the id of the record, the view, the whole id.
+    origin; with int64[0, 3] events are in the order of their rows. Source events of equal microseconds and field are
+    ordered by their partitions, then by arrival. Derived events are made in no reproducible order, so their ids order
+    them: the id of the record, the view, the whole id.
     """
     if order.shape[0] == 0:
         return a < b
@@ -186,10 +183,9 @@ def arrange_events(rows_by_time: Int64, new: Arrivals, keys_count: int, out: Int
 
 @bare
 def count_ordinals(columns: Int64, in_stream: UInt8, first_row: int, stream_count: Int32) -> None:
-    """Fill in the number of each event of a stream on its key.
+    """Write the number of each event of a stream on its key into its ordinal, from first_row on; -1 for other events.
 
-    Shapes: columns of an event table, whose ordinals are filled from first_row on (-1 outside the stream); in_stream
-    uint8[event types]; stream_count int32[K] is increased.
+    Shapes: columns of an event table; in_stream uint8[event types]; stream_count int32[K] is increased.
     """
     for row in range(first_row, columns.shape[1]):
         if in_stream[columns[y.COLUMN_TYPE, row]] != 0:

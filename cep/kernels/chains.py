@@ -4,7 +4,6 @@
 
 A search for sequences calls these kernels half a million times, each time for a few hundred chains. So they create no
 intermediate arrays. No job needs these kernels: `runners/warm.py` leaves them out.
-
 Tested by: tests/kernels/test_chains.py, tests/analysis/test_suggest.py
 """
 
@@ -21,8 +20,7 @@ from cep.kernels.records import MinedEvents
 def latest_before(holds: Bool, order: Int64, begin: Int64, out: Int32) -> None:
     """Fill out int32[N] with the row of the latest event that holds before each event, −1 if there is none.
 
-    Shapes: order int64[N] are the rows in event order; begin int64[N] is the first position that each position may look
-    back to. Cost: O(N).
+    Shapes: order int64[N] are the rows in event order; begin int64[N] is the first usable position. Cost: O(N).
     """
     latest = -1
     for place in range(order.shape[0]):
@@ -59,8 +57,8 @@ def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64,
     """Put the row `earlier` int32[N] before the first row of each chain: int64[S + 1, C' ≤ C], in their order.
 
     Chains without an earlier row, and chains that would last `window_ms` or more, are left out. So are chains with an
-    absent event after that row: absent int32[N] is its latest row before each event, int32[0] if no event must be
-    absent. Cost: O(S · C).
+    absent event after that row: absent int32[N] is its latest row before each event, int32[0] for none.
+    Cost: O(S · C).
     """
     steps, count = chains.shape
     fits = np.empty(count, np.bool_)
@@ -100,11 +98,7 @@ def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms
 
 @bare
 def fill_frauds(chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, out: Int64) -> None:
-    """Fill out int64[S, C] with the fraud that each chain finds by each of its rows; only by its last row if not
-    `by_any`.
-
-    Cost: O(S · C).
-    """
+    """Fill out int64[S, C] with the fraud that each row of a chain finds (its last if not `by_any`). Cost: O(S · C)."""
     for step in range(chains.shape[0]):
         for chain in range(chains.shape[1]):
             counts = by_any or step == chains.shape[0] - 1

@@ -2,9 +2,9 @@
 # numba has no types.
 """Changes to numba's compiler and cache for our kernels.
 
-A kernel that another kernel calls is compiled as a part of it. By default numba optimises it and generates machine code
-for it alone, then again inside each caller, and inside each caller of these callers: half of the compile time. So a
-kernel has two dispatchers (jit.py): one for calls from Python, and one for other kernels.
+A kernel that another kernel calls is compiled as a part of it. By default numba generates machine code for it alone,
+then again inside each of its direct and indirect callers: half of the compile time. So a kernel has two dispatchers
+(jit.py): one for calls from Python, and one for other kernels.
 
     from Python   entry ─▶ types, LLVM code, with all its parts: optimised, machine code ─▶ cache on disk
     from kernels  part  ─▶ types, LLVM code ─▶ into its callers
@@ -38,7 +38,7 @@ class SharedCache(FunctionCache):
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Read the kernel for a signature. Return None if it is missing and no other process is compiling it.
 
-        Reading the first kernel loads numba's runtime. Python's garbage collector is paused during that time.
+        Python's garbage collector is paused, because reading the first kernel loads numba's runtime.
         """
         with paused():
             loaded = super().load_overload(signature, context)
@@ -50,7 +50,6 @@ class SharedCache(FunctionCache):
         return loaded
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Write the kernel for a signature."""
         try:
             super().save_overload(signature, compiled)
         finally:
@@ -64,9 +63,9 @@ class SharedCache(FunctionCache):
 
 
 def claimed(path: Path) -> int | None:
-    """Open and lock a file. Wait for another process that holds the lock, but not for ever, because it may be stopped.
+    """Lock a file and return it; None on a file system without locks.
 
-    Returns: the open file; None on a file system without locks.
+    Wait for another process that holds the lock, but not for ever, because it may be stopped.
     """
     until = time.monotonic() + _WAIT_S
     try:
@@ -105,7 +104,7 @@ class PartLibrary(codegen.JITCodeLibrary):
 
 
 class _Flags(numba_compiler.Flags):
-    """Immutable flags of a compilation.
+    """Immutable flags of a compilation, hashed once.
 
     numba uses the flags as a key for each call of one of its functions, and hashed and compared forty values each time:
     a tenth of the compile time.
@@ -132,7 +131,7 @@ _FLAGS: dict[_Flags, _Flags] = {}
 class Compiler(numba_compiler.Compiler):
     """numba's compiler, with one object for equal flags.
 
-    Python's garbage collector is paused meanwhile, because it would traverse all new objects of numba repeatedly.
+    Python's garbage collector is paused, because it would traverse all new objects of numba repeatedly.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -141,7 +140,6 @@ class Compiler(numba_compiler.Compiler):
         self.state.flags = _FLAGS.setdefault(flags, flags)
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
-        """Compile a Python function."""
         with paused():
             return super().compile_extra(function)
 
@@ -150,6 +148,5 @@ class PartCompiler(Compiler):
     """A compiler for parts."""
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
-        """Compile a Python function as a part."""
         self.state.library = PartLibrary(self.state.targetctx.codegen(), function.__qualname__)
         return super().compile_extra(function)

@@ -1,19 +1,16 @@
 """Kernels that find equal things: groups of pairs, places in sorted arrays, repeated events, digests of events.
 
-A group is numbered by the first appearance of its pair of numbers.
+A group is numbered by the first appearance of its pair of numbers. A sender may choose both numbers, so the hashes have
+a key (siphash.py).
 
     places   int32[2^n]   a table of groups, −1 for an empty place; more places than there are groups
     firsts   int64[G]     the first row of each group
 
-A sender may choose both columns, so the hashes have a key (siphash.py).
-
-An event came before if its pair (hash of the id, digest of the content) did. Pairs are in the order of arrival, in a
-table of slots with open addressing, at most half full: slots int32[S], S a power of two. A slot has the number of a
-kept pair, or is NO_PAIR.
+An event is repeated if its pair (hash of the id, digest of the content) is. A table of the kept pairs has open
+addressing and is at most half full: slots int32[S], S a power of two, each the number of a pair, or NO_PAIR.
 
 A digest of an event has 64 bits: the sum of a hash of each value with the salt of its column. A value that is null adds
 nothing, so a column that is null everywhere need not be looked at.
-
 Tested by: tests/kernels/test_groups.py, tests/engine/test_starts.py, tests/histories/test_classes.py,
 tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py, tests/columnar/test_route.py.
 """
@@ -30,7 +27,6 @@ from cep.kernels.siphash import keyed_hash, keyed_hash_of_pair
 
 @bare
 def _place(first: int, second: int, key: UInt64, places: Int32) -> int:
-    """Return the first place for a pair."""
     return int64(keyed_hash_of_pair(first, second, key) & np.uint64(places.shape[0] - 1))
 
 
@@ -38,8 +34,7 @@ def _place(first: int, second: int, key: UInt64, places: Int32) -> int:
 def group_pairs(first: Int64, second: Int64, key: UInt64, places: Int32, firsts: Int64, out: Int64) -> int:
     """Fill out int64[N] with the group of each pair (first, second int64[N]), firsts int64[N], and the table.
 
-    Shapes: key uint64[2] of the hashes, which changes no group.
-    Returns: the number of groups. Cost: O(N).
+    The key uint64[2] of the hashes changes no group. Returns: the number of groups. Cost: O(N).
     """
     count = 0
     for i in range(first.shape[0]):
@@ -61,10 +56,7 @@ def find_pairs(
     first: Int64, second: Int64, key: UInt64, places: Int32, firsts: Int64, wanted_first: Int64, wanted_second: Int64,
     out: Int64,
 ) -> None:  # fmt: skip
-    """Fill out int64[M] with the groups of the wanted pairs int64[M], −1 if there is none.
-
-    `group_pairs` has filled the other arrays.
-    """
+    """Fill out int64[M] with the group of each wanted pair, −1 for none, from the tables of `group_pairs`."""
     for i in range(wanted_first.shape[0]):
         place = _place(wanted_first[i], wanted_second[i], key, places)
         out[i] = -1
@@ -106,9 +98,7 @@ def fill_slots(kept: UInt64, count: int, slots: Int32) -> None:
 
 @bare
 def judge_pairs(pairs: UInt64, kept: UInt64, count: int, slots: Int32, verdicts: UInt8) -> int:
-    """Judge each pair of an id and a content by the earlier pairs, and add pairs with a new id.
-
-    Return their new number.
+    """Judge pairs of an id and a content by the earlier pairs, and add pairs with a new id. Return their new number.
 
     Shapes: pairs uint64[2, N]; kept uint64[2, C] has `count` pairs and room for N more; verdicts uint8[N] is filled.
     Cost: O(N).
@@ -160,8 +150,7 @@ def add_numbers(values: Int64, validity: UInt8, first: int, salt: UInt64, out: U
 
 @bare
 def add_texts(offsets: Int64, data: UInt8, validity: UInt8, first: int, salt: UInt64, out: UInt64) -> None:
-    """Add the hash of each text data[offsets[i]:offsets[i + 1]] to out uint64[N]. Shapes: salt uint64[3]; validity as
-    of `add_numbers`."""
+    """Add the hash of each text data[offsets[i]:offsets[i + 1]] to out uint64[N]. The rest is as in `add_numbers`."""
     for i in range(out.shape[0]):
         bit = first + i
         if validity.shape[0] == 0 or validity[bit >> 3] >> (bit & 7) & 1:

@@ -1,9 +1,7 @@
 """Options for compiling kernels, and the place of the compiled code. No other module sets them.
 
 numba's disk cache notices a change in the file of a kernel but not in files with its helpers or constants. So the name
-of the cache folder contains a hash over all kernel sources: any change starts a new folder. compiler.py has our changes
-to numba's compiler.
-
+of the cache folder contains a hash over all kernel sources: any change starts a new folder.
 Tested by: tests/kernels/test_compiler.py
 """
 
@@ -29,7 +27,7 @@ from cep.kernels.own_numba import numba
 def _cache_folder() -> Path:
     """Return the folder for compiled kernels: CEP_KERNEL_CACHE, then the user's cache folder, then one of this process.
 
-    What lies there is machine code that is run. So a folder to which others may write is not used.
+    It contains machine code that is run, so a folder to which others may write is not used.
     """
     digest = hashlib.sha256(f"{numba.__version__}-{platform.python_version()}-{platform.machine()}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):

@@ -9,12 +9,11 @@ each call. References between parts of the image are offsets into it:
     match row  | rule | key | node | detected_ms | start_row | kind | bound | null bits | measures… |
     node row   | event row | state | previous node |    or, where two paths meet, | -1 | node | other node |
 
-`waits` of a run has a bit for each open wait of its state. Bit 62 is set when a time-out has been reported. Bit 61 is
-set in a complete match that still waits for an earlier start. Bit 60 is set when a stop event has ended the greed of
-the run's loop. `expiry_ms` of a complete match is FOREVER; if a deadline completed it, the time of the deadline is
-added. `ordinal` is the position of the last taken event in the rule's stream on the key; between micro-batches it is
-relative to the key's next event.
-
+`waits` of a run has a bit for each open wait of its state. Bit 62 is set when a time-out has been reported, bit 61 in a
+complete match that still waits for an earlier start, bit 60 when a stop event has ended the greed of the run's loop.
+`expiry_ms` of a complete match is FOREVER, plus the time of the deadline that completed it, if one did. `ordinal` is
+the position of the last taken event in the rule's stream on the key; between micro-batches it is relative to the key's
+next event.
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
@@ -51,9 +50,8 @@ COLUMNS_FIXED = 4
 HEADER_STATES, HEADER_CONSTANTS = range(2)
 HEADER_WIDTH = 2
 
-# An NFA state: its waits and actions [from, to), and 1 if a run that enters it is a match. If the accept register is
-# not
-# -1, the loop counter in it must also have reached the minimum.
+# An NFA state: its waits and actions [from, to), and 1 if a run that enters it is a match. The loop counter in the
+# accept register (-1: none) must also have reached the minimum.
 S_WAITS, S_WAITS_END, S_ACCEPT, S_ACCEPT_REGISTER, S_ACCEPT_MIN, S_ACTIONS, S_ACTIONS_END, S_VARIABLE = range(8)
 STATE_WIDTH = 8
 

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-call,misc"
-"""numba, imported without the settings of the current folder.
+"""numba, imported without the settings of the current folder. All modules take numba from here.
 
 numba reads `.numba_config.yaml` in the current folder, if the package yaml is there. That folder may be a repository of
 strangers, and their file could slow a job down or end it. So numba does not find the package while it is imported. The
-variables of the environment that begin with NUMBA_ count as before. All modules take numba from here.
+variables of the environment that begin with NUMBA_ count as before.
 Tested by: tests/kernels/test_compiler.py
 """
 

@@ -1,8 +1,7 @@
 """Records: arrays that belong together under one name, the inputs and outputs of kernels.
 
-A kernel takes a record instead of many arrays. numba compiles a NamedTuple of arrays as a type of its own: in compiled
-code a field costs as much as a plain array. A call from Python costs about 2 µs more for thirty arrays, so callers
-create a frequently passed record once and reuse it.
+numba compiles a NamedTuple of arrays as a type of its own: in compiled code a field costs as much as a plain array. A
+call from Python costs about 2 µs more for thirty arrays, so callers reuse a frequently passed record.
 
     Program ─┐                         ┌─ matches, nodes        (Work)
     Events ──┼─ match/rules.py ────────┼─ open runs, cursor     (RunOutput)
@@ -18,8 +17,6 @@ from typing import NamedTuple
 
 from cep.kernels.layout import Bool, Float64, Int32, Int64, UInt8, UInt64
 
-# ------------------------------------------------------------------------------------------------------- texts
-
 
 class Texts(NamedTuple):
     """Texts in one buffer: text n is data[offsets[n] : offsets[n + 1]], int64 offsets into UTF-8 bytes."""
@@ -31,8 +28,7 @@ class Texts(NamedTuple):
 class MemberSet(NamedTuple):
     """A set of keys sorted by hash (text/members.py).
 
-    Key n is data[offsets[n] : offsets[n + 1]] and has hashes uint64[N]. The keys of bucket b are first[b] to first[b +
-    1], int64.
+    Key n is data[offsets[n] : offsets[n + 1]] and has hashes uint64[N]. Bucket b: keys first[b] to first[b + 1], int64.
     """
 
     first: Int64
@@ -50,10 +46,8 @@ class Layers(NamedTuple):
 
 
 class JsonColumns(NamedTuple):
-    """The C columns that a reader of JSON records wants.
-
-    names uint8[…] contains all names in one buffer, where the name of column c ends at name_ends int64[C]; kinds and
-    scales int64[C].
+    """The C columns that a reader of JSON records wants: names uint8[…] in one buffer, where the name of column c ends
+    at name_ends int64[C]; kinds and scales int64[C].
     """
 
     names: UInt8
@@ -71,9 +65,6 @@ class JsonValues(NamedTuple):
     values: Int64
     text_ends: Int64
     is_there: UInt8
-
-
-# ------------------------------------------------------------------------------------------ programs and events
 
 
 class Program(NamedTuple):
@@ -100,11 +91,10 @@ class Rule(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The event table.
+    """The event table: columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new.
 
-    columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new. bitmaps uint64[P, words]
-    have one bit for each new row: bit 0 belongs to first_row. weights int64[N] are the additional counts of a bound
-    event with long texts; int64[0] if there are none.
+    bitmaps uint64[P, words] have one bit for each new row: bit 0 belongs to first_row. weights int64[N] are the
+    additional counts of a bound event with long texts; int64[0] if there are none.
     """
 
     columns: Int64
@@ -115,10 +105,10 @@ class Events(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The new events of a batch, N of them.
+    """The new events of a batch: keys int32[N] are key numbers, time_ms int64[N].
 
-    keys int32[N] are key numbers, time_ms int64[N]; order int64[N, 3], or int64[0, 3] if only ids order events of one
-    time. The id of event n is id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
+    order int64[N, 3], or int64[0, 3] if only ids order events of one time. The id of event n is id_bytes[id_offsets[n]
+    : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
     """
 
     keys: Int32
@@ -146,10 +136,8 @@ class BlockCode(NamedTuple):
 
 
 class PredicateIndex(NamedTuple):
-    """Predicates that compare one column with a constant.
-
-    groups int64[G, INDEX_GROUP_WIDTH]; entries int64[E, INDEX_ENTRY_WIDTH] with their constants, values int64[E],
-    ascending within each group.
+    """Predicates that compare one column with a constant: groups int64[G, INDEX_GROUP_WIDTH], and entries int64[E,
+    INDEX_ENTRY_WIDTH] with their constants, values int64[E], ascending within each group.
     """
 
     groups: Int64
@@ -157,14 +145,8 @@ class PredicateIndex(NamedTuple):
     values: Int64
 
 
-# -------------------------------------------------------------------------------------------------- open runs
-
-
 class AllRuns(NamedTuple):
-    """The open runs of all rules: rows int64[n, W] and keys int32[n], by rule, then key.
-
-    The runs of rule r are [bounds[r], bounds[r + 1]), int64.
-    """
+    """Open runs of all rules, by rule, then key: rows int64[n, W], keys int32[n]. Rule r begins at bounds[r], int64."""
 
     rows: Int64
     keys: Int32
@@ -172,10 +154,8 @@ class AllRuns(NamedTuple):
 
 
 class RuleInput(NamedTuple):
-    """The input of one rule.
-
-    queue int32[Q]: rows of events that the rule may react to, ascending. start_run int64[W]: the run that has taken no
-    event. rows int64[n, W] and keys int32[n]: the rule's open runs, by key.
+    """The input of one rule: queue int32[Q], rows of events that it may react to, ascending; start_run int64[W], the
+    run that has taken no event; rows int64[n, W] and keys int32[n], the rule's open runs, by key.
     """
 
     queue: Int32
@@ -215,18 +195,14 @@ class PrefixEvents(NamedTuple):
 
 
 class PrefixRuns(NamedTuple):
-    """Runs of single rules within a common prefix, by key and row of the last taken event.
-
-    keys int32[R]; rows, nfa_states (counted from the prefix's first) and expiry (ms) int64[R].
+    """Runs of single rules within a common prefix, by key and row of the last taken event: keys int32[R]; rows,
+    nfa_states (counted from the prefix's first) and expiry (ms) int64[R].
     """
 
     keys: Int32
     rows: Int64
     nfa_states: Int64
     expiry: Int64
-
-
-# ------------------------------------------------------------------------------------------ the matcher at work
 
 
 class Work(NamedTuple):
@@ -274,8 +250,7 @@ class RuleScratch(NamedTuple):
 
     queue int32[new rows]; stream_count int32[K]: the events of a stream on each key; picked int64[rows of Work.runs];
     trail int64[*, 3]: a stack of nodes, or a hash table of runs; counters_before int64[COUNTERS]: the counters before
-    the current key; marks int64[*]: the notes of match/room.py about each node, initially 0; created when a key has
-    many nodes.
+    the current key; marks int64[*], once a key has many nodes: the notes of match/room.py about each, initially 0.
     """
 
     queue: Int32
@@ -300,14 +275,8 @@ class RunOutput(NamedTuple):
     cursor: Int64
 
 
-# --------------------------------------------------------------------------------------------- rows of a state
-
-
 class LiveRuns(NamedTuple):
-    """Runs of all rules and the nodes that they point to.
-
-    runs int64[n, W], rules and keys int32[n], nodes int64[m, NODE_WIDTH].
-    """
+    """Runs of all rules and their nodes: runs int64[n, W], rules and keys int32[n], nodes int64[m, NODE_WIDTH]."""
 
     runs: Int64
     rules: Int32
@@ -350,10 +319,9 @@ class PartOrder(NamedTuple):
 
 
 class StateRows(NamedTuple):
-    """The rows of a keyed state, the input of written pages.
-
-    key_offsets int64[K + 1]; runs int64[n, W], rules and keys int32[n]; row_registers uint8[rules, registers]; nodes
-    int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C, E], whose first row, the keys, is not read.
+    """The rows of a keyed state, the input of written pages: key_offsets int64[K + 1]; runs int64[n, W], rules and keys
+    int32[n]; row_registers uint8[rules, registers]; nodes int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C,
+    E], whose first row, the keys, is not read.
     """
 
     key_offsets: Int64
@@ -367,10 +335,8 @@ class StateRows(NamedTuple):
 
 
 class PageOutput(NamedTuple):
-    """Written pages, P of them, one after the other.
-
-    over int64[P] (ms, UTC): the expiry of the first run of each; data uint8[bytes]; starts int64[P + 1]: the start of
-    each page, beginning with 0; cursor int64[P]: the start of each page's texts.
+    """P written pages in a row: over int64[P] (ms, UTC), the expiry of the first run of each; data uint8[bytes]; starts
+    int64[P + 1] of each page, beginning with 0; cursor int64[P], the start of each page's texts.
     """
 
     over: Int64
@@ -392,11 +358,9 @@ class PageBytes(NamedTuple):
 
 
 class ReadRows(NamedTuple):
-    """The rows of all pages that were read.
-
-    runs int64[n, W], rules and keys int32[n], by rule, then page; nodes int64[m, NODE_WIDTH]; event_keys int32[E];
-    events int64[C · E], column by column; has uint8[C] marks the columns that are not 0 everywhere; lengths int64[K] of
-    the keys' texts.
+    """The rows of all pages that were read: runs int64[n, W], rules and keys int32[n], by rule, then page; nodes
+    int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C · E], column by column; has uint8[C] marks the columns
+    that are not 0 everywhere; lengths int64[K] of the keys' texts.
     """
 
     runs: Int64
@@ -410,10 +374,8 @@ class ReadRows(NamedTuple):
 
 
 class MinedEvents(NamedTuple):
-    """N events of keys in order, the input for judging chains (`chains.py`).
-
-    time_ms int64[N]; fraud int64[N], the number of a fraud or −1; may_be_fraud bool[N], events of a type that frauds
-    have; weight float64[N], the number of events that a row represents.
+    """N events of keys in order (`chains.py`): time_ms int64[N]; fraud int64[N], the number of a fraud or −1;
+    may_be_fraud bool[N], events of a type that frauds have; weight float64[N], the number of events that it represents.
     """
 
     time_ms: Int64

@@ -9,7 +9,6 @@ they use the hash of arrange.py.
     event ids    SipHash-2-4, 64 bits      no sender can make an id that passes for another (step/duplicates.py)
 
 After Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012).
-
 Tested by: tests/kernels/test_groups.py
 """
 
@@ -29,7 +28,6 @@ State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 @bare
 def _rounds(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64, count: int) -> State:
-    """Return the state after `count` rounds."""
     for _ in range(count):
         v0 += v1
         v2 += v3

@@ -1,10 +1,8 @@
 """Overflow of int64 sums, differences and products: detection, and the bound that replaces the result.
 
 A result that is too great counts as the greatest integer and a result that is too small as the least, so that a
-condition `> limit` stays true: one absurd payment must not hide the payments around it. A remainder never overflows.
-
-The compiler assumes that signed arithmetic does not overflow, so the check precedes the arithmetic.
-
+condition `> limit` stays true: one absurd payment must not hide the payments around it. The check precedes the
+arithmetic, because the compiler assumes that signed arithmetic does not overflow.
 Tested by: tests/kernels/test_machine.py
 """
 

@@ -106,10 +106,7 @@ def _block_integer(op: int, first: _Lane, second: _Lane, result: _Lane, n: int, 
 
 @kernel
 def _block_float(op: int, first: _FloatLane, second: _FloatLane, result: _FloatLane, flags: Int64, n: int) -> None:
-    """Run FADD … FMAX or FADD_REST … FSETTLE into a float64 lane, or FLT … FNE into `flags`.
-
-    `flags` int64[BLOCK] is the same memory.
-    """
+    """Run FADD … FMAX or FADD_REST … FSETTLE into a float64 lane, or FLT … FNE into its memory as int64, `flags`."""
     x, y, out = first.values, second.values, result.values
     xn, yn, outn = first.nulls, second.nulls, result.nulls
     for i in range(n):
@@ -198,8 +195,7 @@ def _block_integer_unary(
 ) -> None:
     """Run NEG, ABS, SCALE, TO_FLOAT, TO_FLOAT_REST or QUOTIENT; `factor` is the constant of all but the first two.
 
-    TO_FLOAT and TO_FLOAT_REST write to `floats`: float64[BLOCK], the same memory as the result. errors[0] counts
-    overflows.
+    `floats` is the memory of the result as float64[BLOCK]. errors[0] counts overflows.
     """
     x, xn, out, outf, outn = operand.values, operand.nulls, result.values, floats, result.nulls
     for i in range(n):
@@ -310,10 +306,9 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
 
 @kernel
 def evaluate_blocks(code: BlockCode, events: Events, errors: Int64) -> None:
-    """Run `code` over the new events; fill their bitmaps and derived columns.
+    """Run `code` over the new events; fill their bitmaps, which have room for whole blocks, and derived columns.
 
-    Shapes: events.bitmaps have room for whole blocks. The matcher may read a derived column, this code may not. errors
-    int64[I] counts overflows by instruction.
+    The matcher may read a derived column, this code may not. errors int64[I] counts overflows by instruction.
     """
     rows, first_row = events.columns.shape[1], events.first_row
     ints = np.zeros((code.registers_count, BLOCK), np.int64)

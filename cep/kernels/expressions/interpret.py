@@ -113,7 +113,6 @@ def _float_step(op: int, x: float, z: float) -> tuple[float, bool]:
 
 @inlined
 def _integer_compare(op: int, x: int, z: int) -> int:
-    """Return 1 if the comparison holds, else 0."""
     holds = x < z
     if op == o.LE:
         holds = x <= z

@@ -69,11 +69,10 @@ def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: 
 
 @bare
 def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work, errors: Int64) -> None:
-    """Fill the bitmaps of indexed predicates for the new events.
+    """Fill the bitmaps of indexed predicates for the new events. They are zero at the start.
 
-    Shapes: the bitmaps of indexed predicates are zero at the start; occupied uint8[FILTER_SIZE] is scratch. Of `work`
-    only registers and counters are used. errors int64[E] counts overflows by entry.
-    Cost: O(N) per group, plus the satisfied entries.
+    Shapes: occupied uint8[FILTER_SIZE] is scratch; errors int64[E] counts overflows by entry. Of `work` only registers
+    and counters are used. Cost: O(N) per group, plus the satisfied entries.
     """
     entries, values = index.entries, index.values
     for g in range(index.groups.shape[0]):

@@ -1,11 +1,8 @@
 """The instruction set of the register machine. An instruction is a row of int32: (op, target, a, b, c).
 
 Two interpreters run it: `evaluate.py` over blocks of events (predicates of one event), and `interpret.py` for one event
-and one run (conditions on bound events, and measures). A register holds a 64-bit slot and a null flag. `I` is int64,
-`F` is float64 on the same bits, booleans are int64 0 and 1.
-
-An overflow becomes the bound of int64 and is counted (checked.py).
-
+and one run (conditions on bound events, and measures). A register holds a null flag and 64 bits: an int64, a float64
+(`F…`), or a boolean 0 or 1. An overflow becomes the bound of int64 and is counted (checked.py).
 Tested by: tests/kernels/test_machine.py
 """
 

@@ -3,7 +3,6 @@
 nfa/twofold.py generates the code that computes with them, for comparisons with an average. The rest of a result that is
 not finite is 0. After Dekker, "A floating-point technique for extending the available precision" (1971), and Knuth's
 exact sum.
-
 Tested by: tests/nfa/test_averages.py
 """
 

@@ -7,7 +7,6 @@
 
 An event that enters or leaves outside the band changes a number; inside it, it changes the band. If no value is below
 or above, the band grows on that side. So the rank stays in the band for at least as many changes as the band is wide.
-
 Tested by: tests/histories/test_classes.py
 """
 
@@ -61,7 +60,6 @@ def _leave(work: Int64, now: Int64, value: int) -> bool:
 
 @bare
 def _begin(work: Int64, now: Int64, bands: Bands, segment: int) -> None:
-    """Copy the band of a segment into the work array."""
     first, size = bands.starts[segment], bands.starts[segment + 1] - bands.starts[segment]
     for i in range(size):
         work[i] = bands.values[first + i]
@@ -70,12 +68,10 @@ def _begin(work: Int64, now: Int64, bands: Bands, segment: int) -> None:
 
 @kernel
 def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, counts: Int64, out: Int64) -> bool:
-    """Fill counts int64[Q] with the number of events of each window, and out int64[Q] with the value of the nearest
-    rank.
+    """Fill counts int64[Q] with the events n of each window, out int64[Q] with the value of rank ⌈percent · n / 100⌉.
 
-    The nearest rank of n values is ⌈percent · n / 100⌉. A window is the band's segment, plus the events that enter
-    before high, minus the events that leave before low. Return True if every rank was in its band. Cost: O(band) per
-    entering or leaving event.
+    A window is the band's segment, plus the events that enter before high, minus the events that leave before low.
+    Return True if every rank was in its band. Cost: O(band) per entering or leaving event.
     """
     segment = moves.segment
     work, now = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)

@@ -2,9 +2,8 @@
 
     acc int64[CHUNKS]    the sum is Σ acc[c] · 2^(32 c − 1074), each chunk with room for 2^31 additions
 
-Adding and subtracting a value are exact; reading rounds once, to the nearest float. After Neal, "Fast exact summation
-using small and large superaccumulators" (2015), the small one.
-
+Reading rounds once, to the nearest float. After Neal, "Fast exact summation using small and large superaccumulators"
+(2015), the small one.
 Tested by: tests/kernels/test_machine.py
 """
 
@@ -54,10 +53,7 @@ def _carry(acc: Int64) -> int:
 
 @bare
 def rounded(acc: Int64) -> float:
-    """Return the float64 nearest to the sum, ties to even.
-
-    The chunks are normalised in place; the sum does not change.
-    """
+    """Return the float64 nearest to the sum, ties to even. The chunks are normalised in place."""
     negative = _carry(acc) < 0
     if negative:
         for c in range(acc.shape[0]):
@@ -78,7 +74,7 @@ def rounded(acc: Int64) -> float:
 
 @bare
 def _nearest(acc: Int64, top: int) -> float:
-    """Round an exact sum to the nearest float64. The sum is in chunks of 32 bits; `top` is the highest non-zero chunk.
+    """Round an exact sum, whose highest non-zero chunk is `top`, to the nearest float64.
 
     Shapes and units: acc int64[*], each in [0, 2^32); chunk 0 counts units of 2^-1074.
     """
@@ -110,10 +106,7 @@ def _nearest(acc: Int64, top: int) -> float:
 
 @bare
 def _error_of_square(x: float, square: float) -> float:
-    """Return x² − square, exactly.
-
-    Dekker, "A floating-point technique for extending the available precision", 1971.
-    """
+    """Return x² − square, exactly (Dekker, see expressions/twofold.py)."""
     wide = _SPLIT * x
     head = wide - (wide - x)
     tail = x - head
@@ -122,10 +115,7 @@ def _error_of_square(x: float, square: float) -> float:
 
 @bare
 def accumulate_square(acc: Int64, value: float, word: Float64, words: Int64, sign: int) -> None:
-    """Add `sign` times the square of a finite float64, exactly.
-
-    `word` float64[1] and `words` int64[1] are the same memory.
-    """
+    """Add `sign` times the square of a finite float64, exactly; `word` float64[1] and `words` int64[1] share memory."""
     word[0] = value * value
     square = word[0]
     accumulate(acc, words[0], sign)

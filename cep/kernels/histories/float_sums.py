@@ -5,7 +5,6 @@
 
 The floats are the one nearest to the sum, the one nearest to the remainder, and so on, until the remainder is 0. Two
 floats suffice for sums of money. A sum that needs more floats than there is room for is not carried.
-
 Tested by: tests/histories/test_tally.py
 """
 
@@ -32,10 +31,7 @@ def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
 
 @bare
 def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words: Int64) -> bool:
-    """Write the exact sum in the accumulator to tally[first:end] as floats that add up to it.
-
-    Returns: False if these are too few floats.
-    """
+    """Write the accumulator's sum to tally[first:end] as floats that add up to it. Return False if they are too few."""
     tally[first:end] = 0
     for i in range(first, end):
         word[0] = rounded(acc)
@@ -55,8 +51,7 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
 
     rests float64[Q] gets the rounding error of each sum; it is float64[0] if not requested.
     Shapes: tally int64[S, 6 or 12]; values are the bits of finite floats. The sum is the tally's, plus the events that
-    enter before high, minus the events that leave before low. For a standard deviation, the counts are already in
-    `out`.
+    enter before high, minus the events that leave before low. For a standard deviation, `out` has the counts before.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     segment, floats = moves.segment, moves.values.view(np.float64)

@@ -4,7 +4,6 @@
     place int64[M]       of each row among all rows and the previous memory, by (key, time, sub-key)
 
 A tree of counts (count_tree.py) has the place of the last event of each value, so an event costs O(log rows).
-
 Tested by: tests/histories/test_known_sub_keys.py
 """
 
@@ -25,8 +24,7 @@ def follow_values(rows: ValueRows, places: Places, most: int, never: int, memory
     `since` is the time of its first remembered event, `lacks` the time until which earlier events may have been
     forgotten (`never`: none). `is_lasting` is 1 if the value has been remembered since before the rows; `is_remembered`
     is filled with 1 if it still is. By row: `begins` is the row from which on its value is remembered (-1: from before
-    the rows; itself: it was not remembered), `lacking` is like `lacks`, `forgotten` is 1 for rows before the remembered
-    part of their value.
+    the rows; itself: it was not remembered), `lacking` is like `lacks`, `forgotten` is 1 before the remembered part.
     """
     last, since, lacks = memory.last, memory.since, memory.lacks
     first = np.full(last.shape[0], -1, np.int64)

@@ -6,7 +6,6 @@
 A class is the events of a key with equal values; equal classes have the same code, uint32. A table of classes is places
 int32[2^n], −1 for an empty place; a search starts at the last n bits of a code. A filter precedes it: bits uint64[2^m]
 mark the last bits of all codes in the table, small enough for the processor's fastest cache.
-
 Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
 """
 
@@ -31,7 +30,6 @@ from cep.kernels.layout import Bool, Int32, Int64, UInt8, UInt64, int64
 
 @bare
 def _is_same(offsets: Int64, data: UInt8, place: int, other_offsets: Int64, other_data: UInt8, other: int) -> bool:
-    """Return True if two values have the same bytes."""
     start, length = offsets[place], offsets[place + 1] - offsets[place]
     other_start = other_offsets[other]
     if other_offsets[other + 1] - other_start != length:
@@ -148,10 +146,7 @@ def choose_classes(
 
 @bare
 def fill_classes(table: CodeTable, number: Int32, values: ValueBytes) -> None:
-    """Enter the distinct classes of keys number int32[C] with these values into their hash table.
-
-    A class with key −1 or a null value is left out.
-    """
+    """Enter the distinct classes of keys number int32[C] with these values into their table; none of key −1 or null."""
     codes, bits, places = table.codes, table.bits, table.places
     offsets, data, nulls = values.offsets, values.data, values.nulls
     mask = np.uint32(places.shape[0] - 1)
@@ -216,8 +211,7 @@ def choose_first(
 ) -> None:
     """Set chosen bool[N] for events up to until_ms, and for the first later event of each key.
 
-    The first later event must be of an event type if that is not −1. Keys that have theirs are removed from
-    `asked.keys`.
+    The later event must be of an event type if that is not −1. Keys that have theirs are removed from `request.keys`.
     """
     key, time, event_type, number, keys = rows.key, rows.time, rows.event_type, request.number, request.keys
     finished_key = int64(-1)

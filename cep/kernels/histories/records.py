@@ -1,8 +1,6 @@
 """Records of the kernels of histories: arrays that belong together under one name.
 
 Letters of shapes: N rows of the history table, M members of windows, Q new events, S segments of the table, C classes.
-cep/kernels/records.py has the records of the matcher.
-
 Tested by: tests/histories/test_values.py, tests/histories/test_tally.py
 """
 
@@ -19,9 +17,8 @@ UInt32 = NDArray[np.uint32]
 
 
 class TableRows(NamedTuple):
-    """The rows of a history table: order int64[N] by segment and event order.
-
-    By row: segment and time int64[N], member uint8[N], and new_at int64[N], the number of a new event or -1.
+    """Rows of a history table: order int64[N] by segment and event order; by row, segment and time int64[N], member
+    uint8[N], and new_at int64[N], the number of a new event or -1.
     """
 
     order: Int64
@@ -32,10 +29,7 @@ class TableRows(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows of new events: lows <= i < highs of the members. Shapes: int64[Q], and folded uint8[Q].
-
-    `at` is the number of each window's new event. `folded` is 1 where older members are left out.
-    """
+    """Windows of new events `at`: members lows <= i < highs, int64[Q]; folded uint8[Q] if older ones are left out."""
 
     lows: Int64
     highs: Int64
@@ -52,10 +46,7 @@ class SegmentWindows(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The members by segment, in event order, with the entering and leaving ones.
-
-    Shapes: int64[M]; the last two consist of 0 and 1.
-    """
+    """The members int64[M] by segment, in event order, with their values; enters and leaves consist of 0 and 1."""
 
     segment: Int64
     values: Int64
@@ -161,7 +152,7 @@ class Classes(NamedTuple):
 
 
 class ClassBlock(NamedTuple):
-    """A block of events for `find_latest`: its rows, the code and value of each, and the number of each of its keys.
+    """A block of events for `find_latest`: its rows, the codes and values of each, and the number of each of its keys.
 
     `first` is the place of its first event, `last_ms` the time of its latest.
     """

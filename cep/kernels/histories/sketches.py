@@ -3,9 +3,7 @@
     codes, weights int64[C]   by key, then pane; a code is the number of a bucket or hash, in their order
     lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever decreases
 
-A tree of counts (count_tree.py) follows the window, so an event costs O(log distinct codes), independent of the length
-of windows.
-
+A tree of counts (count_tree.py) follows the window, so an event costs O(log distinct codes).
 Tested by: tests/histories/test_panes.py
 """
 
@@ -20,11 +18,10 @@ from cep.kernels.layout import Int64, UInt8
 
 @bare
 def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: Int64, lows: Int64) -> None:
-    """Find the start of each new event's window.
+    """Fill lows int64[Q] with the start of each new event's window.
 
     Shapes: key, pane int64[C], by key; starts int64[Q], the first member of each new event's key; opens int64[Q], the
-    first pane of its window; highs int64[Q]. Fills lows int64[Q]. A late member counts in the newest pane of the
-    members before it: `pane` is changed.
+    first pane of its window; highs int64[Q]. A late member counts in the newest pane before it: `pane` changes.
     """
     for i in range(1, key.shape[0]):
         if key[i] == key[i - 1] and pane[i] < pane[i - 1]:

@@ -4,7 +4,6 @@
     lows, highs int64[Q] the window of each new event: members[low:high]; neither ever decreases
 
 Every kernel moves two pointers over the members, so its cost does not depend on the length of windows.
-
 Tested by: tests/histories/test_values.py
 """
 
@@ -21,12 +20,10 @@ from cep.kernels.layout import Float64, Int64, UInt8, int64
 
 @bare
 def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int, members: Int64, out: Windows) -> int:
-    """Find the members and the window of each new event.
+    """Find the members, int64[N], and the window of each new event; return the number of members.
 
-    Shapes: opens int64[Q]: the window of a new event has members later than this; members int64[N] is filled.
-    `previous` leaves out the event itself. A window with more than events_max members is cut and marked as folded.
-    Return the number of members.
-    Cost: O(N).
+    Shapes: opens int64[Q]: the window of a new event has members later than this. `previous` leaves out the event
+    itself. A window with more than events_max members is cut and marked as folded. Cost: O(N).
     """
     count = low = q = 0
     for i in range(rows.order.shape[0]):
@@ -50,11 +47,10 @@ def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int,
 def mark_retained(
     members: Int64, segment: Int64, time: Int64, opens: Int64, events_max: int, oldest: bool, marked: UInt8
 ) -> None:
-    """Set marked uint8[N] for the members that the window of a later event may include.
+    """Set marked uint8[N] for the newest events_max members of each segment, or with `oldest` for the oldest one.
 
     Shapes: members int64[M] by segment; segment, time, opens int64[N]: no later event of the row's key has a window
-    that reaches back to opens. The newest events_max members of each segment are marked, or with `oldest` the oldest
-    one.
+    that reaches back to opens, so such members are not marked.
     """
     members_seen = 0
     for i in range(members.shape[0]):
@@ -70,10 +66,7 @@ def mark_retained(
 
 @bare
 def mark_least(members: Int64, segment: Int64, time: Int64, opens: Int64, values: Int64, marked: UInt8) -> None:
-    """Set marked uint8[N] for the members that can be the least of a later event's window: less than all later ones.
-
-    Shapes: as in mark_retained; values int64[M] of the members.
-    """
+    """Set marked uint8[N] for members that can be the least of a later window: less than all later values int64[M]."""
     count = members.shape[0]
     best = int64(0)
     for j in range(count):
@@ -129,10 +122,7 @@ def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> Non
 
 @kernel
 def least(values: Int64, lows: Int64, highs: Int64, out: Int64) -> None:
-    """Find the position of the least value of each window: int64[Q] into `values` int64[M], -1 for an empty window.
-
-    A queue contains the values that can still become the least, ascending.
-    """
+    """Find the position of the least value of each window: int64[Q] into `values` int64[M], -1 for an empty window."""
     queue = np.empty(values.shape[0] + 1, np.int64)
     head = tail = 0
     high = 0
@@ -169,7 +159,7 @@ def count_distinct(codes: Int64, codes_count: int, lows: Int64, highs: Int64, ou
 def find_rank(codes: Int64, codes_count: int, percent: int, lows: Int64, highs: Int64, out: Int64) -> None:
     """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of n, in each window; -1 where it is empty.
 
-    Codes int64[M] are in the order of the values. A tree of counts follows the window: O(log codes_count) an event.
+    Codes int64[M] are in the order of the values. Cost: O(log codes_count) an event.
     """
     tree = new_tree(codes_count)
     low = high = 0

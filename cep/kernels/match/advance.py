@@ -11,7 +11,6 @@ Bound events form a tree of nodes (row, state, previous): runs with a common pre
 The queue holds the rows that satisfy some condition of the rule, by key and time; other keys are only visited if they
 have runs. If an output array is full, the caller enlarges it and the work on the key starts again. During the work on a
 key its runs are rows of `work`; row 0 is the start run, which has taken no event and never closes.
-
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
@@ -57,8 +56,8 @@ def _fire(
 ) -> Counts:
     """Close the waits of run i that end by `until`. Report a match for an absence, a time-out for another wait.
 
-    The match or time-out happens at `detected` (ms, UTC); the key's stream has had `events_seen` events by then. With
-    `skip … in order` the match is stored after row counts.runs instead.
+    It happens at `detected` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip … in order`
+    the match is stored after row counts.runs instead.
     """
     runs, count, matches = work.runs, counts.runs, counts.matches
     reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
@@ -95,7 +94,6 @@ def _release(rule: Rule, events: Events, detected: int, work: Work, before: int,
 
 @bare
 def _full_before_firing(work: Work, counts: Counts) -> int:
-    """Return FULL_* for an array without room for the rows of one deadline, FULL_NOT if there is room."""
     if counts.matches >= work.matches.shape[0]:
         return y.FULL_MATCHES
     return y.FULL_WORK if counts.runs >= work.runs.shape[0] else y.FULL_NOT
@@ -262,7 +260,7 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
 
 @inlined
 def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
-    """Write the key's runs after row out_count, `count` - 1 of them. Return the new count, or -1 if they do not fit.
+    """Write the key's `count` - 1 runs after row out_count. Return the new count, or -1 if they do not fit.
 
     `events_seen` is the number of events that the key's stream has had in this batch. Ordinals become relative to the
     key's next event, and strict waits that have missed their event are closed.
@@ -289,10 +287,9 @@ def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output
 def _on_end(
     rule: Rule, events: Events, watermark: int, events_seen: int, work: Work, counts: Counts, heap: Int64
 ) -> Counts:
-    """Close expired waits at the watermark, after the last event of a key.
+    """Close expired waits at the watermark, after the last event of a key. heap int64[*] is scratch.
 
-    A rule whose validity has ended processes no later deadline: its remaining waits are dropped. heap int64[*] is
-    scratch.
+    A rule whose validity has ended processes no later deadline: its remaining waits are dropped.
     """
     runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
     if rule.words[y.R_FIRES] != 0:
@@ -318,8 +315,7 @@ def advance_rule(
     """Advance one rule over the queued events and process deadlines up to the watermark (ms, UTC).
 
     Shapes: see the records. scratch.stream_count counts the events of the rule's stream. output.cursor holds the start
-    position, and on return the position to continue from; matches, nodes and runs are written from the cursor's counts
-    on.
+    position, and on return the position to continue from; matches, nodes and runs are written from its counts on.
     Returns: FULL_NOT when all is done, otherwise the array to enlarge before the next call.
     Cost: O(queued events x open runs of their key).
     """

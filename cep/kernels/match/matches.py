@@ -99,8 +99,7 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
 def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
     """Compute the rank of a match among the matches of one start: more events come first.
 
-    A match that does not bind the variable of `skip to` skips nothing. It precedes all other matches, because these
-    would drop it.
+    A match without the variable of `skip to` skips nothing. It precedes all other matches, because these would drop it.
     """
     names_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
     states = rule.image[y.HEADER_STATES]
@@ -133,9 +132,9 @@ def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bo
 
 @bare
 def _earlier_rows(image: Int64, nodes: Int64, x: int, z: int) -> bool:
-    """Return True if the path to node x has earlier events than the other path, compared one by one.
+    """Return True if the path to node x has earlier events than the path to z, which is as long, compared one by one.
 
-    Both paths are of equal length. If the events are the same, return True if x has the earlier variables.
+    If the events are the same, return True if x has the earlier variables.
     """
     states = image[y.HEADER_STATES]
     before, before_by_variable, same_rows = False, False, True
@@ -301,8 +300,7 @@ def match_lengths(matches: Int64, nodes: Int64, lengths: Int64) -> None:
 def match_hashes(matches: Int64, offsets: Int64, rows: Int64, variables: Int32, key: UInt64, hashes: UInt64) -> None:
     """Fill hashes uint64[M]: equal for matches of one rule that bind the same rows to the same variables.
 
-    The hash has a key (siphash.py). Otherwise a sender could craft events whose match looks like a repeat of another
-    match.
+    The hash has a key (siphash.py), so that a sender cannot craft a match that looks like a repeat of another one.
     """
     for m in range(matches.shape[0]):
         sip = take_word(begin(key), np.uint64(matches[m, y.MATCH_RULE]))

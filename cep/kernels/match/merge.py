@@ -8,9 +8,6 @@ their bound events. They become one run, and their bindings meet in a *union* no
 So `a+ any -> b` over thirty a has thirty runs and not 2**30. When such a run matches, its bindings are read from the
 graph one by one, up to a limit, and written as plain chains of nodes. The graph has the shape of tECS (Bucchi, Grez,
 Quintana, Riveros, Vansummeren, "CORE: a Complex Event Recognition Engine", 2022).
-
-Live runs → the nodes, events and keys that they can still reach, renumbered.
-
 Tested by: tests/kernels/test_room.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py.
 """
 
@@ -46,7 +43,7 @@ def _alike(words: Int64, runs: Int64, a: int, b: int) -> bool:
 
 @bare
 def _slot(words: Int64, work: Work, i: int, size: int) -> int:
-    """Return where the hash table search for runs like run i begins, in a table of `size` slots, a power of two.
+    """Return where the search for runs like run i begins, in a hash table of `size` slots, a power of two.
 
     Registers may hold sums that a sender chooses, so the hash has a key (siphash.py).
     """

@@ -165,10 +165,7 @@ def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) ->
 
 @bare
 def moved_states(rule: Rule, bitmaps: UInt64, new: int) -> int:
-    """Return a bit for each NFA state of the rule that new event number `new` may concern.
-
-    Bit 62 stands for all states from the 63rd on.
-    """
+    """Return a bit for each NFA state that new event number `new` may concern, bit 62 for states from the 63rd on."""
     image, first = rule.image, rule.words[y.R_START_STATE]
     moved = int64(1) << int64(62)
     states = image[y.HEADER_STATES]

@@ -2,10 +2,8 @@
 
 Most fraud patterns are plain. This matcher gives the same results as `advance.py` with less work: a run that takes an
 event and has one way to continue is updated in its own row; the deadline of a run follows from its start, so the oldest
-runs expire first; and rows are moved together only now and then. It has the same arguments as `advance.py`.
-
-The general matcher takes 1.9 to 3.1 times as long on plain rules, and 1.7 to 2.6 times without its checks for other
-rules (docs/inside/decisions/two-matchers.md).
+runs expire first; and rows are moved together only now and then. The general matcher takes 1.9 to 3.1 times as long on
+plain rules (docs/inside/decisions/two-matchers.md).
 
     row 0 | dead rows | head … runs: live rows in the order of creation, some without waits (dead)
 
@@ -68,7 +66,6 @@ def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
 
 @bare
 def _dead(runs: Int64, head: int, end: int) -> int:
-    """Return the number of rows [head, end) without waits."""
     count = 0
     for i in range(head, end):
         count += runs[i, y.RUN_WAITS] == 0
@@ -87,10 +84,7 @@ def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int
 
 @bare
 def _evict(rule: Rule, work: Work, counts: _Counts, time: int, heap: Int64) -> int:
-    """Close expired runs, then the oldest runs beyond the limit; return the number of dead rows in use.
-
-    Shapes: heap int64[*] is scratch.
-    """
+    """Close expired runs, then the oldest beyond the limit (heap int64[*] is scratch). Return the dead rows in use."""
     head, end, limit = counts.head, counts.runs, rule.words[y.R_RUNS_MAX]
     dead = _expire(work.runs, head, end, time, work.counters)
     if end - head - dead > limit:
@@ -284,8 +278,7 @@ def _on_event(
     """Process an event: offer it to the start run if it `starts`, and to the runs that it may advance; then skip.
 
     Runs are in rows [counts.head, counts.runs). The skip strategy drops runs and matches that a match covers; the limit
-    on runs evicts the oldest. Returns the new counts; `full` names an array that is too small, and then the event must
-    be repeated.
+    on runs evicts the oldest. If `full` of the result names an array that is too small, the event must be repeated.
     """
     time = events.columns[y.COLUMN_TIME, row]
     counts = _drop_over(work.runs, counts, time, work.counters)
@@ -326,9 +319,7 @@ def _on_event(
 
 @inlined
 def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_PutOff, int]:
-    """Find the key's shared events, and the first of them that the rule has not processed.
-
-    Return them and the first run.
+    """Return the key's shared events with the first of them that the rule has not processed, and the first run.
 
     Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
@@ -346,7 +337,7 @@ def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int
 
 @bare
 def _within_limit(counts: Int64, late: int, end: int, limit: int, counters: Int64) -> int:
-    """Drop deferred events in [late, due) up to the last start beyond the limit; return the first remaining one.
+    """Drop deferred events in [late, end) up to the last start beyond the limit; return the first remaining one.
 
     Shapes: counts int64[S], the number of starts up to each event.
     """
@@ -374,8 +365,7 @@ def _within_weight(starts: SharedStarts, late: int, end: int, limit: int, counte
 def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
     """Write a note in the form of a run: the rule has processed the key's shared events up to the one in row `last`.
 
-    The row is needed until `expiry` (ms, UTC), as long as the last of these events could be open; its node gets number
-    `node`. Returns FULL_*.
+    Returns FULL_*. The row gets the node `node`, and is needed until `expiry` (ms, UTC), when the last event closes.
     """
     if out_count >= output.runs.shape[0] or node >= work.nodes.shape[0]:
         return y.FULL_OUT if out_count >= output.runs.shape[0] else y.FULL_NODES

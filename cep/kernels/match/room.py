@@ -47,10 +47,7 @@ def key_room(rule: Rule, cursor: Int64, has_runs: bool, weights: Int64) -> KeyRo
 
 @inlined
 def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
-    """Return the room after `added` nodes of the event in `row`. Nodes of heavy events must be counted sooner.
-
-    Shapes: weights int64[rows of the event table], or int64[0].
-    """
+    """Return the room after `added` nodes of the event in `row`; its weight, of int64[rows] or int64[0], takes more."""
     if weights.shape[0] == 0 or added == 0:
         return room
     return KeyRoom(room.first_node, room.first_match, room.count_at - added * weights[row], room.drop_at)
@@ -116,9 +113,9 @@ def _heap_of(runs: Int64, head: int, end: int, sign: int, heap: Int64) -> int:
 
 @bare
 def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, counters: Int64) -> None:
-    """Evict the oldest of the live runs in rows [head, end) until `limit` are left.
+    """Evict the oldest of the live runs in rows [head, end) of runs int64[*, W] until `limit` are left.
 
-    Shapes: runs int64[*, W]; heap int64[*] is scratch. Cost: O(rows), and O(log rows) for each evicted run.
+    heap int64[*] is scratch. Cost: O(rows), and O(log rows) for each evicted run.
     """
     count = _heap_of(runs, head, end, 1, heap)
     while count > limit:
@@ -134,8 +131,7 @@ def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head:
     """Evict the oldest of the rows [head, end) if their nodes exceed the limit; return the remaining weight.
 
     The youngest runs stay whose nodes together are half the limit, or the youngest alone if it does not exceed the
-    limit.
-    Returns -1 if the trail is too short.
+    limit. Returns -1 if the trail is too short.
     """
     runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
     runs_count = _heap_of(runs, head, end, -1, heap)
@@ -159,9 +155,9 @@ def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head:
 def _drop_unused(
     work: Work, scratch: RuleScratch, mark: int, head: int, counts: Counts, room: KeyRoom, weights: Int64
 ) -> int:
-    """Move the key's nodes together that a run in rows [head, counts.runs) or a match needs.
+    """Move the key's nodes together that a run in rows [head, counts.runs) or a match needs, and return their end.
 
-    Returns: the number of nodes then in use; -1 if the trail is too short, and nothing has moved.
+    Returns -1 if the trail is too short; then no node has moved.
     """
     runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
     first = room.first_node
@@ -203,8 +199,8 @@ def limit_nodes(
     """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if there are too many.
 
     Unused nodes of this call are dropped when there are many. A mark is a negative number that no other count has, so
-    marks are never cleared. Evicted runs lose their waits.
-    Returns the counts and the room; counts.full is FULL_MARKS or FULL_TRAIL if the marks or the trail are too short.
+    marks are never cleared. Evicted runs lose their waits. Returns the counts and the room; counts.full is FULL_MARKS
+    or FULL_TRAIL if the marks or the trail are too short.
     Cost: O(nodes of the runs), and O(nodes in use) now and then.
     """
     if scratch.marks.shape[0] < work.nodes.shape[0]:

@@ -1,15 +1,7 @@
-"""Advance the rules of a call, one after the other, each with the simplest matcher that suits it (plain.py,
-advance.py).
+"""Advance the rules of a call one after the other, each with the simplest matcher that suits it (plain.py, advance.py).
 
-A rule without new relevant events and without runs costs only a look at its conditions' bitmaps.
-
-Follow the events of a common prefix (nfa/prefixes.py) once for all rules that share it.
-
-For each step of the prefix, the kernel computes the time until which some run may wait for its event. A start opens the
-steps after it. An event that a step waits for opens the next steps, and closes the step where a run takes only one
-event. This covers more than the runs of any single rule: a rule may have lost its run to a match, or count the events
-that it waits for.
-
+A rule without new relevant events and without runs costs only a look at its conditions' bitmaps. The events of a common
+prefix (nfa/prefixes.py) are followed once for all rules that share it.
 Tested by: tests/engine/test_advance.py, tests/engine/test_starts.py, tests/engine/test_against_oracle.py.
 """
 
@@ -38,9 +30,9 @@ from cep.kernels.records import (
 
 @bare
 def _number_stream(program: Program, stream: int, events: Events, stream_count: Int32, cursor: Int64) -> None:
-    """Write the new events' positions in a stream into the table, and the counts by key, unless they are there.
+    """Write the new events' positions in a stream, if there is one (>= 0), into the table, unless they are there.
 
-    Shapes: stream_count int32[K]; cursor int64[CURSOR_WIDTH]. A negative number means that there is no stream.
+    Shapes: stream_count int32[K] becomes the counts by key; cursor int64[CURSOR_WIDTH].
     """
     if stream >= 0 and stream + 1 != cursor[y.CURSOR_STREAM]:
         for key in range(stream_count.shape[0]):
@@ -88,7 +80,6 @@ def _close_rule(number: int, work: Work, output: RunOutput) -> None:
 
 @inlined
 def _input(program: Program, number: int, queued: int, runs: AllRuns, scratch: RuleScratch) -> RuleInput:
-    """Return the input of a rule that may react to `queued` events."""
     lo, hi = runs.bounds[number], runs.bounds[number + 1]
     return RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
 
@@ -110,10 +101,7 @@ def advance_plain_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """Like `advance_rules`, but every rule must be plain (see plain.py).
-
-    It is a separate function because it compiles in a third of the time.
-    """
+    """Like `advance_rules`, for plain rules only (plain.py), because it compiles in a third of the time."""
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
         number = output.cursor[y.CURSOR_RULE]
@@ -175,6 +163,10 @@ def follow_prefix(
 ) -> None:
     """Fill the expiry of new events: the latest expiry of the runs that would take them.
 
+    For each step of the prefix, the kernel computes the time until which some run may wait for its event. A start opens
+    the steps after it. An event that a step waits for opens the next steps, and closes the step where a run takes only
+    one event. This covers more than the runs of any single rule: a rule may have lost its run to a match, or count the
+    events that it waits for.
     Shapes: steps int64[n, 4]; columns int64[C, N] of the event table; `events` are retained and new ones; waits and
     entered int64[n] are scratch. A retained event keeps its expiry. A new event has NOT_TAKEN, and keeps it if no run
     waits for it. `within` is the prefix's window in ms.

@@ -31,8 +31,7 @@ def bit(bitmaps: UInt64, predicate: int, event_index: int) -> bool:
 def simple(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
     """Test a wait's simple condition: it compares a field of the event with a field of a bound event.
 
-    Returns: True if it holds; False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes:
-    runs int64[*, W].
+    It is False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes: runs int64[*, W].
     """
     bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
     column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
@@ -238,10 +237,7 @@ def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int
 
 @bare
 def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
-    """Close the run's strict waits that have missed their event: the stream has had `events_seen` events by now.
-
-    Shapes: runs int64[*, W].
-    """
+    """Close strict waits of a run, in runs int64[*, W], that have missed their event: the stream had `events_seen`."""
     if events_seen > runs[run, y.RUN_ORDINAL] + 1:
         nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
         mask = _ONE
@@ -255,8 +251,7 @@ def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
 
 @bare
 def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
-    """Close the waits of the run that end by `until` (ms, UTC). Return if an absence was certain, and if another wait
-    ended.
+    """Close the run's waits that end by `until` (ms, UTC). Return if an absence was certain, and if another wait ended.
 
     FOREVER is the end of the input. An absence without a window is certain then; other waits without a window stay
     open. A later time closes all waits.
@@ -347,8 +342,7 @@ def accepts(image: Int64, runs: Int64, run: int) -> bool:
 def next_key(columns: Int64, inputs: RuleInput, cursor: Int64, runs: Int64) -> tuple[int, int, int]:
     """Find the next key with queued events or open runs; copy its runs into runs int64[*, W] from row 1 on.
 
-    Returns the key, the index of the first open run after the key's runs, and the number of rows in use: -1 if they do
-    not fit.
+    Returns the key, the index of the first open run after the key's runs, and the rows in use: -1 if they do not fit.
     """
     event_index, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
     key = _FOREVER

@@ -3,19 +3,15 @@
     column of a page:  | width of a value + 16 × width of the base, u8 | base | value - base, for each row |
 
 Numbers are little-endian; the base is the least value, with its sign in the lowest bit; a width is 0 to 8 bytes, so a
-column with equal values in all rows of a page costs no byte per row. The columns of a page follow each other.
-state/packed.py defines the content of a page and its order.
+column with equal values in all rows of a page costs no byte per row. state/packed.py defines the content of a page and
+its order. Other kernels here bring the rows of a keyed state into another order or numbering.
 
-Shapes, throughout: P pages; `line` int64[rows of the largest page] is scratch. Rows are as in layout.py; events are
-int64[C, E] by column, one of them the length of the id.
+Pointers are adjusted: a run points to a node and to the row of its first event, and some of its registers point to
+rows. A node points to a row, or as a union to another node, and to the previous node.
 
-Other kernels here bring the rows of a keyed state into another order or numbering, and adjust their pointers. A run
-points to a node and to the row of its first event; some of its registers point to rows. A node points to a row, or as a
-union to another node, and to the previous node.
-
-Their shapes are runs int64[n, W], run_rule int32[n], nodes int64[m, NODE_WIDTH]; row_registers uint8[rules, R] is
-not 0 where a rule's register holds a row.
-
+Shapes: P pages; `line` int64[rows of the largest page] is scratch; runs int64[n, W], run_rule int32[n], nodes int64[m,
+NODE_WIDTH], events int64[C, E] by column, one of them the length of the id; row_registers uint8[rules, R] is not 0
+where a rule's register holds a row.
 Tested by: tests/kernels/test_packed.py, tests/state/test_pages.py, tests/engine/test_keyed_state.py.
 """
 
@@ -34,10 +30,9 @@ COUNTS = 4
 
 @bare
 def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, order: PartOrder, cursor: Int64) -> int:
-    """Sort rows by part; within a part they keep their order.
+    """Sort rows by part; within a part they keep their order. Return the most rows of one kind in a part, at least 1.
 
-    Shapes: part int64[K] in [0, P), of each key; `order` is filled, with bounds that are zeros before; cursor int64[4,
-    P] is scratch. Returns the largest number of rows of one kind in a part, at least 1.
+    Shapes: part int64[K] of each key; `order` is filled, its bounds are zeros before; cursor int64[4, P] is scratch.
     """
     bounds = order.bounds
     parts = bounds.shape[1] - 1
@@ -216,8 +211,7 @@ def put_line(line: Int64, count: int, out: UInt8, position: int) -> int:
 def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, count: int) -> int:
     """Read a column, written by `put_line`, into line[first:first + count]; return the end.
 
-    It is -1 if the column does not end before data[end], or if `position` is -1 already: the read values are then
-    undefined.
+    It is -1, with undefined values, if the column does not end before data[end], or if `position` is -1 already.
     """
     if position < 0 or position >= end:
         return -1
@@ -251,15 +245,9 @@ def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, coun
     return position + width * count
 
 
-# -------------------------------------------------------------------------------------------------------- write
-
-
 @inlined
 def _run_column(column: int, first: int, count: int, order: PartOrder, rows: StateRows, line: Int64) -> None:
-    """Copy column number of a page's runs into line: a word of the run, its rule, or its key.
-
-    Pointers become places in the page.
-    """
+    """Copy a column of a page's runs into line: a word, the rule or the key. Pointers become places in the page."""
     runs, run_order = rows.runs, order.runs
     width, register = runs.shape[1], column - y.RUN_HEADER
     if column == width:
@@ -316,8 +304,7 @@ def write_pages(
     """Write the pages from `first` on into out.data: head, counts, rows and lengths; then leave room for the texts.
 
     A page is a part of `order`. texts int64[T] are the rows of rows.events that are lengths of texts. A page without
-    runs expires at `never`, every other page before (ms, UTC).
-    Returns the first page without room; P if all fit.
+    runs expires at `never`, every other page before (ms, UTC). Returns the first page without room; P if all fit.
     """
     bounds, data, width = order.bounds, out.data, rows.runs.shape[1]
     for p in range(first, bounds.shape[1] - 1):
@@ -360,7 +347,7 @@ def write_pages(
 
 @bare
 def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out: UInt8, cursor: Int64) -> None:
-    """Write a text for each row of each page, at its advancing cursor: content[offsets[i]:offsets[i + 1]].
+    """Write content[offsets[i]:offsets[i + 1]] for each row of each page, at the page's cursor, which advances.
 
     Shapes: bounds int64[P + 1] and order int64[rows] of the rows that have the text.
     """
@@ -373,15 +360,11 @@ def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out
         cursor[p] = to
 
 
-# --------------------------------------------------------------------------------------------------------- read
-
-
 @bare
 def read_bounds(pages: PageBytes, line: Int64) -> int:
     """Fill pages.bounds, whose first entry of each kind is 0; the cursors advance past the heads.
 
-    Shapes: line int64[1] scratch. Returns the largest number of rows of one kind in a page, at least 1; -1 if the bytes
-    are invalid.
+    Shapes: line int64[1] scratch. Returns the largest number of rows of one kind in a page, or 1; -1 for invalid bytes.
     """
     most = 1
     for p in range(pages.ends.shape[0]):

@@ -50,8 +50,7 @@ def digest_texts(
     """Write for each of M matches its head, its key and the ids of its events, each with its length in bytes.
 
     Shapes: head_of int64[M] and key_of int32[M] choose among heads and keys. The events of match number r are bounds[r]
-    to bounds[r + 1] of ids, and rows int64[M] are the matches.
-    Returns all texts as uint8[T], and the end of each, int64[M].
+    to bounds[r + 1] of ids, and rows int64[M] are the matches. Returns all texts as uint8[T], and their ends int64[M].
     """
     ends = np.empty(rows.shape[0], np.int64)
     total = 0
@@ -77,10 +76,7 @@ def digest_texts(
 
 @kernel
 def chosen_texts(offsets: Int64, data: UInt8, rows: Int64 | Int32) -> tuple[Int32, UInt8]:
-    """Copy the texts at these rows into one buffer: offsets int32[N + 1], and bytes uint8[B].
-
-    Shapes: int64 offsets into data uint8, rows int64[N] or int32[N]. B must be below two gigabytes.
-    """
+    """Copy the texts at rows int64[N] or int32[N] into one buffer: offsets int32[N + 1], bytes uint8[B] below 2 GB."""
     ends = np.zeros(rows.shape[0] + 1, np.int32)
     total = 0
     for i in range(rows.shape[0]):

@@ -5,9 +5,6 @@
 A plain record is an object of texts without escapes, numbers whose value is exact in a few steps, true, false and null,
 with fields in any order, including unknown ones. Most producers write plain records. Any other record, including a
 faulty one, is left to a complete reader.
-
-Records → the lines of one text, for a reader of lines.
-
 Tested by: tests/columnar/test_decode.py, tests/kernels/test_alert_texts.py.
 """
 
@@ -80,8 +77,7 @@ def _digits(data: UInt8, position: int, mantissa: int) -> tuple[int, int]:
 
 @inlined
 def _number(data: UInt8, first: int) -> tuple[int, int, int, int, bool]:
-    """Read a number: its end, mantissa without sign, power of ten, number of digits, and True if it is written as an
-    integer.
+    """Read a number: its end, mantissa without sign, power of ten, count of digits, and True if written as an integer.
 
     The end is -1 if there is no number, or if it has too many digits for 64 bits.
     """
@@ -237,9 +233,8 @@ def _read_record(
 
 @kernel
 def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tuple[int, JsonValues, Int64]:
-    """Read N records, int64 offsets[N + 1] into data uint8.
+    """Read N records, int64 offsets[N + 1] into data uint8. A kind NAME is replaced by the actual kind of the column.
 
-    A kind NAME in wanted.kinds is replaced by the actual kind of the column.
     Returns: the number of records before the first that is not plain; the values, and the number of values of each
     column, int64[C]. Use the values only if all records are plain.
     """
@@ -270,9 +265,8 @@ _LINE_BREAK, _OPEN_BRACE, _CLOSE_BRACE = 10, 123, 125
 
 @kernel
 def join_lines(offsets: Int64, data: UInt8) -> tuple[UInt8, bool, int]:
-    """Join all records with line breaks.
+    """Join N records, int64 offsets[N + 1] into data uint8, with line breaks.
 
-    Shapes: N records, int64 offsets[N + 1] into data uint8.
     Returns: uint8[B]; True if each record begins and ends with its own brace; the number of line breaks within records.
     """
     count = offsets.shape[0] - 1

@@ -10,7 +10,6 @@ so values that are made to collide cost a binary search. Three sets make a list 
     network   the key is (4 or 6, length of the prefix, the masked address); only pairs that occur are looked up
 
 Addresses are parsed as in Python's ipaddress.
-
 Tested by: tests/lists/test_lists.py
 """
 
@@ -95,10 +94,7 @@ def texts_within(layers: Layers, offsets: Int64, data: UInt8, out: UInt8) -> Non
 
 @kernel
 def prefixes_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8, out: UInt8) -> None:
-    """Fill out uint8[N] with 1 where a prefix of text i is listed.
-
-    lengths uint8[L + 1] is not 0 for the lengths in bytes that occur.
-    """
+    """Fill out uint8[N] with 1 where a prefix of text i is listed; lengths uint8[L + 1] marks lengths that occur."""
     longest = lengths.shape[0] - 1
     for i in range(out.shape[0]):
         h, lo, is_listed = HASH_SEED, offsets[i], False
@@ -122,15 +118,9 @@ def numbers_within(layers: Layers, values: Int64, out: UInt8) -> None:
         out[i] = _listed(layers, hash_bytes(key, 0, 8, 0), key, 0, 8)
 
 
-# --------------------------------------------------------------------------------------------------- addresses
-
-
 @kernel
 def _octets(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
-    """Parse data[lo:hi] as an IPv4 address into out[at …]. Return False if it is not four octets.
-
-    An octet has one to three digits, and no zero before others.
-    """
+    """Parse data[lo:hi] as an IPv4 address into out[position …]; return False if it is not four decimal octets."""
     count, digits, value = 0, 0, int64(0)
     for k in range(lo, hi + 1):
         if k < hi and 48 <= data[k] <= 57:
@@ -171,10 +161,7 @@ def _hextet(data: UInt8, lo: int, hi: int) -> int:
 
 @kernel
 def _parts(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
-    """Parse the hextets between the colons into scratch[16 …], -1 for an empty one.
-
-    Return their number; 0 if one is invalid.
-    """
+    """Parse the hextets between colons into scratch[16 …], -1 if empty. Return their number; 0 if one is invalid."""
     count, start = 0, lo
     for k in range(lo, hi + 1):
         if k < hi and data[k] != 58:
@@ -316,9 +303,6 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
                     exact = False
             position = end if exact else position
         ends[i + 1] = position
-
-
-# ---------------------------------------------------------------------------------------------------- building
 
 
 @kernel

@@ -1,7 +1,6 @@
 """Texts as offsets and bytes → copies, texts by row, numbers.
 
 Two columns of texts are numbered and taken as if they were concatenated, without a copy of both.
-
 Tested by: tests/columnar/test_texts.py
 """
 
@@ -37,9 +36,8 @@ def copy_bytes(data: UInt8, start: int, end: int, out: UInt8, position: int) -> 
 
 @kernel
 def copy_texts(data: UInt8, starts: Int64, ends: Int64) -> tuple[Int64, UInt8, bool]:
-    """Copy the texts between these bounds into one buffer.
+    """Copy the texts between int64 starts[N] and ends[N] of data uint8 into one buffer.
 
-    Shapes: int64 starts[N], ends[N] into data uint8.
     Returns: int64 offsets[N + 1], uint8[B], True if all bytes are ASCII.
     """
     count = starts.shape[0]
@@ -139,8 +137,7 @@ def number_rows(
 ) -> tuple[int, int]:
     """Assign numbers to the texts of one of the columns a and b, whose first row is `first_row`, from `row_at` on.
 
-    `count` numbers are in use before. Returns the numbers in use after it, and the row at which the table was half
-    full.
+    `count` numbers are in use before. Returns the numbers in use after, and the row at which the table was half full.
     """
     offsets, data = texts.offsets, texts.data
     places, codes, firsts = numbered.places, numbered.codes, numbered.firsts
@@ -201,9 +198,9 @@ def number_texts(
 ) -> int:
     """Assign numbers to texts in order of first appearance, equal texts alike; return how many numbers there are.
 
-    Shapes: the rows of b follow the rows of a; key uint64[2] of the hashes, which changes no number. Fills codes
-    int32[A + B], and firsts int64[A + B] with the first row of each number. The table for a few distinct texts is small
-    for any number of rows, so it stays in the cache.
+    Shapes: the rows of b follow the rows of a; the key uint64[2] of the hashes changes no number. Fills codes int32[A +
+    B], and firsts int64[A + B] with the first row of each number. The table for a few distinct texts is small for any
+    number of rows, so it stays in the cache.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
     size, size_max = _TABLE_MIN, _TABLE_MIN
