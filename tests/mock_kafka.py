@@ -41,7 +41,6 @@ class MockKafka(Closing):
         send_all(self._producer, topic, records, TIMEOUT_S)
 
     def close(self) -> None:
-        """Stop the brokers."""
         self._producer.close()
 
 

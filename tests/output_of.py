@@ -31,5 +31,4 @@ class OutputOf:
         return output
 
     def read(self) -> Output:
-        """Return the output since the last reading."""
         return Output(*self.capsys.readouterr())

@@ -311,7 +311,6 @@ class SecondBroker(RealKafka):
         self.wait_for_both(topic)
 
     def wait_for_both(self, topic: str) -> None:
-        """Wait until both brokers have all records of the topic."""
         admin, end_s = self._admin(), time.monotonic() + TIMEOUT_S
         while len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions[0].isrs) < 2:
             assert time.monotonic() < end_s, f"one broker alone has the records of {topic}"

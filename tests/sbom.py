@@ -30,7 +30,6 @@ _LICENCE_CHARS = 200  # a longer licence field is the whole text
 
 
 def bill(packages: Iterable[Distribution], now: datetime) -> dict[str, Any]:
-    """Return the bill of these packages."""
     by_name = {_canonical(package.metadata["Name"]): package for package in packages}
     root = by_name.pop("cep", None)
     about = {"type": "application", "bom-ref": "cep", "name": "cep", "version": __version__}

@@ -51,8 +51,6 @@ listener.name.expired.ssl.keystore.location={folder}/expired.pem
 
 
 class Authority:
-    """An issuer of certificates."""
-
     def __init__(self, name: str) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -108,7 +106,6 @@ class SecureKafka(RealKafka):
         super().__init__()
 
     def login_settings(self, password: str = PASSWORD, authority: str = "ca.pem") -> dict[str, str]:
-        """Return librdkafka settings for `login`."""
         return {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(self.certificates / authority),
@@ -118,7 +115,6 @@ class SecureKafka(RealKafka):
         }
 
     def mutual_settings(self) -> dict[str, str]:
-        """Return librdkafka settings for `mutual`."""
         return {
             "security.protocol": "SSL",
             "ssl.ca.location": str(self.certificates / "ca.pem"),

@@ -41,7 +41,6 @@ class SmallDisk:
         raise AssertionError("the disk does not hold still")
 
     def free(self) -> None:
-        """Make room again."""
         if self.is_mounted:
             (self.folder / _FILLER).unlink(missing_ok=True)
         else:

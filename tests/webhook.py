@@ -24,15 +24,12 @@ class Handler(BaseHTTPRequestHandler):
         return 204
 
     def do_POST(self) -> None:
-        """Answer a POST."""
         self.answer(self.status_of(self.body()))
 
     def body(self) -> bytes:
-        """Read the body of the request."""
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def answer(self, status: int) -> None:
-        """Answer without a body."""
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -66,7 +63,6 @@ class Webhook:
 
     @property
     def repeats(self) -> int:
-        """Return the count of repeated alerts."""
         return self.again.total()
 
     def take(self, body: bytes, batch_id: int) -> None:

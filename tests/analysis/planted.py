@@ -214,7 +214,6 @@ def history(form: str, seed: int) -> tuple[pa.Table, str, str]:
 
 
 def suggested(form: str, seed: int, folder: Path) -> Suggested:
-    """Mine a history of the form."""
     table, declaration, key = history(form, seed)
     pq.write_table(table, folder / "events.parquet")
     schema = load_text(declaration).schema

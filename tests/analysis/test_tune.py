@@ -519,7 +519,6 @@ def test_equal_settings_differ_by_nothing(tmp_path: Path) -> None:
 
 
 def main() -> None:
-    """Tune all sets and print the outcomes."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else SETS
     with tempfile.TemporaryDirectory() as folder:
         for is_null in (False, True):

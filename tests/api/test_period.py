@@ -29,7 +29,6 @@ FEATURES = {"spent": "sum(payment.amount over 1 h by card_id)"}
 
 
 def within(table: pa.Table) -> pa.Table:
-    """Return the payments of the period."""
     times_ms = table["event_time"].cast(pa.int64())
     begin = int(START.timestamp() * 1_000)
     return table.filter(pc.and_(pc.greater_equal(times_ms, begin + 1_200_000), pc.less(times_ms, begin + 3_600_000)))
@@ -93,7 +92,6 @@ def run(place: Path, verb: str, *arguments: object, flags: tuple[str, ...], even
 
 
 def sources(case: Case, place: Path) -> list[Any]:
-    """Return the events as a frame and as a path."""
     return [case.events, place / "events.parquet"]
 
 

@@ -116,7 +116,6 @@ class Value:
 
 
 def of_rules(judged: Judged, names: Sequence[str]) -> Alerts:
-    """Return the alerts of some rules."""
     chosen = np.isin(judged.rule, [judged.names.index(name) for name in names])
     place = np.cumsum(chosen) - 1
     of_chosen = chosen[judged.bound_alert]
@@ -127,7 +126,6 @@ def of_rules(judged: Judged, names: Sequence[str]) -> Alerts:
 
 
 def of_events(rows: NDArray[np.int64], time_ms: NDArray[np.int64], marks: Marks) -> Alerts:
-    """Return an alert for each of these events."""
     return Alerts(time_ms[rows], marks.fraud[rows] >= 0, np.arange(len(rows)), rows)
 
 

@@ -93,7 +93,6 @@ class Peer:
         self._known: dict[str, dict[str, Any]] = {}
 
     def count(self, backend: str) -> int:
-        """Return the number of its events."""
         return int(PEER_EVENTS[backend][0] * self._part)
 
     def rate(self, backend: str) -> float:
@@ -267,7 +266,6 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all rates, many keys, millions of events")
     parts = ("replay", "throughput", "latency", "checkpoint")

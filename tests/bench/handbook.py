@@ -130,7 +130,6 @@ def judged(
 
 
 def main() -> None:
-    """Train, score and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--folds", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)

@@ -13,7 +13,6 @@ SETS = {**{name: (name,) for name in NAMES}, "all four": NAMES, "10 rules": NAME
 
 
 def main() -> None:
-    """Measure and print."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
     batch = peer_batch(peer_columns(count))
     rows = []

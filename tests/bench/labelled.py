@@ -46,13 +46,11 @@ _CARD = """'transaction' as event_type, {id} as tx_id, event_time, {card}::varch
 
 
 def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -> UpsertRecord:
-    """Return a rule for a pattern of `patterns/`."""
     record = upsert(bundle_source(ROOT / "patterns" / file), pattern)
     return record.model_copy(update={"id": name, "params": dict(params)})
 
 
 def found(records: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
-    """Return the alerts on a table of events."""
     deployment = deploy(list(records))
     assert deployment.set_aside == (), deployment.set_aside
     job = Job(deployment.schema, deployment.key_domains)
@@ -437,7 +435,6 @@ def among_honest(name: str, seed: int) -> Given:
 
 
 def _events_of(path: Path) -> str:
-    """Return the event types of a file."""
     return "\n".join(re.findall(r"^event [^}]*\n}$", "\n" + path.read_text(encoding="utf-8"), re.MULTILINE))
 
 

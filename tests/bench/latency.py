@@ -283,7 +283,6 @@ def _marks(latencies_ms: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    """Measure both and print the percentiles."""
     options = parse()
     if options.copy:
         copy(options.copy[0], Path(options.copy[1]))

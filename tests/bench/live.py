@@ -95,7 +95,6 @@ class Answers:
         self._found: dict[str, tuple[int, int]] = dict.fromkeys(peer_data.NAMES, (0, 0))
 
     def add(self, alerts: pa.Table) -> None:
-        """Add the alerts of one micro-batch."""
         for name in pc.unique(alerts["rule_id"]).to_pylist():
             events = alerts.filter(pc.equal(alerts["rule_id"], name))["events"].to_pylist()
             count, total = self._found[name]
@@ -173,7 +172,6 @@ def answers_of(columns: dict[str, Any]) -> dict[str, tuple[int, str]]:
 
 
 def parse() -> argparse.Namespace:
-    """Parse the arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("events", type=int, nargs="?", default=1_000_000)
     parser.add_argument("--files", type=int, default=8, help=f"files of {EVENTS_PER_FILE} events in one micro-batch")
@@ -185,7 +183,6 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure and print."""
     options = parse()
     columns = peer_data.peer_columns(options.events)
     rules = peer_data.records()
@@ -230,7 +227,6 @@ def verdict(ours: dict[str, tuple[int, str]], others: dict[str, tuple[int, str]]
 def print_figures(
     options: argparse.Namespace, count: int, caught: Caught, stored_sizes: tuple[int, int], peer: dict[str, Any] | None
 ) -> None:
-    """Print the tables."""
     events, seconds = caught.steady()
     shown = []
     for label, number, spent in (("steady", events, seconds), ("over all", count, caught.seconds)):

@@ -167,7 +167,6 @@ def run_peer(path: Path, tasks: int = 1, *more: str) -> dict[str, Any]:
 
 
 def run_once(program: Program, batch: EventBatch) -> Matches:
-    """Match all events in one call."""
     return advance(program, None, batch, END_MS).matches
 
 

@@ -59,7 +59,6 @@ class Episode:
         return names[int(self.random.integers(len(names)))]
 
     def add(self, event_type: str, **fields: str | float | bool | None) -> None:
-        """Add an event with the present time."""
         self.rows.append({"event_type": event_type, "event_time": self.at, **fields})
 
 

@@ -83,7 +83,6 @@ def matched(schema: Schema, book: Rulebook, events: int, burst: list[bytes]) -> 
 
 
 def main() -> None:
-    """Print one line for each figure."""
     numbers = [int(text) for text in sys.argv[1:]]
     rules_count, records_count, events = (*numbers, *(2_000, 10_000, 1_000_000)[len(numbers) :])
     records, _ = read_rules(ROOT / "rules")

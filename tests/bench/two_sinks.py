@@ -71,7 +71,6 @@ def collect(address: str, arrivals: dict[int, float], ended: threading.Event) ->
 
 
 def start(runner: str, folder: Path, address: str, webhook: str) -> subprocess.Popen[bytes]:
-    """Start the job in a folder."""
     (folder / "rules").mkdir()
     (folder / "rules" / "each.cep").write_text(PATTERN)
     (folder / "rules" / "each.toml").write_text(RULE)
@@ -133,7 +132,6 @@ def print_figures(sent: list[tuple[str, float]], arrivals: dict[int, float], tit
 
 
 def main() -> None:
-    """Run the job and print the latencies."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runner", choices=("run", "live"), default="run")
     parser.add_argument("--rate", type=int, default=100, help="payments a second")

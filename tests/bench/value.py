@@ -99,7 +99,6 @@ def spells(data: Given, measured: Measured) -> NDArray[np.int64]:
 
 
 def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDArray[np.int64], seed: int) -> list[Row]:
-    """Return the rows of the baselines."""
     with_past = cep.features(data.events, dict(data.features), declare=data.declared)
     with duckdb.connect() as connection:
         connection.register("e", with_past)
@@ -188,7 +187,6 @@ def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("sets", nargs="*", default=[*NAMES])
     parser.add_argument("--days", type=int, default=120)

@@ -249,7 +249,6 @@ def run(rules: Path, folder: Path) -> None:
 
 
 def replayed(rules: Path, folder: Path, lines: list[bytes]) -> list[tuple[str, str]]:
-    """Return the alerts of a replay of these lines."""
     (folder / "sent").mkdir(parents=True)
     (folder / "events.jsonl").write_bytes(b"".join(lines))
     arguments = ["--rules", str(rules), "--events", str(folder / "events.jsonl"), "--dedup", "1 d"]

@@ -270,7 +270,6 @@ def bomb(path: Path) -> None:
 
 
 def alert_ids(folder: Path) -> list[str]:
-    """Return the ids of the alerts that a job wrote."""
     lines = [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
     return sorted(orjson.loads(line)["alert_id"] for line in lines)
 

@@ -64,7 +64,6 @@ class Client:
         self.process.stdout.close()
 
     def tell(self, method: str, params: Any) -> None:
-        """Send a notification."""
         self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     def ask(self, method: str, params: Any) -> Any:
@@ -190,7 +189,6 @@ def codes(diagnostics: list[dict[str, Any]]) -> list[str]:
 
 
 def applied(text: str, edits: list[dict[str, Any]]) -> str:
-    """Return the text after the edits of one file."""
     lines = text.split("\n")
     for edit in sorted(
         edits, key=lambda e: (e["range"]["start"]["line"], e["range"]["start"]["character"]), reverse=True
@@ -334,7 +332,6 @@ class Wire:
         """There is nothing to close."""
 
     def send(self, message: object) -> list[dict[str, Any]]:
-        """Send one message, and return the answers."""
         self.answers.clear()
         body = BoundedInput(io.BytesIO(json.dumps(message).encode())).read(1_000_000)
         protocol = self.served.protocol

@@ -297,7 +297,6 @@ def test_a_job_with_a_backlog_is_not_ready_and_says_how_much_waits(
 
 
 def start_live(*words: str) -> subprocess.Popen[bytes]:
-    """Start `cep live`."""
     command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", "live", *words]
     return subprocess.Popen(command, env={**on_this_spark(), "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
 
@@ -468,7 +467,6 @@ class Job:
         return sorted(values)
 
     def wait_for_alerts(self, least: int) -> None:
-        """Wait for at least so many alerts."""
         deadline_s = time.monotonic() + WAIT_S
         while len(self.committed()) < least:
             assert time.monotonic() < deadline_s

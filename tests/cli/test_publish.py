@@ -81,7 +81,6 @@ class Answering:
 
 @pytest.fixture
 def silent_job(kafka_broker: KafkaCluster) -> Answering:
-    """Return a job that has not begun to answer."""
     name = f"publish-{next(NUMBERS)}"
     for topic in (name, f"{name}-status"):
         kafka_broker.create(topic, 1)

@@ -74,7 +74,6 @@ class Hanging(Judge):
         return 500
 
     def close(self) -> None:
-        """End the server."""
         self.released.set()
         self.server.shutdown()
         self.server.server_close()
@@ -96,7 +95,6 @@ class Answering(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """End the server."""
         self.shutdown()
         self.server_close()
 

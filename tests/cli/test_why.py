@@ -92,7 +92,6 @@ def place(tmp_path: Path) -> Path:
 
 
 def alerts_of(place: Path) -> pa.Table:
-    """Return the alerts of a replay."""
     deployment = deploy(read_rules(place / "rules")[0])
     lines = pa.array((place / "events.jsonl").read_bytes().splitlines(), pa.large_binary())
     decoded = decode_json(deployment.schema, lines)

@@ -64,7 +64,6 @@ class Cells(NamedTuple):
 
 
 def rows() -> list[Cells]:
-    """Return the rows of the table."""
     lines = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
     split = [[cell.strip() for cell in line.split("|")] for line in lines]
     return [Cells(kind, value.strip("`"), tuple(expected)) for kind, value, *expected in split]

@@ -75,7 +75,6 @@ def _placed(stages: Sequence[Json], depth: int, loops: tuple[int, ...]) -> Itera
 
 
 def _groups(stages: Sequence[Json], name: str) -> list[Json]:
-    """Return the groups around a stage."""
     for stage in stages:
         if "group" in stage:
             inner = _groups(stage["group"], name)
@@ -85,7 +84,6 @@ def _groups(stages: Sequence[Json], name: str) -> list[Json]:
 
 
 def is_loop(stage: Json) -> bool:
-    """Whether a stage may repeat."""
     high = stage.get("times", (1, 1))[1]
     return high is None or high > 1
 
@@ -151,7 +149,6 @@ def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
 
 
 def absences_in_a_row(stages: Sequence[Json]) -> bool:
-    """Whether an absence follows another."""
     both = (is_negated(a) and is_negated(b) for a, b in pairwise(stages))
     return any(both) or any("group" in stage and absences_in_a_row(stage["group"]) for stage in stages)
 
@@ -310,7 +307,6 @@ def _ends_on_round(stages: Sequence[Json]) -> bool:
 
 
 def is_negated(stage: Json) -> bool:
-    """Whether the stage is an absence."""
     return str(stage.get("link", "")).startswith("not")
 
 

@@ -254,7 +254,6 @@ class Names:
     missing: frozenset[str]
 
     def stage_of(self) -> dict[str, str]:
-        """Return the stage of each variable."""
         return {variable: stage for stage, variable in self.variables.items()}
 
 

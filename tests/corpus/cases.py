@@ -75,7 +75,6 @@ class Case:
 
     @property
     def watermark_ms(self) -> int:
-        """Return the watermark in which the stream ends."""
         return int(self.given.get("watermark", TIME_MS_MAX))
 
     @property

@@ -57,7 +57,6 @@ class Answer:
 
 
 def expected(case: Case) -> Answer:
-    """Return the answer in the corpus."""
     return Answer(case.matches, case.timeouts)
 
 

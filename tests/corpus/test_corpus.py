@@ -24,7 +24,6 @@ NAMED = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def differences(cases: list[Case], answers: dict[str, engines.Answer]) -> list[str]:
-    """Return the cases that an engine answers differently."""
     return [
         f"{case.name}: {answers[case.id]}, not {engines.expected(case)}"
         for case in cases

@@ -16,7 +16,6 @@ from typing import Any
 
 
 def code_cells(path: Path) -> list[str]:
-    """Return the sources of the cells of code."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 

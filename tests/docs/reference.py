@@ -81,7 +81,6 @@ _GROUPS = {
 
 
 def verbs() -> str:
-    """Return the page of all verbs, with their options."""
     lines = ["# Verbs", "", f"{MADE} `cep VERB --help` prints the same."]
     for title, section in TOP.sections.items():
         lines += ["", f"## {title}", "", "| verb | does |", "| --- | --- |"]
@@ -132,7 +131,6 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def settings() -> str:
-    """Return the page of all settings."""
     lines = [
         "# Settings",
         "",
@@ -205,7 +203,6 @@ def _labels(names: tuple[str, ...]) -> str:
 
 
 def logs() -> str:
-    """Return the page of log lines."""
     lines = ["# Log lines", "", MADE, "A job writes to standard error: with `--log text` a sentence, with `--log json`"]
     lines += ["an object with `time`, `event` and the numbers and names of that event, never a payload."]
     lines += ["", "| event | meaning |", "| --- | --- |"]
@@ -214,7 +211,6 @@ def logs() -> str:
 
 
 def diagnostics() -> str:
-    """Return the page of all codes."""
     lines = ["# Diagnostics", "", MADE, "`cep explain CODE` prints one of them. A code keeps its meaning for ever."]
     for group, items in groupby(CATALOGUE.items(), key=lambda item: item[0][3]):
         lines += ["", f"## {_GROUPS[group]}"]
@@ -225,7 +221,6 @@ def diagnostics() -> str:
 
 
 def alerts() -> str:
-    """Return the page of the alert table."""
     assert list(ALERT_FIELDS) == ALERT_SCHEMA.names, "tests/docs/meanings.py has to name each column of an alert"
     lines = [
         "# Alerts",
@@ -243,7 +238,6 @@ def alerts() -> str:
 
 
 def exit_codes() -> str:
-    """Return the page of exit codes."""
     lines = ["# Exit codes", "", MADE, "Every verb ends with one of these. A supervisor starts a job again after the"]
     lines += ["codes of which the last column says so, and after no other one.", ""]
     lines += ["| code | name | meaning | restart |", "| --- | --- | --- | --- |"]
@@ -260,7 +254,6 @@ def _type(written: object) -> str:
 
 
 def limits() -> str:
-    """Return the page of all bounds."""
     lines = ["# Limits", "", f"{MADE} Every limit has a reason, and a counter where something is lost."]
     lines += ["", "| limit | value | reason, and effect |", "| --- | --- | --- |"]
     for name, comment in _commented(Path(limits_module.__file__).read_text(encoding="utf-8")):
@@ -355,7 +348,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write all pages."""
     for name, page in PAGES.items():
         (DOCS / "reference" / f"{name}.md").write_text(page(), encoding="utf-8")
 

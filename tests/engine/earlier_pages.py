@@ -61,7 +61,6 @@ def rows(random: Random) -> list[str]:
 
 
 def main() -> None:
-    """Write the cases."""
     cases = []
     for seed in range(CASES):
         random = Random(seed)

@@ -264,7 +264,6 @@ FIELDS = ("amount", "rate")
 
 
 def loop_pattern(name: str, steps: str, field: str, condition: str, skip: str) -> str:
-    """Return a pattern whose loop has the condition."""
     more = {"up{2,} -> last": "  last: tx kind == b", "first -> up{2}": "  first: tx kind == a"}.get(steps, "")
     where = f"  up: tx {condition.format(x=f'up.{field}', y=field)}"
     return f"pattern {name} by card {{\n  seq {steps} within 1 h\n  where {more}\n {where}\n  skip {skip}\n}}\n"

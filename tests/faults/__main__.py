@@ -19,7 +19,6 @@ from tests.faults.simulation import run, table
 
 
 def main() -> None:
-    """Run, print, judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)

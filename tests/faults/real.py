@@ -212,7 +212,6 @@ class RealJob:
 
     @property
     def at_work(self) -> Member | None:
-        """The working process, or None."""
         return next((member for member in self.members if member.is_alive and member.said("started")), None)
 
     def kill(self) -> None:
@@ -232,7 +231,6 @@ class RealJob:
                 self.start(name)
 
     def close(self) -> None:
-        """Kill all processes."""
         for member in self.members:
             if member.is_alive:
                 os.killpg(member.process.pid, signal.SIGKILL)
@@ -283,7 +281,6 @@ class RealJob:
             self.payment(ahead_ms)
 
     def heartbeat(self, at_ms: int) -> None:
-        """Send a heartbeat."""
         self.send("rules", HeartbeatRecord(event_time=utc_text(at_ms)).to_json())
 
     # ---------------------------------------------------------------------------------------------------- watching
@@ -349,7 +346,6 @@ class RealJob:
             assert code == 0, member.log.read_text()[-2_000:]
 
     def ids(self) -> dict[str, list[str]]:
-        """Return the ids of the alerts in each sink."""
         paths = sorted((self.folder / "alerts").glob("**/*.jsonl"))
         lines = [line for path in paths for line in path.read_bytes().splitlines()]
         by_sink = {
@@ -376,7 +372,6 @@ class RealJob:
 
 
 def now_ms() -> int:
-    """Return the clock."""
     return int(time.time() * 1_000)
 
 
@@ -454,7 +449,6 @@ class Trial:
         job.settle()
 
     def begin(self, name: str, passed_s: float) -> None:
-        """Let a fault begin."""
         job = self.job
         self.begun_ms[name] = now_ms()
         if name == "two publishers":
@@ -551,7 +545,6 @@ def chosen(chance: Random, runner: str, *, has_disk: bool) -> list[str]:
 
 
 def run_each(seeds: range, kafka: RealKafka, postgres: RealPostgres | None, folder: Path) -> Iterator[Outcome]:
-    """Run a job of `cep run` for each seed."""
     for seed in seeds:
         chance, place = Random(seed), folder / str(seed)
         place.mkdir()
@@ -603,7 +596,6 @@ def run_all(seeds: range, kafka: RealKafka, postgres: RealPostgres | None, folde
 
 
 def table(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
     rows: list[tuple[str, ...]] = []
     for fault in FAULTS:
         having = [outcome for outcome in outcomes if fault in outcome.faults]
@@ -620,7 +612,6 @@ def table(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Run, print, judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runner", choices=("run", "live"), default="run")
     parser.add_argument("--seeds", type=int, default=60)

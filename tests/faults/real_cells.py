@@ -158,7 +158,6 @@ class Cell:
     problems: list[str] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """Go through the cell."""
         job = self.job
         if self.moment == "start":
             self.begin()
@@ -216,7 +215,6 @@ class Cell:
     # -------------------------------------------------------------------------------------------------------- faults
 
     def begin(self) -> None:
-        """Let the fault begin."""
         job, name = self.job, self.fault
         lasts_s = FAULTS[name][0]
         self.began_s = time.monotonic()
@@ -246,7 +244,6 @@ class Cell:
         self.ended_s = self.began_s + lasts_s
 
     def end(self) -> None:
-        """Let the fault end."""
         ends, self.ends = self.ends, None
         if ends is not None:
             ends()
@@ -334,7 +331,6 @@ class Cell:
 def run_cell(
     cell: tuple[str, str, str], number: int, parts: tuple[RealKafka, RealPostgres | None], folder: Path
 ) -> Outcome:  # fmt: skip
-    """Run a cell on a job of its own."""
     runner, fault, moment = cell
     kafka, postgres = parts
     place = folder / f"{number}"
@@ -415,7 +411,6 @@ def run_cells(numbers: list[int], parallel: int, end_s: float) -> dict[int, Outc
 
 
 def table(outcomes: dict[int, Outcome]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
     rows = []
     for fault in FAULTS:
         numbers = [number for number in outcomes if CELLS[number][1] == fault]
@@ -431,7 +426,6 @@ def table(outcomes: dict[int, Outcome]) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Run, print, judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runner", action="append", choices=("run", "live"))
     parser.add_argument("--first", type=int, default=0)

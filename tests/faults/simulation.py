@@ -83,7 +83,6 @@ class Follower:
         self.changelog.follow(self._store, self._beside)
 
     def close(self) -> None:
-        """End, or leave the store to the process that takes over."""
         self._store.close()
 
 
@@ -123,7 +122,6 @@ class Life:
         self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
 
     def begin(self) -> None:
-        """Continue from the last commit. Raises: SinkAwayError instead of waiting, as time stands still here."""
         self.patience.stop.set()
         self.runner.start()
         self.patience.stop.clear()
@@ -131,7 +129,6 @@ class Life:
         self.observed.finished(self.commits.batch_id - 1, self.commits.totals)
 
     def close(self) -> None:
-        """Release everything."""
         self.patience.stop.set()
         self.engine.close()
         self.commits.close()
@@ -203,7 +200,6 @@ class Letters:
     taken: dict[int, list[bytes]] = field(default_factory=dict)
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
-        """Take the letters."""
         self.taken[batch_id] = list(dead_letters)
 
     def close(self) -> None:
@@ -256,7 +252,6 @@ class Simulation:
     # ---------------------------------------------------------------------------------------------------------- faults
 
     def begin(self, name: str, minutes: int) -> None:
-        """Let a fault begin."""
         clock, brokers, now_ms = self.clock, self.brokers, self.clock.now_ms
         self.outcome.begun_ms[name] = (now_ms, minutes)
         self.ends.append((now_ms + minutes * MINUTE_MS, name))
@@ -289,7 +284,6 @@ class Simulation:
             self._send(name, now_ms)
 
     def _send(self, name: str, now_ms: int) -> None:
-        """Send the faulty records."""
         brokers, chance = self.brokers, self.chance
         if name == "two publishers":
             base = next(record for record in RULES if record.id == "often_short")
@@ -320,7 +314,6 @@ class Simulation:
         self.coming.sort()
 
     def end(self, name: str) -> None:
-        """Let a fault end."""
         if name == "outage of brokers":
             self.brokers.are_away = False
         elif name in ("burst", "heartbeat before a backlog"):
@@ -547,7 +540,6 @@ def run(seed: int) -> Outcome:
 
 
 def table(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
     rows: list[tuple[str, ...]] = []
     listed = list(outcomes)
     for fault, alarms in FAULTS.items():

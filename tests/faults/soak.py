@@ -265,8 +265,6 @@ ELSEWHERE = {
 
 @dataclass
 class Member:
-    """A process of the job."""
-
     name: str
     process: subprocess.Popen[bytes]
     log: Path
@@ -500,7 +498,6 @@ class Soak:
         return halves
 
     def ids(self) -> dict[str, list[str]]:
-        """Return the ids of the alerts in each sink."""
         folder = self.folder
         lines = [line for path in (folder / "alerts").glob("*.jsonl") for line in path.read_bytes().splitlines()]
         by_sink = {
@@ -570,7 +567,6 @@ def committed(address: str, topic: str) -> list[bytes]:
 
 
 def page() -> list[str]:
-    """Return the names of the metrics of the page."""
     text = (ROOT / "cep" / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     return [match[1] for line in text.splitlines() if (match := _ROW.match(line))]
 
@@ -608,7 +604,6 @@ def judge_moved(moved: Collection[str]) -> tuple[list[str], bool]:
 
 
 def main() -> None:
-    """Run, print, judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=100.0, help="payments a second")

@@ -33,7 +33,6 @@ class Clock:
     wrong_ms: int = 0
 
     def job_ms(self) -> int:
-        """Return the time on the job's clock."""
         return self.now_ms + self.wrong_ms
 
     def time(self) -> float:
@@ -201,7 +200,6 @@ class Receiver:
     taken: dict[int, list[bytes]] = field(default_factory=dict)
 
     def lines(self) -> list[bytes]:
-        """Return all alerts, sorted."""
         return sorted(line for lines in self.taken.values() for line in lines)
 
 
@@ -225,7 +223,6 @@ class Link:
         self.carried = list(entries)
 
     def bring(self, topic: str, entries: Iterator[Entry]) -> None:
-        """Add these entries now."""
         self.state.add(entries, self.clock.now_ms)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:

@@ -60,12 +60,10 @@ class Tally:
         return sum(self.verdicts[v] for v in (Verdict.PASS, Verdict.DIFFERS, Verdict.FAIL))
 
     def add(self, other: Tally) -> None:
-        """Add the counts of another tally."""
         for part in fields(self):
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
     def count(self, finding: Finding) -> None:
-        """Count one finding."""
         outcome = finding.outcome
         self.verdicts[outcome.verdict] += 1
         self.ties += finding.tie
@@ -78,7 +76,6 @@ class Tally:
 
 
 def lines_of(finding: Finding) -> list[str]:
-    """Return the lines of a finding for a reader."""
     outcome = finding.outcome
     lines = ["", headline(outcome)]
     lines += [f"  engine and oracle disagree: {finding.bug}"] * bool(finding.bug)

@@ -26,7 +26,6 @@ Json = Any
 
 
 def is_there() -> bool:
-    """Whether the peer is installed on this machine."""
     return (PEER / "run.sh").exists() and bool(os.environ.get("FLINK_VENV"))
 
 

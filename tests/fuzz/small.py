@@ -84,7 +84,6 @@ def _walk(random: Random, stages: Sequence[Json]) -> Iterator[str]:
 
 
 def _letter(random: Random, where: Json) -> str:
-    """Return a letter that fits the condition."""
     return str(where["r"] if where["op"] == "==" else random.choice([one for one in _LETTERS if one != where["r"]]))
 
 
@@ -191,7 +190,6 @@ class _NestedMaker(_Maker):
         return stage
 
     def _rounds(self, *, first: bool, depth: int) -> Json:
-        """Return a group that repeats."""
         random = self.random
         stage = {**self._linked(first=first), "group": self.chain(0, depth), "times": random.choice(_ROUNDS)}
         if random.random() < 0.1:

@@ -28,7 +28,6 @@ _EACH_S = 60  # between two lines without a progress bar
 
 
 def main() -> int:
-    """Run the campaign."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=int, default=100_000, help="how many inputs")
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="the number of the first input (0)")

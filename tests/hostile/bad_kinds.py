@@ -59,7 +59,6 @@ def _after_the_first(feed: Feed) -> Callable[[Path], Feed]:
 
 
 def all_kinds() -> tuple[Kind, ...]:
-    """Return one kind for each way."""
     feeds = {
         "raises": _raise, "differs": _differ, "loops": _loop, "waits": _wait, "sleeps": _sleep, "allocates": _allocate,
         "dies": _die,

@@ -50,7 +50,6 @@ def others_are_equal(before: Sequence[Row], after: list[Row], place: int) -> Non
 
 
 def hostile_json(record: bytes, random: Random) -> bytes:
-    """Return one JSON record, hostile."""
     if random.random() < 0.01:
         return deep(random).encode()
     if random.random() < 0.5:
@@ -153,7 +152,6 @@ def _packed(name: str, data: bytes) -> bytes:
 
 
 def avro_events(folder: Path) -> Feed:
-    """Bare Avro records."""
     path = folder / "payment.avsc"
     path.write_text(json.dumps(AVRO))
     return _records(RecordFormat("avro", schema_file=str(path)), plain_avro(AVRO, EVENTS))

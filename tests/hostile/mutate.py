@@ -179,7 +179,6 @@ class Part:
             self.wrong.append(wrong)
 
     def to_json(self) -> str:
-        """Return a line of a record."""
         counts = [[*key, count, round(self.seconds[key], 6)] for key, count in self.counts.items()]
         return json.dumps({
             "seed": self.seed, "kinds": self.kinds, "start": self.start, "stop": self.stop, "counts": counts,
@@ -208,7 +207,6 @@ class Tally:
     grown_mb: int = 0
 
     def take(self, part: Part) -> None:
-        """Add a part."""
         self.counts.update(part.counts)
         self.seconds.update(part.seconds)
         self.wrong += part.wrong
@@ -227,7 +225,6 @@ class Tally:
         return not any(self.of(name) for name in BAD) and self.grown_mb < MEMORY_MB
 
     def line(self) -> str:
-        """Return the last line of a campaign."""
         parts = [f"{self.of(name)} {name}" for name in OUTCOMES]
         return f"{self.done} inputs: {', '.join(parts)}; memory grew by {self.grown_mb} MB at most"
 
@@ -253,7 +250,6 @@ def read_record(path: Path) -> list[Part]:
 
 
 def left_to_do(numbers: range, parts: Iterable[Part]) -> Numbers:
-    """Return the numbers that are in none of the parts."""
     spans, number = [], numbers.start
     for start, stop in sorted((part.start, part.stop) for part in parts):
         spans.append(range(number, min(start, numbers.stop)))

@@ -54,7 +54,6 @@ The job takes [signed changes](../guides/approve.md) and protects card numbers w
 
 
 def page() -> str:
-    """Return the page: for each action a table of roles."""
     lines = [_HEAD.strip()]
     for action in ACTIONS:
         lines += ["", f"## To {action}", "", "| role | answer | because |", "| --- | --- | --- |"]

@@ -51,7 +51,6 @@ def bound_pattern(
 
 
 def codes(text: str) -> list[str]:
-    """Return the codes of all diagnostics of a text."""
     return [d.code for d in load_text(text).diagnostics]
 
 
@@ -61,7 +60,6 @@ def pattern_codes(body: str, header: str = "pattern p by card_id", before: str =
 
 
 def shown(checked: Checked) -> str:
-    """Return the diagnostics as text."""
     return render_text(checked.diagnostics, checked.sources)
 
 

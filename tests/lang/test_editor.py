@@ -24,7 +24,6 @@ GRAMMAR: dict[str, Any] = json.loads((EDITOR / "syntaxes" / "cep.tmLanguage.json
 
 
 def rules(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield every rule of the grammar."""
     if isinstance(node, dict):
         if "match" in node or "begin" in node:
             yield node

@@ -46,7 +46,6 @@ class Column:
 
     @property
     def arrow(self) -> pa.Array:
-        """Return the values as an Arrow array."""
         if self.scale is None:
             return pa.array(self.values, pa.float64())
         if self.scale == 0:

@@ -73,7 +73,6 @@ def condition_of(subject: PatternIR) -> Expr:
 
 
 def taken_by_a(subject: PatternIR, events: list[Event]) -> set[str]:
-    """Return the events that `a` alone takes."""
     answers = engine_answers(program_of(SCHEMA, subject), whole(batch_of(SCHEMA, {"x": events})))
     return {ids[0] for _, ((_, ids),), _, _ in answers.matches}
 

@@ -60,7 +60,6 @@ class Case:
     lines: list[bytes]
 
     def version(self, number: int, params: dict[str, object], on_update: str, effective_ms: int | None) -> UpsertRecord:
-        """Return the record of one version."""
         return upsert(
             number, "shape", effective_ms, pattern="shape", source=self.source, params=params, on_update=on_update,
             message="{first} on {key}",
@@ -72,7 +71,6 @@ class Case:
 
 
 def drawn(seed: int) -> Case:
-    """Return the case of a seed."""
     chance = Random(seed)
     structure = chance.choice(_STRUCTURES)
     names = [name for name in "abcd" if name in structure.replace("until (amount == stop)", "").replace("{n", "")]
@@ -102,6 +100,5 @@ def drawn(seed: int) -> Case:
 
 
 def _means(amount: int, params: dict[str, object]) -> list[bool]:
-    """Evaluate the conditions on an amount."""
     tests = {"<": amount.__lt__, ">": amount.__gt__, "==": amount.__eq__}
     return [bool(tests[test](int(str(params[name])))) for name, test in _MEANINGS.items()]

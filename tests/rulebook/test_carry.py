@@ -442,7 +442,6 @@ def deployed(name: str, body: str, **more: object) -> DeployedRule:
 
 
 def gaps(*rules: DeployedRule) -> list[tuple[int, int | None, int, int]]:
-    """Return the gaps of the last rule."""
     result = with_producer_gaps(rules, load_text(PRODUCERS).schema)[-1].gaps
     return [(gap.reach_ms, gap.since_ms, gap.from_ms, gap.until_ms) for gap in result]
 

@@ -514,7 +514,6 @@ def test_brokers_that_do_not_answer_are_told(unused_port: int) -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    """Return a port without a listener."""
     import socket  # noqa: PLC0415 only here
 
     with socket.socket() as free:

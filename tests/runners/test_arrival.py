@@ -111,7 +111,6 @@ FORMS = {"jsonl": as_lines, "csv": as_csv, "parquet": as_parquet}
 
 
 def replayed_count(folder: Path, events: Path) -> int:
-    """The alerts of `cep replay`."""
     (folder / "p.cep").write_text(PATTERN)
     out = folder / "alerts.jsonl"
     assert main(["replay", "--rules", str(rules_in(folder)), "--events", str(events), "--out", str(out)]) == 0

@@ -190,7 +190,6 @@ def by_rule(alerts: list[bytes]) -> set[str]:
 
 
 def time_in(alert: dict[str, object], name: str) -> int:
-    """Return a time of an alert."""
     return time_ms(orjson.dumps({"event_time": alert[name]}))
 
 

@@ -393,7 +393,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """Return all bytes until the other side closes."""
     connection.settimeout(WAIT_S)
     data = b""
     try:

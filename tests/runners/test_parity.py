@@ -46,7 +46,6 @@ Found = tuple[list[bytes], Counter[str]]
 
 
 def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[str, Found]:
-    """Return the alerts and counters of each way."""
     random = np.random.default_rng(seed)
     deployed = deploy(stream.records)
     assert deployed.set_aside == ()

@@ -146,7 +146,6 @@ Told = tuple[str, datetime | None, bool, datetime, list[str]]
 
 
 def told_by_alert(replayed: Replayed) -> dict[str, Told]:
-    """Return the values by alert."""
     return {
         alert["alert_id"]: (
             alert["rule_id"],

@@ -64,7 +64,6 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 def run(spark: SparkSession, path: Path, records: list[Any], partitions: int = 2, key_groups: int = 32) -> Replayed:
-    """Replay the events at a path with these control records."""
     deployment = deploy(records)
     assert deployment.set_aside == ()
     job = Job(deployment.schema, deployment.key_domains, key_groups)
@@ -72,7 +71,6 @@ def run(spark: SparkSession, path: Path, records: list[Any], partitions: int = 2
 
 
 def oracle_form(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
-    """Return the alerts in the form of the oracle."""
     return {
         (
             alert["rule_id"],

@@ -36,7 +36,6 @@ def consumed(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
 
 
 def target(kafka: KafkaCluster, job_id: str = "job", **changes: Any) -> KafkaTarget:
-    """Return a target with its own topic."""
     topic = f"alerts-{uuid.uuid4().hex}"
     kafka.create(topic, 3)
     return KafkaTarget(kafka.address, topic, job_id, **changes)

@@ -253,8 +253,6 @@ def test_a_record_set_aside_is_shown_with_all_it_has(tmp_path: Path, monkeypatch
 
 
 class CountedFile(io.BytesIO):
-    """A file that counts the bytes that are read."""
-
     count = 0
 
     def read(self, size: int | None = -1) -> bytes:

@@ -52,7 +52,6 @@ Entries = dict[bytes, bytes]
 
 
 def entries(store: DurableStore) -> Entries:
-    """Return the entries of all key groups."""
     return dict(store.scan(group_range(0, STORE_GROUP)))
 
 

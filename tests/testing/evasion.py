@@ -230,14 +230,12 @@ def row(name: str, outcomes: dict[str, bool | None]) -> str:
 
 
 def table() -> str:
-    """Return the table of all patterns."""
     checked = library()
     rows = (row(entry.name, evasions(checked, entry.name)) for entry in entries())
     return "\n".join((_HEAD, f"|{' --- |' * (1 + len(DECOYS))}", *rows)) + "\n"
 
 
 def written_table(text: str) -> str:
-    """Return the table in the text of a page."""
     return text[text.index(_HEAD) :].split("\n\n", 1)[0].rstrip("\n") + "\n"
 
 

@@ -70,14 +70,12 @@ class Entry:
     notes: dict[str, str]
 
     def row(self, costs: str) -> str:
-        """Return the row of the pattern in the table."""
         first = re.split(r"(?<=[.:]) ", self.detects)[0].rstrip(".:")
         source, measured = (self.notes[name].rstrip(".") for name in ("Source", "Measured"))
         return f"| {' | '.join((f'`{self.name}`', self.domain, first, source, costs, measured))} |"
 
 
 def library() -> Checked:
-    """Return all patterns with their tests."""
     return load_files(sorted(PATTERNS.glob("*.cep")))
 
 
@@ -103,7 +101,6 @@ def table() -> str:
 
 
 def written_table(text: str) -> str:
-    """Return the table in the text of a page."""
     return text[text.index(_HEAD[0]) :].split("\n\n", 1)[0].rstrip("\n") + "\n"
 
 
@@ -119,7 +116,6 @@ def rules_for(event_types: set[str]) -> list[UpsertRecord]:
 
 
 def rules_in(path: Path, checked: Checked) -> list[UpsertRecord]:
-    """Return a rule for each pattern in a file."""
     text = path.read_text(encoding="utf-8")
     return [
         UpsertRecord(
@@ -188,7 +184,6 @@ def _slot(param: ParamDecl, value: object) -> float:
 
 
 def main() -> None:
-    """Write the table into the page."""
     text = README.read_text(encoding="utf-8")
     README.write_text(text.replace(written_table(text), table()), encoding="utf-8")
 

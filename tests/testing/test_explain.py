@@ -340,7 +340,6 @@ BOUND = re.compile(r"\d{9}|\b(?!1970-01-01T)\d{4,}-\d\d-\d\dT")
 
 
 def written(answer: Answer) -> Iterator[str]:
-    """Yield every text of an answer."""
     for path in answer.matches:
         yield from (path.detected, *(cell for step in path.steps for cell in step))
         yield from (text for pair in path.measures for text in pair)

@@ -155,7 +155,6 @@ class Expressions:
         return pick(forms)
 
     def exact(self, depth: int) -> str:
-        """Return a decimal."""
         pick = self.random.choice
         if depth == 0:
             return pick((f"{self.of}d", f"{self.of}d", f"{self.of}fine", "0.01", "92233720368547758.07", "-1.50"))
@@ -168,7 +167,6 @@ class Expressions:
         return pick(forms)
 
     def truth(self, depth: int) -> str:
-        """Return a condition."""
         pick = self.random.choice
         if depth <= 0:
             return pick((f"{self.of}f > 0e0", f"{self.of}d is null", f"{self.of}d == 0"))

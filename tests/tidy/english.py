@@ -167,7 +167,6 @@ def check_source(source: Source) -> Findings:
 
 
 def check_page(path: Path, root: Path = ROOT) -> Findings:
-    """Check the sentences and paragraphs of one page."""
     findings, place, text = Findings(), str(path.relative_to(root)), path.read_text(encoding="utf-8")
     _check_rates(findings, place, _CODE_SPAN.sub("code", _CODE.sub("", text)))
     _check_sentences(findings, place, text, "page")

@@ -151,7 +151,6 @@ def _traced(build: Path, folder: Path, words: tuple[str, ...]) -> tuple[int, int
 
 
 def figures(build: Path) -> dict[str, str]:
-    """Return all figures of a build by name."""
     values = {name: f"{lines} ({files})" for name, (files, lines) in rooms(build).items()}
     parameters = kernel_parameters(build)
     values["parameters of a kernel, most"] = (

@@ -51,7 +51,6 @@ def singular(word: str, known_words: Iterable[str]) -> str:
 
 @cache
 def explained() -> frozenset[str]:
-    """Return the words that have a row in the glossary."""
     rows = [row for page in PAGES for row in _ROW.findall(page.read_text(encoding="utf-8"))]
     return frozenset(word for row in rows for word in re.findall(r"[a-z]+", row.lower()))
 

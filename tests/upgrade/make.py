@@ -176,7 +176,6 @@ def payments() -> list[str]:
 
 
 def rule_text(rule_id: str, version: int = 1, params: str = "") -> str:
-    """Return a rule file."""
     pattern, more = RULES[rule_id]
     status = "" if "status" in more else 'status = "live"\n'
     return (
@@ -229,7 +228,6 @@ class Release:
         ).stdout  # fmt: skip
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start a verb."""
         script = "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
         # Spark starts a process that needs compiled kernels.
         environment = {**self._environment, "NUMBA_DISABLE_JIT": str(int(words[0] != "live"))}
@@ -242,7 +240,6 @@ class Release:
 
 
 def write_inputs(release: Release, folder: Path) -> None:
-    """Write rules, events and changes."""
     for name in ("rules", "events", "rest", "control", "jobs", "alerts"):
         (folder / name).mkdir()
     (folder / "rules" / "all.cep").write_text(PATTERNS)
@@ -266,7 +263,6 @@ def write_inputs(release: Release, folder: Path) -> None:
 
 
 def run_jobs(release: Release, folder: Path) -> None:
-    """Have the release make its folders."""
     inputs = ("--rules", "rules", "--events", "events", "--control", "control", *TIMES)
 
     def run(name: str, *more: str, verb: str = "run") -> None:

@@ -62,7 +62,6 @@ END = json.dumps({"kind": "heartbeat", "event_time": time_of(2_000)})
 
 @pytest.fixture(params=RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def release(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Unpack the folders of a release."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path

@@ -24,7 +24,6 @@ _CHUNK = 25
 
 
 def main() -> None:
-    """Run, print, judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cells", type=int, default=len(CELLS))
     parser.add_argument("--first", type=int, default=0)

@@ -18,7 +18,6 @@ os.environ.setdefault("CEP_MATRIX_SECRET", "secret")
 
 
 def run_numbers(numbers: Iterable[int]) -> list[tuple[int, Result]]:
-    """Run the cells of these numbers."""
     results = []
     with simulated(world):
         for number in numbers:
@@ -36,7 +35,6 @@ def run_all(numbers: list[int]) -> list[tuple[int, Result]]:
 
 
 def table(results: list[tuple[int, Result]]) -> list[tuple[str, ...]]:
-    """Return a row for each fault."""
     rows = []
     for fault in FAULTS:
         of_fault = [result for _, result in results if result.cell.fault == fault]

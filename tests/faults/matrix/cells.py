@@ -126,8 +126,6 @@ def cell_of(number: int) -> Cell:
 
 @dataclass
 class Result:
-    """What came of a cell."""
-
     cell: Cell
     problem: str = ""
     exits: list[int | None] = field(default_factory=list)
@@ -162,8 +160,6 @@ class Stop(Stopping):
 
 @dataclass(eq=False)
 class JobProcess(Process):
-    """A process of the job."""
-
     folder: Path = Path()
     observed: Any = None
     stop: Stop | None = None
@@ -177,7 +173,6 @@ WORLD: list[World] = []
 
 
 def world() -> World:
-    """Return the world of the cell that runs."""
     return WORLD[-1]
 
 
@@ -243,7 +238,6 @@ class World:
         return commits
 
     def spark_folder(self, directory: Path) -> SparkFolder:
-        """Return what Spark has written into the folder of a job."""
         return self.spark.setdefault(directory, SparkFolder())
 
     def query(self, settings: Any, output: Any) -> Query:
@@ -284,7 +278,6 @@ class World:
             self.begin(current if isinstance(current, JobProcess) else None)
 
     def begin(self, target: JobProcess | None) -> None:
-        """Let the fault begin."""
         name, now_s = self.cell.fault, self.time.now_s
         self.began_s, self.ended_s, self.target = now_s, now_s + self.fault.lasts_s, target
         self.result.has_begun = True
@@ -451,7 +444,6 @@ class World:
         self.result.problem = self.result.problem or text
 
     def run(self) -> Result:
-        """Go through the cell."""
         stream.write_rules(self.folder / "rules")
         (self.folder / "cep.toml").write_text(
             '[output.webhook]\nsecret = "env:CEP_MATRIX_SECRET"\n'

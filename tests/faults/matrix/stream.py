@@ -75,7 +75,6 @@ class Sending:
 
 @cache
 def rules() -> tuple[UpsertRecord, ...]:
-    """The rules of the job."""
     source = FOLDER["patterns.cep"]
     return tuple(
         upsert(1, name, pattern=name, source=source, owner="fraud", message="{amount} on {key}")
@@ -96,7 +95,6 @@ def change() -> UpsertRecord:
 
 @cache
 def sendings(number: int) -> tuple[Sending, ...]:
-    """The records of a stream, by their times."""
     chance, records = Random(number), list[Sending]()
     for burst in range(BURSTS):
         for place in range(SIZE):
@@ -134,7 +132,6 @@ def _replayed(number: int, without: Collection[str]) -> dict[str, bytes]:
 
 
 def write_rules(folder: Path) -> None:
-    """Write the folder of rules."""
     folder.mkdir(parents=True)
     (folder / "patterns.cep").write_text(FOLDER["patterns.cep"])
     for record in rules():

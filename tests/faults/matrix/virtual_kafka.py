@@ -32,7 +32,6 @@ _AWAY_CODES = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BRO
 
 
 def failure(code: int, *, is_retriable: bool = False, aborts: bool = False) -> KafkaException:
-    """Return the exception of a client."""
     return KafkaException(KafkaError(code, KafkaError(code).str(), False, is_retriable, aborts))
 
 
@@ -76,11 +75,9 @@ class Cluster:
     on_read: Callable[[str, Entry], None] = lambda *_: None
 
     def create(self, topic: str, partitions: int) -> None:
-        """Make a topic."""
         self.topics[topic] = [[] for _ in range(partitions)]
 
     def append(self, topic: str, partition: int, entry: Entry) -> None:
-        """Append a record."""
         self.topics.setdefault(topic, [[]])[partition].append(entry)
 
     def values(self, topic: str) -> list[bytes]:

@@ -70,7 +70,6 @@ def expected(lines: Sequence[bytes], deployment_: Deployment, folder: Path) -> l
 
 
 def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:
-    """Decode the lines for the engine."""
     return [decode_json(job.schema, pa.array(lines, pa.large_binary()))] if lines else []
 
 

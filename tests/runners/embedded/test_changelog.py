@@ -389,8 +389,6 @@ class Topic(InMemory):
 
 
 class Log(Changelog):
-    """A changelog in such a topic."""
-
     def __init__(self, topic: Topic) -> None:
         super().__init__("state", KafkaSettings("nowhere"), topic)
         self._entries = topic.entries

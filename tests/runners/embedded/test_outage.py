@@ -150,8 +150,6 @@ class Asleep(Lines):
 
 @dataclass
 class Heartbeats:
-    """A control topic with one heartbeat."""
-
     values: list[bytes]
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:

@@ -429,7 +429,6 @@ DAMAGED_JOB = Job(
 
 @cache
 def lines() -> tuple[bytes, ...]:
-    """Return the input of the job."""
     return tuple(disordered(list(morning()), LATENESS_MS, SEED))
 
 
@@ -471,13 +470,11 @@ def live(folder: Path, cut_off: Halfway | None = None) -> None:
 
 
 def cut_off(folder: Path, halfway: Halfway) -> Path:
-    """Return the folder of a job that was cut off."""
     live(folder, halfway)
     return folder.with_name(folder.name + "-left")
 
 
 def alerts(folder: Path) -> list[bytes]:
-    """Return all sent alerts of the job."""
     return [line for path in sorted((folder / "alerts").iterdir()) for line in path.read_bytes().splitlines()]
 
 
@@ -598,7 +595,6 @@ def change_a_byte(path: Path, random: Random) -> None:
 
 
 def files_of(job: Path) -> list[Path]:
-    """Return the files that a job reads."""
     return [path for path in sorted(job.rglob("*")) if path.is_file() and path.stat().st_size and path.name != "LOG"]
 
 

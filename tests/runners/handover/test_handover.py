@@ -293,7 +293,6 @@ RULES = str(Path(__file__).parents[3] / "rules")
 
 
 def lines_of(table: pa.Table) -> list[bytes]:
-    """Return a table of transfers as JSON lines."""
     rows = table.to_pylist()
     times = [row.pop("event_time").isoformat().replace("+00:00", "Z") for row in rows]
     return [

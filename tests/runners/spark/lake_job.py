@@ -21,7 +21,6 @@ ALERTS = "lake.fraud.alerts"
 
 
 def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSession:
-    """Open a session as a user would."""
     settings = {
         # Spark includes their other dependencies.
         "spark.jars": ",".join(str(jar) for form in ("delta", "iceberg") for jar in sorted(jars.glob(f"{form}-*.jar"))),
@@ -50,7 +49,6 @@ def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSes
 
 
 def main() -> None:
-    """Run the rest of the query."""
     folder, jars = Path(sys.argv[1]), Path(sys.argv[2])
     spark = open_session(folder, jars)
     payments = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder / "payments"))

@@ -65,7 +65,6 @@ def payments(seed: int) -> list[bytes]:
 
 
 def time_ms(line: bytes) -> int:
-    """Return the event time of a line."""
     return int(np.datetime64(orjson.loads(line)["event_time"].removesuffix("Z"), "ms").astype(np.int64))
 
 
@@ -106,7 +105,6 @@ def rows(alerts: pa.Table) -> list[bytes]:
 
 
 def replayed(spark: SparkSession, folder: Path, job: Job, records: Iterable[ControlRecord]) -> Replayed:
-    """Return the replay of the files of a folder."""
     rulebook = Rulebook(job.schema, job.domains)
     for record in records:
         assert rulebook.apply(record, None).kind == "applied"

@@ -29,7 +29,6 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Match and write."""
     master, folder = sys.argv[1], Path(sys.argv[2])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.remote("local[1]") if master == "connect" else SparkSession.builder.master(master)

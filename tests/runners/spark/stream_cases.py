@@ -25,7 +25,6 @@ pattern twice by card_id { seq a -> b within 30 min  where a: hit  b: hit amount
 
 
 def write_suppressing(folder: Path) -> Path:
-    """Write a rule that suppresses."""
     write_rules(folder)
     file = folder / "small_then_large.toml"
     file.write_text(file.read_text().replace("owner", 'suppress = "20 min"\nowner'))

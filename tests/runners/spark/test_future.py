@@ -78,7 +78,6 @@ def start(
 
 
 def keys_of_alerts(folder: Path) -> list[str]:
-    """Return the keys of all alerts so far."""
     return sorted(str(alert["key"]) for alert in written(folder / "alerts"))
 
 

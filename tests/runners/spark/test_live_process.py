@@ -190,7 +190,6 @@ def test_a_job_outlives_an_outage_that_is_longer_than_a_query_waits(tmp_path: Pa
 
 
 def alerts_in(folder: Path) -> list[dict[str, object]]:
-    """Return the alerts that a job has written."""
     return list(read_alerts(folder / "alerts")) if (folder / "alerts").exists() else []
 
 

@@ -234,7 +234,6 @@ class SignedRun(Run):
         self.restart()
 
     def topic(self, part: str) -> list[bytes]:
-        """Return the keys and values of a topic."""
         records_in_topic = consumed(self.kafka, f"{self.name}-{part}", 1)
         return [data for record in records_in_topic for data in (record.key(), record.value()) if data]
 
@@ -440,7 +439,6 @@ def _has_read(port: int, count: int) -> bool:
 
 
 def _answer(port: int, path: str) -> tuple[bytes, bytes]:
-    """Return the headers and the content of an answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
             return bytes(answer.headers), answer.read()

@@ -85,7 +85,6 @@ def transactions() -> pa.Table:
 
 
 def everything() -> pa.Table:
-    """Return all transactions of the data set."""
     table = pq.read_table(PUBLIC, columns=list(COLUMNS)) if PUBLIC.exists() else _generated()
     return table.cast(table.schema.set(1, pa.field("event_time", pa.timestamp("ms", "UTC"))), safe=False)
 
