@@ -55,20 +55,11 @@ from tests.bench.peer_data import (
     write_events,
 )
 from tests.real_kafka import open_kafka
+from tests.rule_files import rule_text
 
 # The peer's events, and whether an uncounted run comes first. On RocksDB the peer gets slower with every event (its
 # README), so that its rate there holds for the first ones only.
 PEER_EVENTS = {"hashmap": (300_000, 1), "rocksdb": (10_000, 0)}
-_RULE = """\
-id = "{name}"
-pattern = "{name}"
-file = "../patterns/peer.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "bench"
-message = "m"
-"""
 _CEP = "from cep.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
 Answers = dict[str, tuple[int, str]]  # by pattern: matches and their checksum
 
@@ -140,7 +131,7 @@ def _replay_seconds(folder: Path, path: Path) -> float:
         (folder / "patterns").mkdir()
         (folder / "patterns" / "peer.cep").write_text(SOURCE)
         for name in NAMES:
-            (rules / f"{name}.toml").write_text(_RULE.format(name=name))
+            (rules / f"{name}.toml").write_text(rule_text(name, "../patterns/peer.cep"))
     command = [sys.executable, "-c", _CEP, "replay", "--engine", "embedded", "--rules", str(rules)]
     command += ["--events", str(path), "--out", str(folder / "replayed.parquet")]
     times_s = []
@@ -253,9 +244,8 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     restored_s = time.monotonic() - started_s
     (folder / "none.jsonl").write_text("")
     started_s = time.monotonic()
-    script = "from cep.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
     rules = str(Path(__file__).parents[2] / "rules")
-    command = [sys.executable, "-c", script, "run", "--rules", rules, "--events", str(folder / "none.jsonl")]
+    command = [sys.executable, "-c", _CEP, "run", "--rules", rules, "--events", str(folder / "none.jsonl")]
     subprocess.run([*command, "--available-now"], check=True, capture_output=True)
     back = [
         ("bytes per key", f"{total / keys:,.0f}"),

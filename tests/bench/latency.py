@@ -42,6 +42,7 @@ from cep.runners.spark.progress import measures
 from cep.runners.spark.session import create_session
 from tests.bench.metrics import Samples, metrics, phases_ms, processor_ms, watch
 from tests.bench.peer_data import show
+from tests.rule_files import rule_text
 
 ROOT = Path(__file__).parents[2]
 CORES = 2
@@ -69,16 +70,7 @@ pattern pair()
   emit   amount = after.amount
 }
 """
-RULE = """\
-id = "pair"
-pattern = "pair"
-file = "pair.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "bench"
-message = "Card {key}: {amount}"
-"""
+RULE = rule_text("pair", "pair.cep", message="Card {key}: {amount}")
 
 
 @dataclass

@@ -30,6 +30,7 @@ from tests.bench.peer_data import show
 from tests.faults.real_cells import SECRET, Receiver
 from tests.faults.soak import ROOT
 from tests.real_kafka import RealKafka
+from tests.rule_files import rule_text
 from tests.webhook import url_of
 
 PATTERN = """event payment {
@@ -45,10 +46,6 @@ pattern each by card_id {
   emit   number = one.number
 }
 """
-RULE = (
-    'id = "each"\npattern = "each"\nversion = 1\nstatus = "live"\nseverity = "low"\nowner = "o"\nmessage = "{key}"\n'
-    'file = "each.cep"\n'
-)
 STATES = ("", "hangs")
 CARDS = 100
 SETTLE_S = 7.0  # after a change of the webhook: a hanging request ends after a while
@@ -73,7 +70,7 @@ def collect(address: str, arrivals: dict[int, float], ended: threading.Event) ->
 def start(runner: str, folder: Path, address: str, webhook: str) -> subprocess.Popen[bytes]:
     (folder / "rules").mkdir()
     (folder / "rules" / "each.cep").write_text(PATTERN)
-    (folder / "rules" / "each.toml").write_text(RULE)
+    (folder / "rules" / "each.toml").write_text(rule_text("each", "each.cep", message="{key}"))
     (folder / "cep.toml").write_text(f'[output.webhook]\nsecret = "env:{SECRET}"\n')
     words = [
         runner, "--rules", str(folder / "rules"), "--bootstrap-servers", address, "--topic", "payments",

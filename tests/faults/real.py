@@ -24,9 +24,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -53,7 +51,7 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
 from tests.faults.alarms import Alarms
-from tests.faults.soak import ROOT, committed, replayed
+from tests.faults.soak import Member, committed, replayed, write_rules
 from tests.real_kafka import TIMEOUT_S, RealKafka, add_partitions
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk
@@ -101,35 +99,6 @@ pattern never by card_id {
 """
 
 
-def write_rules(folder: Path) -> None:
-    """Write the first files of the job."""
-    folder.mkdir()
-    (folder / "all.cep").write_text(PATTERNS)
-    for name in ("testing", "silence", "spree", "never"):
-        fields = {"id": name, "pattern": name, "version": 1, "status": "live", "severity": "low", "owner": "o",
-                  "message": "{key}", "file": "all.cep"}  # fmt: skip
-        lines = "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in fields.items())
-        (folder / f"{name}.toml").write_text(lines)
-
-
-@dataclass
-class Member:
-    """A process of the job, with its own folder."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    address: str
-    ended_s: float | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
-    def said(self, event: str) -> bool:
-        return f'"event":"{event}"' in self.log.read_text()
-
-
 @dataclass
 class RealJob:
     """A job with its inputs and outputs. `checkpoints` is the parent of the folders of its processes."""
@@ -157,7 +126,7 @@ class RealJob:
         self.topics = {kind: f"{kind}-{self.name}" for kind in ("payments", "rules", "alerts", "state", "status")}
         for kind, partitions in (("payments", PARTITIONS), ("rules", 1), ("alerts", 1)):
             self.kafka.create(self.topics[kind], partitions)
-        write_rules(self.folder / "rules")
+        write_rules(self.folder / "rules", PATTERNS, {name: {} for name in ("testing", "silence", "spree", "never")})
         self.partitions = PARTITIONS
         self.producer = Producer(
             {**WRITER_FIXED, "bootstrap.servers": self.kafka.address, "log_level": 2, "linger.ms": 5}
@@ -175,15 +144,12 @@ class RealJob:
         """Start a process with this name, which continues in its folder."""
         place = self.checkpoints / name
         place.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
         words = [
             self.runner, "--rules", str(self.folder / "rules"), "--bootstrap-servers", self.kafka.address,
             "--topic", self.topics["payments"], "--control-topic", self.topics["rules"],
             "--status-topic", self.topics["status"], "--checkpoint", str(place / "job"),
             "--lateness", f"{LATENESS_S:.0f} s", "--idle", "3 s", "--dedup", "1 min", "--key-groups", "4",
-            "--log", "json", "--listen", address, "--alerts", str(self.folder / "alerts"), "--rejected-max", "1",
+            "--log", "json", "--alerts", str(self.folder / "alerts"), "--rejected-max", "1",
         ]  # fmt: skip
         if self.database is not None:
             words += ["--alerts", self.database]
@@ -194,12 +160,7 @@ class RealJob:
         else:
             words += ["--trigger", "500 ms", "--cores", "2"]
         words += self.extra_words
-        log = self.folder / f"{len(self.members)}.log"
-        with log.open("wb") as file:
-            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
-        self.members.append(Member(name, process, log, address))
+        self.members.append(Member.start(name, place, self.folder / f"{len(self.members)}.log", words))
         return self.members[-1]
 
     def wait_until(self, event: str, member: Member) -> None:

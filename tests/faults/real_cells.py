@@ -22,7 +22,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import urllib.error
@@ -31,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 from queue import Empty
@@ -46,11 +45,12 @@ from cep.model.rule import Changes
 from cep.rulebook.files import read_rules
 from cep.rulebook.ledger import hash_of
 from tests.bench.peer_data import show
-from tests.faults.real import DISK_MB, RATE_S, Member, RealJob, now_ms
+from tests.faults.real import DISK_MB, RATE_S, RealJob, now_ms
+from tests.faults.soak import Member
 from tests.real_kafka import RealKafka
 from tests.real_postgres import IS_THERE, RealPostgres
 from tests.small_disk import SmallDisk, small_disk
-from tests.webhook import url_of
+from tests.webhook import Handler, serving, url_of
 
 STEADY_S, NAMED_S = 4.0, 12.0
 STOP_S = 8.0  # five seconds for a stop, and the end of Java on a busy machine
@@ -115,27 +115,23 @@ class Receiver:
         """Return a server; its thread ends with it."""
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+        class Troubled(Handler):
+            def status_of(self, body: bytes) -> int:
                 ends_s = time.monotonic() + {"hangs": 60.0, "slow": 2.0}.get(receiver.state, 0.0)
                 while time.monotonic() < ends_s and receiver.state:
                     time.sleep(0.05)
-                if receiver.state != "refuses":
-                    receiver.taken |= {orjson.loads(line)["alert_id"] for line in body.splitlines()}
+                if receiver.state == "refuses":
+                    return 401
+                receiver.taken |= {orjson.loads(line)["alert_id"] for line in body.splitlines()}
+                return 204
+
+            def answer(self, status: int) -> None:
                 if receiver.state == "breaks":
                     self.connection.close()
-                    return
-                self.send_response(401 if receiver.state == "refuses" else 204)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                else:
+                    super().answer(status)
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
+        return serving(Troubled)
 
 
 @dataclass

@@ -27,11 +27,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import deltalake
@@ -50,6 +51,7 @@ from tests.bench.metrics import Samples, metrics, resident_bytes
 from tests.bench.peer_data import show
 from tests.real_kafka import RealKafka
 from tests.real_postgres import IS_THERE, RealPostgres
+from tests.rule_files import rule_text
 from tests.webhook import Webhook, url_of
 
 CARDS, DEVICES = 300, 40
@@ -149,16 +151,14 @@ _RULES = {"testing": {}, "silence": {}, "alone": {}, "spree": {"suppress": "20 s
           "twice": {}, "crowd": {}, "vast": {}}  # fmt: skip
 
 
-def write_rules(folder: Path) -> None:
-    """Write the first files of the job."""
+def write_rules(
+    folder: Path, patterns: str = PATTERNS, rules: Mapping[str, Mapping[str, str]] = MappingProxyType(_RULES)
+) -> None:
+    """Write the first files of the job: its patterns, and rules with further fields of their files."""
     folder.mkdir()
-    (folder / "all.cep").write_text(PATTERNS)
-    for name, more in _RULES.items():
-        fields = {"id": name, "pattern": name, "version": 1, "status": "live", "severity": "low", "owner": "o",
-                  "message": "{key}", "file": "all.cep", **more}  # fmt: skip
-        (folder / f"{name}.toml").write_text(
-            "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in fields.items())
-        )
+    (folder / "all.cep").write_text(patterns)
+    for name, more in rules.items():
+        (folder / f"{name}.toml").write_text(rule_text(name, "all.cep", message="{key}", **more))
 
 
 @dataclass
@@ -265,18 +265,33 @@ ELSEWHERE = {
 
 @dataclass
 class Member:
+    """A process of the job, with its own folder."""
+
     name: str
     process: subprocess.Popen[bytes]
+    folder: Path
     log: Path
-    target: Path
     address: str
+    ended_s: float | None = None
 
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def says(self, event: str) -> bool:
+    def said(self, event: str) -> bool:
         return f'"event":"{event}"' in self.log.read_text()
+
+    @classmethod
+    def start(cls, name: str, folder: Path, log: Path, words: Sequence[str]) -> Member:
+        """Start a process that continues in the folder, and listens at a free port."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words, "--listen", address]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+        return cls(name, process, folder, log, address)
 
 
 class Soak:
@@ -315,25 +330,18 @@ class Soak:
         """Start a process of the job, with its own folder."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        conf, target = folder / "cep.toml", folder / "target"
+        conf = folder / "cep.toml"
         conf.write_text('[output]\nwebhook = { "secret" = "of the soak, known to both" }\n')
         words = [
             "run", "--conf", str(conf), "--rules", str(self.folder / "rules"), "--bootstrap-servers",
             self.kafka.address, "--topic", "payments", "--control-topic", "rules", "--status-topic", "rules-status",
-            "--checkpoint", str(folder / "job"), "--checkpoint-target", str(target), "--checkpoint-interval", "20 s",
+            "--checkpoint", str(folder / "job"), "--checkpoint-target", str(folder / "target"),
+            "--checkpoint-interval", "20 s",
             "--changelog", "state", "--standby", "--lateness", "2 s", "--dedup", "1 min", "--key", "device_id",
-            "--key-groups", "8", "--interval", "200 ms", "--log", "json", "--listen", address,
+            "--key-groups", "8", "--interval", "200 ms", "--log", "json",
         ]  # fmt: skip
         words += [word for sink in self.sinks for word in ("--alerts", sink)]
-        log = folder / f"{len(self.members)}.log"
-        with log.open("wb") as file:
-            command = [sys.executable, "-c", "from cep.cli.main import entry; entry()", *words]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            process = subprocess.Popen(command, env=environment, stderr=file, start_new_session=True)
-        self.members.append(Member(name, process, log, target, address))
+        self.members.append(Member.start(name, folder, folder / f"{len(self.members)}.log", words))
         return self.members[-1]
 
     def kill(self) -> None:
@@ -344,7 +352,7 @@ class Soak:
     def at_work(self) -> Member:
         """The working process: the living one that started first."""
         there = [member for member in self.members if member.is_alive]
-        return next((member for member in there if member.says("started")), there[0])
+        return next((member for member in there if member.said("started")), there[0])
 
     # ------------------------------------------------------------------------------------------------- while it runs
 
@@ -425,7 +433,7 @@ class Soak:
 
         def spoil() -> None:
             spoiled.append(self.at_work)
-            _spoil(spoiled[-1].target)
+            _spoil(spoiled[-1].folder / "target")
 
         plan: list[tuple[float, str, Callable[[], object]]] = [
             (0.05, "the process at work is killed", kill),
@@ -433,7 +441,7 @@ class Soak:
             (0.22, "the process at work is killed, which was the standby", kill),
             (0.24, "it is started again, as the standby", lambda: self.start(struck[-1].name)),
             (0.27, "the target of checkpoints is a file", spoil),
-            (0.30, "it is a folder again", lambda: _mend(spoiled[-1].target)),
+            (0.30, "it is a folder again", lambda: _mend(spoiled[-1].folder / "target")),
             (0.14, "the webhook refuses", lambda: setattr(webhook, "is_away", True)),
             (0.18, "the webhook takes", lambda: setattr(webhook, "is_away", False)),
             (0.41, "the brokers end", kafka.stop),
@@ -472,7 +480,7 @@ class Soak:
     def _is_idle(self) -> bool:
         """Return True if a working process has read all payments and its sinks have all alerts."""
         member = self.at_work
-        if not member.says("started"):
+        if not member.said("started"):
             return False
         try:
             values = metrics(member.address)
@@ -616,7 +624,7 @@ def main() -> None:
         for name in ("one", "two"):
             soak.start(name)
         until_s = time.monotonic() + WAIT_S
-        while not (any(m.says("started") for m in soak.members) and any(m.says("standby_ready") for m in soak.members)):
+        while not (any(m.said("started") for m in soak.members) and any(m.said("standby_ready") for m in soak.members)):
             assert time.monotonic() < until_s, [member.log.read_text()[-2_000:] for member in soak.members]
             soak.look()
             time.sleep(0.5)

@@ -58,6 +58,7 @@ from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
 from tests.hostile.mutate import broken_bytes, broken_source, broken_text
 from tests.hostile.state import _content, _forge, _store
 from tests.plain_avro import plain_avro
+from tests.rule_files import rule_text
 from tests.sources.registry.test_registry import AVRO
 
 _SECRET = "TOP-SECRET-OF-ANOTHER-FOLDER"
@@ -87,16 +88,7 @@ _RECORD = UpsertRecord(
     id="small_large", version=1, pattern="small_large", source=_RULE, status="live", severity="low", owner="o",
     message="{key}",
 )  # fmt: skip
-_RULE_FILE = """\
-id = "ID"
-version = 1
-pattern = "small_large"
-file = "../patterns/p.cep"
-status = "live"
-severity = "low"
-owner = "o"
-message = "{key}"
-"""
+_RULE_FILE = rule_text("ID", "../patterns/p.cep", pattern="small_large", message="{key}")
 _FILLINGS = (b"\n", b" \n", b"x", b'{"a":"', b"[", b"\0", b"{}\n", b'"')
 _ODD_NAMES = ["a\x1b[2Jb", "a\u202eb", "a\nb", "a b", "é", "\udcff", "-x", "a'b\"c", "{key}", "%s", "💳", "a\u200bb"]
 _LOUD = ["\x1b[31m", "\x1b]0;title\x07", "\u202e", "\u2028", "\x00", "\x85"]

@@ -17,6 +17,7 @@ from cep.lang.explain.catalogue import CATALOGUE, explain
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_text
 from tests.lang.common import EVENTS, codes, shown
+from tests.rule_files import rule_text
 
 FIVE = (
     EVENTS
@@ -172,28 +173,19 @@ def test_a_pattern_with_mistakes_counts(tmp_path: Path, capsys: pytest.CaptureFi
     assert "2 patterns, 1 error\n" in capsys.readouterr().out
 
 
-RULE = """id = "{id}"
-pattern = "p"
-file = "p.cep"
-version = 1
-status = "{status}"
-severity = "high"
-owner = "me"
-message = "card {{key}}"
-[params]
-window = {window}
-"""
+def windowed(name: str, status: str, window: str) -> str:
+    return rule_text(name, pattern="p", status=status, message="card {key}") + f"[params]\nwindow = {window}\n"
 
 
 def test_rule_files_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = EVENTS + "pattern p(window: duration) by card_id { seq a -> b within window }"
     (tmp_path / "p.cep").write_text(text, encoding="utf-8")
     (tmp_path / "cep.toml").write_text("[job]\nlateness = 5\n", encoding="utf-8")  # settings, and no rule
-    (tmp_path / "good.toml").write_text(RULE.format(id="good", status="live", window='"10 min"'), encoding="utf-8")
+    (tmp_path / "good.toml").write_text(windowed("good", "live", '"10 min"'), encoding="utf-8")
     assert run([str(tmp_path)], as_json=False, color=False) == 0
     assert capsys.readouterr().out == "1 pattern, 1 rule, no mistakes\n"
     for name, status, window in (("bare", "live", "600"), ("draft", "draft", '"x"'), ("spelt", "lively", '"1 s"')):
-        (tmp_path / f"{name}.toml").write_text(RULE.format(id=name, status=status, window=window), encoding="utf-8")
+        (tmp_path / f"{name}.toml").write_text(windowed(name, status, window), encoding="utf-8")
     assert run([str(tmp_path)], as_json=False, color=False) == 1
     out = capsys.readouterr().out
     assert "bare.toml: the parameters do not fit the pattern; CEP503 the parameter `window` is of type duration" in out

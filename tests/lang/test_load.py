@@ -15,6 +15,7 @@ from cep.lang.load import bundle_checked, bundle_source, load_files, load_overla
 from cep.nfa.compile import compilable
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from tests.lang.common import EVENTS, shown
+from tests.rule_files import rule_text
 
 USES = 'import "events.cep"\nimport "lists.cep"\npattern p by card_id { seq a where a: transaction country in bad }\n'
 _PATTERN = "pattern p by card_id { seq a where a: transaction }\n"
@@ -151,16 +152,6 @@ def test_windows_line_ends_and_a_byte_order_mark() -> None:
 
 
 SECRET = "root:x:0:0:a-secret-line"
-RULE = """\
-id = "good"
-pattern = "p"
-file = "FILE"
-version = 1
-status = "live"
-severity = "high"
-owner = "me"
-message = "m"
-"""
 
 
 @pytest.fixture
@@ -236,10 +227,10 @@ def test_rules_name_patterns_beside_their_folder_and_no_further(patterns_folder:
     rules = patterns_folder.parent / "rules"
     rules.mkdir()
     (patterns_folder / "x.cep").write_text(EVENTS + "pattern p by card_id { seq a where a: transaction }\n")
-    (rules / "good.toml").write_text(RULE.replace("FILE", "../patterns/x.cep"))
+    (rules / "good.toml").write_text(rule_text("good", "../patterns/x.cep", pattern="p"))
     assert [record.id for record in read_rules(rules)[0]] == ["good"]
     for name in ("../../secret.cep", "/etc/passwd", "../patterns/linked.cep", "../patterns/pipe"):
-        (rules / "good.toml").write_text(RULE.replace("FILE", name))
+        (rules / "good.toml").write_text(rule_text("good", name, pattern="p"))
         records, problems = read_rules(rules)
         assert records == []
         assert "not below" in problems[0] or "no regular file" in problems[0]

@@ -43,6 +43,7 @@ from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
+from tests.rule_files import rule_text
 from tests.runners.embedded.cases import save
 from tests.runners.parity_cases import tied
 from tests.runners.spark.live_cases import END, LiveRun, disordered, replayed, run_live, time_ms, write_file
@@ -54,16 +55,7 @@ PATTERN = """\
 event t { tx_id id  event_time time  card_id string  kind string }
 pattern steps by card_id { seq d{3} -> hit within 1 h where d: t kind == "d"  hit: t kind == "h" skip past last }
 """
-RULE = """\
-id = "steps"
-pattern = "steps"
-file = "p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "o"
-message = "m"
-"""
+RULE = rule_text("steps")
 START_MS = 1_772_323_200_000
 
 

@@ -14,6 +14,7 @@ import pytest
 from cep.base.text import utc_text
 from cep.cli.main import main
 from cep.model.rule import ListRecord
+from tests.rule_files import rule_text
 
 PATTERN = """
 event payment { tx_id id  event_time time  card_id string  ip string  amount decimal(2) }
@@ -30,16 +31,6 @@ pattern often by card_id {
   where  x: payment  count(payment over 1 h where card_id in blocked) > 2
   skip   none
 }
-"""
-RULE = """
-id = "{id}"
-version = 1
-pattern = "{pattern}"
-file = "../patterns/p.cep"
-status = "live"
-severity = "low"
-owner = "fraud"
-message = "listed"
 """
 START_MS = 1_772_323_200_000
 STEP_MS = 60_000
@@ -106,8 +97,8 @@ def place(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "patterns" / "p.cep").write_text(PATTERN)
     (tmp_path / "patterns" / "lists" / "blocked.csv").write_text("blocked\n" + "\n".join(BLOCKED) + "\n")
-    for rule_id, pattern in (("listed", "listed"), ("often", "often")):
-        (tmp_path / "rules" / f"{rule_id}.toml").write_text(RULE.format(id=rule_id, pattern=pattern))
+    for name in ("listed", "often"):
+        (tmp_path / "rules" / f"{name}.toml").write_text(rule_text(name, "../patterns/p.cep", message="listed"))
     return tmp_path
 
 

@@ -22,6 +22,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from cep.step.rules import programs_by_level
+from tests.rule_files import rule_text
 from tests.runners.laundering import NAMES, SOURCE, circles, records, transfers
 from tests.runners.test_later_rules import written
 
@@ -209,10 +210,7 @@ def test_why_not_says_that_nobody_produces_what_a_rule_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "patterns.cep").write_text(SOURCE)
-    (tmp_path / "circle.toml").write_text(
-        'id = "circle"\npattern = "circle"\nfile = "patterns.cep"\nversion = 1\nstatus = "live"\nseverity = "high"\n'
-        'owner = "me"\nmessage = "m"\n'
-    )
+    (tmp_path / "circle.toml").write_text(rule_text("circle", "patterns.cep"))
     path = saved(tmp_path, transfers(1, 10))
     command = ["--rules", str(tmp_path), "--rule", "circle", "--key", "a", "--key", "b", "--events", str(path)]
     assert cli.main(["why-not", *command]) == 0

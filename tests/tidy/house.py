@@ -22,6 +22,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+from tests.rule_files import rule_text
 from tests.tidy import english
 from tests.tidy.source import ROOT, Source
 
@@ -30,15 +31,6 @@ PLACES_MAX = 8  # a line in more places than these is a phrase of the language
 _THIN = re.compile(r"[\W_]*|(from|import) .*|#.*")
 _PATTERN = """event e { id_of id  event_time time  k string  n int }
 pattern p by k { seq a -> b within 1 h where a: e n == 1  b: e n == 2 }
-"""
-_RULE = """id = "p"
-pattern = "p"
-file = "../p.cep"
-version = 1
-status = "live"
-severity = "high"
-owner = "us"
-message = "m"
 """
 _EVENTS = "".join(f'{{"id_of": "{n}", "event_time": "2026-03-01T10:0{n}:00Z", "k": "c", "n": {n}}}\n' for n in (1, 2))
 # Lists calls of functions in our modules, without imports.
@@ -131,7 +123,7 @@ def hops(build: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the modules and the depth of the stack of an event and of a pattern."""
     (folder / "rules").mkdir()
     (folder / "p.cep").write_text(_PATTERN)
-    (folder / "rules" / "p.toml").write_text(_RULE)
+    (folder / "rules" / "p.toml").write_text(rule_text(file="../p.cep"))
     (folder / "events.jsonl").write_text(_EVENTS)
     replay = ("replay", "--engine", "embedded", "--rules", "rules", "--events", "events.jsonl", "--out", "alerts.jsonl")
     for name, words in (("an event", replay), ("a pattern", ("check", "p.cep"))):

@@ -51,6 +51,7 @@ from cep.state.savepoints import load_beside, open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job
 from cep.step.rules import apply_records, rule_status
+from tests.rule_files import rule_text
 from tests.rulebook.people import TRUST, by_two
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, retire, upsert
 from tests.rulebook.test_publish import against
@@ -362,10 +363,7 @@ def test_open_runs_go_on(store: str, tmp_path: Path, earlier_build: pytest.Monke
     """The first half is matched by the earlier build: every card has one or two small payments by then."""
     (tmp_path / "rules").mkdir()
     (tmp_path / "twice.cep").write_text(PAYMENTS)
-    (tmp_path / "rules" / "twice.toml").write_text(
-        'id = "twice"\npattern = "twice"\nfile = "../twice.cep"\nversion = 1\nstatus = "live"\n'
-        'severity = "high"\nowner = "team"\nmessage = "{amount}"\n'
-    )
+    (tmp_path / "rules" / "twice.toml").write_text(rule_text("twice", "../twice.cep", message="{amount}"))
     events = [
         {"tx_id": f"{card}-{number}", "event_time": f"2026-01-01T00:{number:02}:00Z", "card_id": card, "amount": amount}
         for number, amounts in enumerate([(1, 1), (1, 60), (60, 1), (60, 60)])

@@ -22,6 +22,7 @@ from cep.runners.embedded.replay import replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
+from tests.rule_files import rule_text
 from tests.rulebook.records import upsert
 
 BEGIN_MS = utc_ms("2026-03-01T12:00:00Z")
@@ -36,10 +37,10 @@ event payment {
   amount      decimal(2)
 }
 pattern probes(large: decimal = 50.00) by card_id {
-  seq    small{2} -> large  within 1 min
+  seq    small{2} -> bought  within 1 min
   where  small: payment  amount < 5.00
-         large: payment  amount > large
-  emit   amount = large.amount
+         bought: payment  amount > large
+  emit   amount = bought.amount
 }
 pattern silent by card_id {
   seq    opened -> !closed within 10 s
@@ -47,19 +48,6 @@ pattern silent by card_id {
          closed: payment  amount < 3.00
   emit   amount = opened.amount
 }
-"""
-FOLDER = {
-    "patterns.cep": SOURCE.replace("small{2} -> large  within", "small{2} -> bought  within")
-    .replace("large: payment", "bought: payment").replace("large.amount", "bought.amount"),
-}  # fmt: skip
-RULE = """id = "{name}"
-pattern = "{name}"
-file = "patterns.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "fraud"
-message = "{{amount}} on {{key}}"
 """
 
 
@@ -75,9 +63,8 @@ class Sending:
 
 @cache
 def rules() -> tuple[UpsertRecord, ...]:
-    source = FOLDER["patterns.cep"]
     return tuple(
-        upsert(1, name, pattern=name, source=source, owner="fraud", message="{amount} on {key}")
+        upsert(1, name, pattern=name, source=SOURCE, owner="o", message="{amount} on {key}")
         for name in ("probes", "silent")
     )
 
@@ -133,6 +120,6 @@ def _replayed(number: int, without: Collection[str]) -> dict[str, bytes]:
 
 def write_rules(folder: Path) -> None:
     folder.mkdir(parents=True)
-    (folder / "patterns.cep").write_text(FOLDER["patterns.cep"])
+    (folder / "patterns.cep").write_text(SOURCE)
     for record in rules():
-        (folder / f"{record.id}.toml").write_text(RULE.format(name=record.id))
+        (folder / f"{record.id}.toml").write_text(rule_text(record.id, "patterns.cep", message="{amount} on {key}"))

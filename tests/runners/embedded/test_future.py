@@ -26,6 +26,7 @@ from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
+from tests.rule_files import rule_text
 from tests.runners.embedded.outside import Crash, Steps, Still
 from tests.step.contract import DEPLOYED, MINUTE_MS, RECORDS, SOURCE
 
@@ -58,10 +59,7 @@ def rules_folder(folder: Path) -> None:
     """Write a folder with the rule that `fraud` fires."""
     (folder / "rules").mkdir()
     (folder / "rules" / "p.cep").write_text(SOURCE)
-    (folder / "rules" / "small_large.toml").write_text(
-        'id = "small_large"\nversion = 1\npattern = "small_large"\nfile = "p.cep"\nstatus = "live"\n'
-        'severity = "low"\nowner = "o"\nmessage = "{key}"\n'
-    )
+    (folder / "rules" / "small_large.toml").write_text(rule_text("small_large", message="{key}"))
 
 
 @dataclass
