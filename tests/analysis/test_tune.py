@@ -487,8 +487,6 @@ def test_noise_is_not_proposed(tmp_path: Path) -> None:
     assert best.settings_count == len(best.tried["large"]) == len(best.tried["validation_value"])
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_few_of_many_null_sets_get_a_proposal(tmp_path: Path) -> None:
     proposals = [seed for seed in range(SETS) if tuned_on(seed, tmp_path, is_null=True)[0].outcome == "better"]
     assert len(proposals) <= 5, proposals

@@ -132,8 +132,6 @@ def assert_absent(numbers: list[str], contents: Iterator[bytes]) -> None:
             assert number.encode().hex().encode() not in plain
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, output_of: OutputOf) -> None:
     numbers = card_numbers(11, 12)
     searched = [*numbers, *(wrong(number) for number in numbers)]
@@ -256,8 +254,6 @@ def replayed(rules: Path, folder: Path, lines: list[bytes]) -> list[tuple[str, s
     return alerts_of(folder / "sent")
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, output_of: OutputOf) -> None:
     gone = [secret_keys()[0].token("pan", number.encode()) for number in NUMBERS[:2]]
     # Three events wait, of the erased card and of others: one of two is bound, and the other is to come.
@@ -325,8 +321,6 @@ pattern pairs by (card, shop) {
 """
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_signed: bool

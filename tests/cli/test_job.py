@@ -56,8 +56,6 @@ def test_a_job_that_has_done_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no finished micro-batch" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_an_idle_job_and_its_folder_have_the_same_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last checkpoint of a job with a silent stream has the whole state."""
     port, events = free_port(), tmp_path / "events"
@@ -288,8 +286,6 @@ def run(tmp_path: Path, name: str, events: Path) -> tuple[list[str], list[dict[s
     return alert_ids(alerts), [letter for letter in letters if letter["code"] == "unreadable_file"]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_goes_on_behind_files_that_cannot_be_read(tmp_path: Path) -> None:
     honest, hostile = tmp_path / "honest", tmp_path / "hostile"
     for folder in (honest, hostile):
@@ -315,8 +311,6 @@ def test_a_job_goes_on_behind_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "secret" not in "".join(letter["reason"] for letter in letters)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_goes_on_behind_a_file_that_would_take_gigabytes(tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()

@@ -304,8 +304,6 @@ test "is wrong" of p { c: 0s transactio  expect none }
     assert gone["ok"] is False
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_what_only_the_compiler_knows_is_told_while_typing(session: Session) -> None:
     session.open(PATTERN)
     diagnostics = session.change("probe{least,} greedy -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")
@@ -536,8 +534,6 @@ def modules() -> Path:
         raise pytest.skip.Exception(str(error)) from error  # Java and Python are enough for the project itself
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_session_of_the_clients_library(modules: Path, tmp_path: Path) -> None:
     (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
     (tmp_path / "p.cep").write_text(PATTERN + TEST, encoding="utf-8")

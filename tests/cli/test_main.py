@@ -384,8 +384,6 @@ def offered(text: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("  cep ")]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_day_and_what_comes_next(tmp_path: Path, output_of: OutputOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = output_of(main(DAY)).out

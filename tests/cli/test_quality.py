@@ -161,8 +161,6 @@ def diff(two_sets: Path, *more: str) -> int:
     return main(["diff", *rules, "--events", str(two_sets / "events.jsonl"), *more])
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_stricter_rule_loses_an_alert_and_is_more_precise(two_sets: Path, output_of: OutputOf) -> None:
     assert "kept 2, gained 0, lost 0" in output_of(diff(two_sets)).out
     path = two_sets / "new" / "rules" / "small_then_large.toml"

@@ -85,8 +85,6 @@ def written(folder: Path) -> list[bytes]:
     return [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, output_of: OutputOf) -> None:
     lines, batch_ids = [*day(), b"{"], list[int]()
@@ -115,8 +113,6 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, output_of: Outpu
     assert not [*tmp_path.rglob("victim"), *tmp_path.glob("forged")]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_standard_input_without_java_or_spark(tmp_path: Path) -> None:
     """The libraries of frames and of signatures are not loaded either: they would only make a start longer."""
     absent = "dict.fromkeys(('pyspark', 'narwhals', 'cryptography'))"
@@ -445,8 +441,6 @@ def verify_end(process: subprocess.Popen[bytes], log_path: Path | None = None) -
     return next((int(line["count"]) for line in lines if line["event"] == "undelivered"), 0)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
     """Jobs wait for a webhook that hangs or fails, for brokers, or for an object store."""
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
@@ -504,8 +498,6 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
     failing.server.server_close()
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.skipif(not IS_THERE, reason="no PostgreSQL on the path")
 def test_a_job_that_waits_for_a_lock_ends_on_request(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))

@@ -290,8 +290,6 @@ def lines_of(folder: Path) -> list[bytes]:
     return [line for path in folder.iterdir() for line in path.read_bytes().splitlines()]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_sinks_that_hang_or_refuse_delay_no_other(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     """A webhook hangs, and alerts are too large for a topic; a topic, a folder and a table have all meanwhile."""
     if not kafka_broker.is_real:
@@ -349,8 +347,6 @@ def raise_limit(kafka: KafkaCluster, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_refused_alerts_in_a_topic_are_listed_and_sent_again(
     kafka_broker: KafkaCluster, tmp_path: Path, output_of: OutputOf
 ) -> None:
@@ -460,8 +456,6 @@ def test_a_machine_that_is_away_is_no_failure_of_a_job_that_is_asked_to_stop(
         assert stop.ends(error("no answer")) is ends
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_target_that_gives_no_answer(tmp_path: Path) -> None:
     """An object store that hangs while a job works and while it starts, then one that answers 503."""
     (tmp_path / "events").mkdir()

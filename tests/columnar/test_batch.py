@@ -94,8 +94,6 @@ def same(one: batches.EventBatch, other: batches.EventBatch) -> bool:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.integers(0, 9), st.integers(0, 9))
 def test_a_batch_and_any_slice_of_it_come_back(start: int, end: int) -> None:
     part = slice_batch(events(9), min(start, end), max(start, end))

@@ -81,8 +81,6 @@ def test_the_expected_alerts_are_what_is_planted() -> None:
             assert (0 < alerts_count < count) if rule_id == "impossible_travel" else alerts_count == count
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_without_java_it_says_so_and_runs_in_one_process(tmp_path: Path) -> None:
     page = tmp_path / "day.html"
     process = run_demo("--size", "small", "--seconds", "1", "--report", str(page), JAVA_HOME=str(tmp_path))
@@ -93,8 +91,6 @@ def test_without_java_it_says_so_and_runs_in_one_process(tmp_path: Path) -> None
     assert_it_ends_with_a_report(process.stdout, page)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_spark_without_java_is_refused_in_one_line(tmp_path: Path) -> None:
     process = run_demo("--size", "small", "--engine", "spark", JAVA_HOME=str(tmp_path))
     assert process.returncode == 2

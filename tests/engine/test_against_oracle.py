@@ -128,8 +128,6 @@ def test_cases_that_were_answered_wrongly_once() -> None:
     assert [line for line in lines if line] == []
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_random_cases_are_worth_it() -> None:
     expected = [_expected(case) for level, _ in BLOCKS for case in compiled_cases(level, 0)]
     assert sum(bool(answers.matches) for answers in expected) > len(expected) / 3

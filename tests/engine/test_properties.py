@@ -55,8 +55,6 @@ def _with_others(events: EventsByKey, random: Random) -> dict[str, list[Event]]:
     return merged
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @LEVELS
 def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: int) -> None:
     lines = []
@@ -71,8 +69,6 @@ def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: in
     assert [line for line in lines if line] == []
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @LEVELS
 def test_over_all_looks_at_every_type(level: int) -> None:
     lines, changed = [], 0
@@ -88,8 +84,6 @@ def test_over_all_looks_at_every_type(level: int) -> None:
     assert changed > 3 or level == 1, "`over all` should decide something now and then"
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @LEVELS
 def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: int) -> None:
     lines = []

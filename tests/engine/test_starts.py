@@ -215,8 +215,6 @@ def test_nor_on_how_long_the_texts_of_events_are(seed: int, monkeypatch: pytest.
     assert_sharing_changes_nothing(rules, with_long_ids(some_events(random, 120), random), random, monkeypatch)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_drawn_rules_share_longer_prefixes_and_match(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: Counter[int] = Counter()
     matched = 0
@@ -231,8 +229,6 @@ def test_the_drawn_rules_share_longer_prefixes_and_match(monkeypatch: pytest.Mon
     assert matched > 600
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_drawn_rules_share_starts_and_match(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = matched = 0
     for seed in range(30):

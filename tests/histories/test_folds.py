@@ -229,8 +229,6 @@ def test_panes_move_with_their_keys(seed: int) -> None:
     assert len(values_by_event) == 60 - cut
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_busy_key_is_bounded_counted_and_told() -> None:
     """For every function, events and panes do not grow with more events in the same time."""
     count, time_ms = 96, 1_700_000_000_000

@@ -115,8 +115,6 @@ def _swapped(expr: Any, swaps: dict[History, CurrentField]) -> Any:
                             if hasattr(expr, name)})  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_a_history_is_like_a_field_of_the_event(level: int) -> None:
     differing, matched = [], 0
@@ -140,8 +138,6 @@ def test_the_engine_finds_what_the_oracle_finds(level: int) -> None:
     assert matched > CASES / 5
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("level", [1, 3])
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int) -> None:
     differing = []

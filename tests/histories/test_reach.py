@@ -135,8 +135,6 @@ def events_read(window: str, written: Sequence[str], batches: int = 150, of_batc
     return counting.read, sum(map(len, keyed_state.histories.segments))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("written", [SUMS, SPARSE])
 def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[str]) -> None:
     batches, of_batch = 150, 64

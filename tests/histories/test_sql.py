@@ -174,8 +174,6 @@ def check(table: pa.Table, windows: dict[str, int], parts: int) -> None:
         assert not wrong.any(), (one.text, np.flatnonzero(wrong)[:3], ours[wrong][:3], theirs[wrong][:3])
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("parts", [1, 7])
 def test_generated_payments(parts: int) -> None:
     check(generated(), {"1 h": DAY_MS // 24, "28 d": 28 * DAY_MS}, parts)

@@ -112,8 +112,6 @@ def test_the_system_says_how_long_a_process_lacked_a_processor() -> None:
     assert campaign._starved_s(2**40) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_thousand_inputs() -> None:
     tally = run(11, [range(1_000)], 2)
     assert tally.is_clean, "\n".join(tally.wrong)
@@ -128,8 +126,6 @@ def test_many_inputs() -> None:
     assert tally.is_clean, "\n".join(tally.wrong)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [

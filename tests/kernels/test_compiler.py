@@ -96,8 +96,6 @@ def test_only_tested_versions_of_numba_are_installed() -> None:
     assert next_minor not in allowed, "a version that these tests have not run with"
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_processes_that_begin_together_compile_each_kernel_once(tmp_path: Path) -> None:
     environment = {**os.environ, "CEP_KERNEL_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
@@ -157,8 +155,6 @@ assert rounded(sums) == -1e16 + 0.3, rounded(sums)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_without_jit_the_answers_are_the_same() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)

@@ -242,8 +242,6 @@ pattern p(n: int = 1) by k {
 """
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.lists(st.sampled_from(WORDS), max_size=40), st.booleans())
 @example(["c1", ":", "0s", "t", "x2", "every", "0s", "expect", "none", "}"], True)
 @example(["c1", ":", "0s", "t", "expect", "match", "{", "at", ":", "5m", "}"], True)

@@ -132,8 +132,6 @@ def scopes_of(texts: dict[str, str], modules: Path, folder: Path) -> dict[str, l
     return result
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_our_tokens_have_the_scopes_of_their_kinds(modules: Path, tmp_path: Path) -> None:
     paths = [path for path in FILES if path.name != "CEP110_not_utf8.cep" and not path.name.startswith("CEP10")]
     texts = {f"{i}.cep": path.read_text(encoding="utf-8") for i, path in enumerate(paths)}

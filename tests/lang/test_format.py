@@ -44,16 +44,12 @@ def random_files_keep_their_meaning(seeds: range) -> None:
         only_the_layout_changes(text, f"seed {seed}")
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_random_files_are_valid() -> None:
     for seed in range(60):
         checked = load_text(random_file(seed))
         assert checked.ok, f"seed {seed}\n{shown(checked)}"
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_random_files() -> None:
     random_files_keep_their_meaning(range(200))
 

@@ -203,8 +203,6 @@ def test_the_patterns_of_the_project_are_quiet() -> None:
     assert not diagnostics, render_text(diagnostics, checked.sources)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_random_files_have_a_report() -> None:
     for seed in range(40):
         checked = load_text(random_file(seed))

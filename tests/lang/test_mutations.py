@@ -133,8 +133,6 @@ def mutate(seeds: range, files: int = len(PATTERNS)) -> None:
         survives(broken_bytes(text, random), f"bytes, seed {seed}")
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_some_mutations() -> None:
     mutate(range(25), files=2)
 
@@ -144,8 +142,6 @@ def test_many_mutations() -> None:
     mutate(range(25, 2_000))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("word", [*ODD, *HUGE], ids=[ascii(w)[:16] for w in (*ODD, *HUGE)])
 def test_odd_characters_and_huge_numbers_everywhere(word: str) -> None:
     text = random_file(3)
@@ -229,8 +225,6 @@ def never_a_traceback(text: str) -> None:
         bind(pattern, {})
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.text(max_size=200))
 @example("\ufeff")
 @example("pattern p by by where by: where: seq:")
@@ -243,16 +237,12 @@ def test_any_text(text: str) -> None:
     never_a_traceback(text)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.lists(st.sampled_from(WORDS), max_size=60))
 @settings(deadline=None, max_examples=300)
 def test_any_words(words: list[str]) -> None:
     never_a_traceback(EVENT + "pattern p by k { seq v -> w where v: t " + " ".join(words))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.lists(st.sampled_from(WORDS), max_size=25), st.lists(st.sampled_from(WORDS), max_size=25))
 @settings(deadline=None, max_examples=300)
 def test_any_structure_and_condition(structure: list[str], condition: list[str]) -> None:
@@ -260,8 +250,6 @@ def test_any_structure_and_condition(structure: list[str], condition: list[str])
     never_a_traceback(f"{EVENT} pattern p(n1: int = 2, w1: duration = 5 min) by k {{ {body} }}")
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.data())
 @settings(deadline=None, max_examples=200)
 def test_a_good_file_with_a_cut_or_a_swap(data: st.DataObject) -> None:
@@ -273,8 +261,6 @@ def test_a_good_file_with_a_cut_or_a_swap(data: st.DataObject) -> None:
     never_a_traceback(text[:start] + insert + text[start + length :])
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_nesting_is_bounded() -> None:
     for deep in ("(" * 5_000, "not " * 5_000, "-" * 5_000, "if " * 5_000, "abs(" * 5_000, "1 + (" * 5_000, "[" * 5_000):
         never_a_traceback(EVENT + "pattern p by k { seq v where v: t " + deep + " a > 1 }")
@@ -284,8 +270,6 @@ def test_nesting_is_bounded() -> None:
         never_a_traceback(f"pattern p(x: int = {deep}1) by k {{ }}")
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_long_chains_are_bounded() -> None:
     for operator in ("and", "or", "+", "*", "==", ".", ","):
         chain = f" {operator} ".join(["a > 1" if operator in ("and", "or") else "a"] * 3_000)

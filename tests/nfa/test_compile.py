@@ -101,8 +101,6 @@ def test_a_parameter_without_a_default_stands_for_its_least_value() -> None:
     assert codes_and_texts("a -> (b -> !c within 5 min) -> d ->[d] e within 1 h", many) == [("CEP424", "d")]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_random_patterns_are_refused_exactly_if_they_do_not_compile() -> None:
     patterns_count = 0
     for seed in range(40):

@@ -76,8 +76,6 @@ def test_distance() -> None:
     assert math.isclose(km, 343.6, abs_tol=0.5)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_random_cases_run_and_repeat_themselves(level: int) -> None:
     found_any = 0

@@ -107,8 +107,6 @@ def in_force(book: Rulebook) -> object:
     return rules, report.last_versions, report.paused
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(st.data())
 def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
     """One number has one meaning, as in published versions."""
@@ -144,8 +142,6 @@ def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st
     return [Arrival(record, after) for record, after in zip(given_records, sorted(places), strict=True)]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize(
     ("minors", "pattern", "shared"),
     [((50, 50, 650, 900), "pair", (1, 2, NEVER)), ((50, 50, 200, 650, 900), "triple", (1, 2))],
@@ -164,8 +160,6 @@ def test_records_in_any_order_and_at_any_time(
     assert matches == reference(events, arrivals)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @given(EVENTS, st.data())
 @settings(max_examples=100)
 def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], data: st.DataObject) -> None:
@@ -186,8 +180,6 @@ def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], d
     assert matches == engine(events, at_start, [], []) == reference(events, at_start)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("seed", [*range(7), 9])
 def test_long_histories(seed: int) -> None:
     """Many versions over many events, which hypothesis would keep too small."""

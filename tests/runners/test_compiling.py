@@ -217,8 +217,6 @@ assert after == compiled, [(name, compiled[name], count) for name, count in afte
 """
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_nothing_is_left_to_compile(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_bytes(b"".join(line + b"\n" for line in json_lines(build(3, StreamSize(cards_count=50)).payments)))

@@ -240,8 +240,6 @@ def run_here(path: Path, records: list[Any], workers: int = 2) -> Replayed:
     return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), workers)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_it_finds_what_the_oracle_finds(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 1_000)
     replayed = run_here(history.path("parquet"), records("rising", "terminal_quiet"))
@@ -254,8 +252,6 @@ def test_it_finds_what_the_oracle_finds(history: History, monkeypatch: pytest.Mo
     assert replayed.counters["events"] == replayed.counters["records"] == len(table)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_files_threads_and_shares_do_not_matter(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     rules_of_test = records(*BY_CUSTOMER, *BY_TERMINAL)
     expected = run_here(history.path("parquet"), rules_of_test, workers=1)
@@ -299,8 +295,6 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: H
     assert counted(ours) == counted(theirs)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_replay_imports_neither_spark_nor_java(tmp_path: Path) -> None:
     """A separate process without pyspark and Java does not try Spark, and says that it is missing."""
     rules = Path(__file__).parents[2] / "rules"

@@ -122,8 +122,6 @@ def facts(span: Any) -> dict[str, int]:
     return {fact.key: fact.value.int_value for fact in span.attributes}
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_sends_its_micro_batches(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,8 +91,6 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     yield from request.param(request.getfixturevalue("kafka_broker") if request.param is _kafka else tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_redelivery_of_the_last_batch_changes_nothing(subject: Subject) -> None:
     batches = {
         number: alert_table(3 * number, 3).set_column(10, "message", [[f"alert a{3 * number + i}" for i in range(3)]])

@@ -62,8 +62,6 @@ def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         lake.LakeSink(str(tmp_path / "file" / "below"), "job").write(alert_table(0, 2), 1)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rows of the table equal the alerts of the replay. A second start adds nothing."""
     path = tmp_path / "events.jsonl"

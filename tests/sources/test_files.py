@@ -215,8 +215,6 @@ def ids_of(path: Path) -> list[str]:
     return [i for part in decoded for i in part.event_id.to_pylist()]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("block", [100, 1_000, 1 << 24])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_every_record_once_in_order(kind: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

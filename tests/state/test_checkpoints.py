@@ -493,8 +493,6 @@ for round_number in range(1, 6):
 PUBLISHED_FROM = 5  # a crash before this step, or before a later one, leaves the new checkpoint
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize(
     ("step", "unit"), [(1, 1), (2, 1), (3, 1), (3, 3), (4, 1), (5, 1), (6, 1), (6, 2), (7, 1)], ids=str
 )
@@ -586,8 +584,6 @@ def _damaged(target: Target, chance: Random) -> set[int]:
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_number_of_crashes_and_damages_lose_nothing_published(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)

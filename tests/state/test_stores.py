@@ -175,8 +175,6 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
     assert "another process has it open" in result.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_memory_is_bounded_by_bytes_however_much_is_stored(tmp_path: Path) -> None:
     memory = RocksMemory(cache_bytes=2 << 20, write_buffer_bytes=1 << 20)
     with RocksStore(tmp_path, RocksSettings(memory, wal=False)) as store:

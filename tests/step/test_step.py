@@ -500,8 +500,6 @@ def test_a_rulebook_is_compiled_once() -> None:
     assert programs.of(book, BOOK_SCHEMA) is not first
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_programs_are_kept_within_a_bound() -> None:
     programs, book = Programs(), new_book()
     for version in range(1, 80):

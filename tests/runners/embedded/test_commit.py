@@ -148,8 +148,6 @@ def test_files_hold_each_alert_once(tmp_path: Path) -> None:
     assert sorted(lines_of_files) == sorted(expected(list(morning()), GIVEN, tmp_path))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("harm", ["lost", "damaged"])
 def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_again(harm: str, tmp_path: Path) -> None:
     """Commits after the checkpoint have delivered alerts that the checkpoint does not know. The sink knows them."""

@@ -76,8 +76,6 @@ def finish(engine: Engine, counters: Counter[str]) -> list[bytes]:
     return list(json_lines(stepped.alerts))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize(
     ("workers", "pages", "lateness_ms", "order", "page_bytes"),
     [
@@ -109,8 +107,6 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
     assert counters["events"] == counters["records"] == len(lines)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other engine has other workers and a checkpoint of the store, without later changes of the first one."""
@@ -270,8 +266,6 @@ def test_a_rule_without_a_stage_is_told_once() -> None:
     assert refused.rule_id == "circle"
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize(
     ("pages", "page_bytes", "limit", "values"),
     [(1, None, None, None), (3, 20_000, None, None), (2, None, 12, None), (2, None, 12, 6)],

@@ -71,8 +71,6 @@ def place(folder: Path, name: str, lines: list[bytes]) -> None:
     (folder / f".{name}").rename(folder / name)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Path) -> None:
     lines = list(day())

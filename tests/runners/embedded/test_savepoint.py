@@ -53,8 +53,6 @@ def written(folder: Path) -> list[bytes]:
     return [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = day()
     (tmp_path / "alerts").mkdir()
@@ -114,8 +112,6 @@ def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
         savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, day()[:3_000])
@@ -156,8 +152,6 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
     assert answers[-1] == stored
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_running_job_answers_nobody_about_a_key_unless_it_was_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,8 +213,6 @@ def test_a_password_in_an_address_is_refused_without_being_said(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_with_its_checkpoints_elsewhere_is_looked_at_saved_and_restored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,8 +229,6 @@ def test_a_job_with_its_checkpoints_elsewhere_is_looked_at_saved_and_restored(
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployment(), tmp_path))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_whose_machine_is_lost_goes_on_from_an_object_store(s3: S3Server, tmp_path: Path) -> None:
     """Files of alerts report their alerts; the state goes into a savepoint and back again."""
     lines = day()

@@ -383,8 +383,6 @@ def test_what_is_refused_is_told_and_heartbeats_are_read(job_rules: JobRules) ->
     assert change_rules(job_rules, change.after, (b"{",), SEEN_MS).heartbeat_ms == TIME_MS_MIN
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_what_the_job_cannot_go_back_to_is_removed(tmp_path: Path) -> None:
     store, book = RulebookStore(tmp_path), new_book()
     book.apply(upsert(1, "stays"), None)
