@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -341,6 +342,13 @@ class MockCluster(MockKafka):
     def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
         """Create a topic with four partitions, empty."""
         super().create(topic)
+
+
+def new_topic(kafka: KafkaCluster, partitions: int = 4, **settings: str) -> str:
+    """Make a topic that no other test uses; return its name."""
+    topic = f"topic-{uuid.uuid4().hex[:12]}"
+    kafka.create(topic, partitions, **settings)
+    return topic
 
 
 def add_partitions(kafka: KafkaCluster, topic: str, partitions: int) -> None:

@@ -22,21 +22,10 @@ def main() -> None:
         seconds = median_seconds(lambda p=program: run_once(p, batch))  # type: ignore[misc]
         single = single or seconds
         matches, digest = by_rule(run_once(program, batch), len(names))[0]
-        rows.append(
-            (
-                title,
-                f"{count / seconds:,.0f}",
-                f"{seconds / count * 1e9:,.0f}",
-                f"{seconds / single:.2f}",
-                f"{matches}",
-                digest,
-            )
-        )
-    show(
-        f"engine.advance, one core, {count:,} events",
-        ("rules", "events/s", "ns/event", "time ÷ p1", "matches of the first", "checksum"),
-        rows,
-    )
+        rates = (f"{count / seconds:,.0f}", f"{seconds / count * 1e9:,.0f}", f"{seconds / single:.2f}")
+        rows.append((title, *rates, f"{matches}", digest))
+    head = ("rules", "events/s", "ns/event", "time ÷ p1", "matches of the first", "checksum")
+    show(f"engine.advance, one core, {count:,} events", head, rows)
 
 
 if __name__ == "__main__":

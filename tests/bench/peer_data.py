@@ -149,17 +149,9 @@ def write_events(columns: dict[str, Any], path: Path) -> None:
 
 def run_peer(path: Path, tasks: int = 1, *more: str) -> dict[str, Any]:
     """Return the peer's own figures, by pattern; `more` are further options of its benchmark."""
-    command = [
-        str(PEER / "run.sh"),
-        "bench",
-        "--events",
-        str(path),
-        "--parallelism",
-        str(tasks),
-        "--backend",
-        "hashmap",
-    ]
-    result = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+    command = [str(PEER / "run.sh"), "bench", "--events", str(path), "--parallelism", str(tasks)]
+    command += ["--backend", "hashmap", *more]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         stop(f"the peer's benchmark failed:\n{result.stderr[-2_000:]}")
     reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]

@@ -406,17 +406,8 @@ def test_from_the_author_to_a_job(signed_job: Answering, signed_folder: Path, ou
 
     def signed(version: int, *more: str) -> None:
         assert main(["rules", "sign", RULE, *rules, *by(signed_folder, "ada"), *more]) == 0
-        assert (
-            main(
-                [
-                    "rules",
-                    "approve",
-                    str(signed_folder / "signed" / f"{RULE}.{version}.json"),
-                    *by(signed_folder, "bob"),
-                ]
-            )
-            == 0
-        )
+        path = signed_folder / "signed" / f"{RULE}.{version}.json"
+        assert main(["rules", "approve", str(path), *by(signed_folder, "bob")]) == 0
 
     assert "cep rules sign card_testing" in output_of(main(publish), 1).out
     signed(1)

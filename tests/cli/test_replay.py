@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.cli.test_rules import RULE as PLAIN_RULE
 from tests.cli.test_why import PATTERNS, card_rule
 from tests.output_of import OutputOf
 from tests.plain_avro import plain_avro
-from tests.real_kafka import KafkaCluster
+from tests.real_kafka import KafkaCluster, new_topic
 from tests.rule_files import rule_text
 from tests.rulebook.test_levels import BODIES, EVENTS, SEEN_MS, TOGETHER, rule
 
@@ -504,8 +503,7 @@ HEADED = [word.replace("card=payload.after.card.no", "card=header:card") for wor
 
 
 def produce(kafka: KafkaCluster) -> str:
-    topic = f"mapped-{uuid.uuid4().hex[:8]}"
-    kafka.create(topic, 1)
+    topic = new_topic(kafka, 1)
     records: list[dict[str, Any]] = []
     for payment in (*PAYMENTS, LATER):
         record = envelope(payment)
@@ -559,8 +557,7 @@ def in_avro(folder: Path) -> tuple[list[str], list[bytes]]:
 def test_envelopes_of_avro_are_mapped(verb: str, place: Path, kafka_broker: KafkaCluster) -> None:
     plain = replay(place, "--events", str(place / "plain.jsonl"))
     form, values = in_avro(place)
-    topic = f"mapped-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic, 1)
+    topic = new_topic(kafka_broker, 1)
     kafka_broker.send(topic, [{"value": value, "partition": 0} for value in [*values, b"no avro"]])
     arguments = [word for word in flags(place, kafka_broker, topic, "out") if word not in HEADED]
     checkpoint = ["--checkpoint", str(place / "checkpoint")]

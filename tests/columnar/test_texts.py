@@ -115,15 +115,8 @@ def _results(key: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> list[byte
         ]
         advanced = advance(compiled, state, batch(*rows), start + 3)
         state, matches = advanced.keyed_state, advanced.matches
-        columns = (
-            matches.rule,
-            matches.key,
-            matches.detected_ms,
-            matches.offsets,
-            matches.variable,
-            matches.event_time_ms,
-        )
-        results += [encode_page(state), *(column.tobytes() for column in columns)]
+        columns = (matches.rule, matches.key, matches.detected_ms, matches.offsets, matches.variable)
+        results += [encode_page(state), *(column.tobytes() for column in (*columns, matches.event_time_ms))]
         results += [
             pickle.dumps((sorted(advanced.counters.items()), matches.event_id.to_pylist(), matches.keys.to_pylist()))
         ]

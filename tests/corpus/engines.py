@@ -74,13 +74,8 @@ def events_of(case: Case) -> list[Event]:
     events = []
     for order, event in enumerate(case.events):
         kind = KINDS.index(event.name[0])
-        fields: dict[str, Value] = {
-            "id": event.id,
-            "event_time": event.time_ms,
-            "key": case.id,
-            "kind": kind,
-            "v": event.value,
-        }
+        fields: dict[str, Value] = {"id": event.id, "event_time": event.time_ms, "key": case.id, "kind": kind}
+        fields["v"] = event.value
         events.append(Event(event.id, "e", event.time_ms, order, fields))
     return events
 

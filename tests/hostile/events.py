@@ -60,13 +60,7 @@ def hostile_json(record: bytes, random: Random) -> bytes:
 def json_events(folder: Path) -> Feed:
     """JSON objects of two event types, as in a topic."""
     schema = common.TWO
-    login = {
-        "event_type": "login",
-        "login_id": "l",
-        "event_time": "2026-03-01T00:00:00Z",
-        "card_id": "c",
-        "device": "d",
-    }
+    login = {"event_type": "login", "event_time": "2026-03-01T00:00:00Z", "card_id": "c", "device": "d"}
     good = [
         json.dumps({**common.GOOD, "event_type": "payment", "tx_id": f"t{n}"}, default=str).encode()
         for n in range(_RECORDS - 8)

@@ -94,17 +94,8 @@ def files(folder: Path) -> Feed:
     (inside / "events.cep").write_bytes((ROOT / "patterns" / "events.cep").read_bytes())
     (inside / "link.cep").symlink_to(folder / "secret.cep")
     (inside / "good.csv").write_text("blocked\n1\n2\n")
-    names = [
-        "events.cep",
-        "../secret.cep",
-        "../secret.csv",
-        "link.cep",
-        "/etc/passwd",
-        "/dev/zero",
-        "good.csv",
-        "a\0b",
-        ".",
-    ]
+    names = ["events.cep", "../secret.cep", "../secret.csv", "link.cep", "/etc/passwd", "/dev/zero", "good.csv"]
+    names += ["a\0b", "."]
     base = 'import "NAME"\nimport "events.cep"\nlist blocked: int from "LIST"\n'
     path = inside / "x.cep"
 

@@ -113,13 +113,8 @@ def test_sums_agree_and_bound_events_are_the_keys_own(seed: int) -> None:
     random_job = random_state(seed)
     if random_job is None:
         return
-    rules, first, keyed_state, parts, pages = (
-        random_job.rules,
-        random_job.events,
-        random_job.keyed_state,
-        random_job.parts,
-        random_job.pages,
-    )
+    rules, first, keyed_state = random_job.rules, random_job.events, random_job.keyed_state
+    parts, pages = random_job.parts, random_job.pages
     counted = count_runs(pages)
     assert (counted.runs, counted.keys, counted.pages) == (len(keyed_state), len(keyed_state.keys), 2)
     assert sum(r.runs for r in counted.rules) == counted.runs

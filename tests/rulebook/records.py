@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.base.text import utc_text
+from cep.lang.load import load_text
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
@@ -27,19 +27,7 @@ pattern large_after_small(large: decimal = 5.00, window: duration = 10 min) by c
 """
 WITHIN_MS = 600_000
 
-SCHEMA = Schema(
-    (
-        EventType(
-            "payment",
-            (
-                Field("tx_id", Type(Kind.ID)),
-                Field("event_time", Type(Kind.TIME)),
-                Field("card_id", Type(Kind.STRING)),
-                Field("amount", Type(Kind.DECIMAL, scale=2)),
-            ),
-        ),
-    )
-)
+SCHEMA = load_text(SOURCE).schema
 
 
 def upsert(version: int, rule_id: str = "r", effective_ms: int | None = None, **changes: Any) -> UpsertRecord:

@@ -7,10 +7,9 @@ event's time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,8 +17,6 @@ from hypothesis import strategies as st
 
 from cep.base.limits import LIST_ENTRY_BYTES_MAX, LIST_VERSIONS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.text import utc_text
-from cep.columnar.batch import TEXT, EventBatch
-from cep.engine.keyed_state import KeyedState
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, ListRecord, UpsertRecord, parse_control, topic_key
 from cep.rulebook import lists as module
@@ -28,9 +25,8 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.step.match import MatchOutput
 from cep.step.rules import Programs
-from tests.rulebook.timeline import step
+from tests.rulebook.timeline import DOMAIN, Arrival, Payment, as_batch, played, step
 
-DOMAIN = ("card_id",)
 SOURCE = """
 event payment { tx_id id  event_time time  card_id string }
 list cards: prefix
@@ -43,20 +39,6 @@ pattern listed(given: list of prefix = cards) by card_id {
 CARDS = ["41", "411", "52", "6"]
 ENTRIES = ["4", "411", "5", "6", "62"]
 END_MS = 1_060
-
-
-@dataclass(frozen=True)
-class Payment:
-    time_ms: int
-    card: str
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A record, and the number of events before it."""
-
-    record: ControlRecord
-    after: int
 
 
 def upsert(version: int, effective: str | None) -> UpsertRecord:
@@ -128,36 +110,15 @@ def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> set[int
 def engine(
     events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int], restarts: Sequence[int]
 ) -> tuple[set[int], Rulebook]:
-    """Run the rulebook and the matcher; after `restarts` the rulebook comes back from its bytes, and forgets."""
-    store = ListStore()
-    book, programs, output = Rulebook(SCHEMA, (DOMAIN,), store), Programs(), MatchOutput()
-    keyed_state: KeyedState | None = None
-    bounds = sorted({0, len(events), *cuts, *(a.after for a in arrivals)})
-    for first, end in zip([0, *bounds], bounds, strict=False):
-        watermark_ms = events[end - 1].time_ms if end else TIME_MS_MIN
-        keyed_state = step(programs, book, keyed_state, as_batch(events[first:end]), watermark_ms, output)
-        if end in restarts:
-            book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,), store)
-            book.forget(watermark_ms)
-            store.keep_only(book.lists.names())
-        for arrival in arrivals:
-            if arrival.after == end:
-                book.apply(arrival.record, watermark_ms if end else None)
-    step(programs, book, keyed_state, as_batch([]), TIME_MS_MAX, output)
-    return set(output.alert_table()["match_start"].cast(pa.int64()).to_pylist()), book
-
-
-def as_batch(events: Sequence[Payment]) -> EventBatch:
-    cards = pa.array([e.card for e in events], TEXT)
-    ids = pa.array([f"{e.time_ms:09}" for e in events], TEXT)
-    times = np.array([e.time_ms for e in events], np.int64)
-    return EventBatch(cards, ids, np.zeros(len(events), np.int16), times, {"card_id": cards})
+    """Return the times of the matches, and the rulebook at the end."""
+    table, book = played(SCHEMA, events, arrivals, cuts, restarts)
+    return set(table["match_start"].cast(pa.int64()).to_pylist()), book
 
 
 # ---------------------------------------------------------------------------------------------------- properties
 
 EVENTS = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(CARDS)), min_size=2, max_size=14).map(
-    lambda steps: [Payment(1_000 + sum(gap for gap, _ in steps[: n + 1]), card) for n, (_, card) in enumerate(steps)]
+    lambda steps: [Payment(1_000 + sum(gap for gap, _ in steps[: n + 1]), 0, card) for n, (_, card) in enumerate(steps)]
 )
 TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 
@@ -327,5 +288,5 @@ def test_a_rulebook_in_a_folder_comes_back(tmp_path: Path) -> None:
     again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,), ListStore(tmp_path))
     assert last_lists(again) == last_lists(book)
     output = MatchOutput()
-    step(Programs(), again, None, as_batch([Payment(1, "41"), Payment(2, "52")]), TIME_MS_MAX, output)
+    step(Programs(), again, None, as_batch([Payment(1, 0, "41"), Payment(2, 0, "52")]), TIME_MS_MAX, output)
     assert output.alert_table()["key"].to_pylist() == ["41"]

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.alerts import sort_alerts
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
+from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
@@ -54,6 +56,7 @@ class Payment:
 
     time_ms: int
     minor: int
+    card: str = "c"
 
 
 @dataclass(frozen=True)
@@ -220,32 +223,38 @@ def _turned(
 # ---------------------------------------------------------------------------------------------------- the engine
 
 
-def engine(
-    events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int], restarts: Sequence[int]
-) -> Found:
-    """Run the rulebook and the matcher on micro-batches.
+def played(
+    schema: Schema, events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int],
+    restarts: Sequence[int],
+) -> tuple[pa.Table, Rulebook]:  # fmt: skip
+    """Run the rulebook and the matcher on micro-batches; return the alerts, and the rulebook at the end.
 
     `cuts` are the ends of micro-batches; after each of `restarts` the rulebook comes back from its bytes and forgets
     expired versions.
     """
-    book, programs = Rulebook(SCHEMA, (DOMAIN,)), Programs()
+    store = ListStore()
+    book, programs, output = Rulebook(schema, (DOMAIN,), store), Programs(), MatchOutput()
     keyed_state: KeyedState | None = None
-    output = MatchOutput()
-    seen_ms: int | None = None
     bounds = sorted({0, len(events), *cuts, *(a.after for a in arrivals)})
     for first, end in zip([0, *bounds], bounds, strict=False):
-        batch = as_batch(events[first:end])
         watermark_ms = events[end - 1].time_ms if end else TIME_MS_MIN
-        keyed_state = step(programs, book, keyed_state, batch, watermark_ms, output)
-        seen_ms = watermark_ms if end else None
+        keyed_state = step(programs, book, keyed_state, as_batch(events[first:end]), watermark_ms, output)
         if end in restarts:
-            book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,))
+            book = rulebook_from_bytes(rulebook_bytes(book), schema, (DOMAIN,), store)
             book.forget(watermark_ms)
+            store.keep_only(book.lists.names())
         for arrival in arrivals:
             if arrival.after == end:
-                book.apply(arrival.record, seen_ms)
+                book.apply(arrival.record, watermark_ms if end else None)
     step(programs, book, keyed_state, as_batch([]), TIME_MS_MAX, output)
-    table = output.alert_table()
+    return output.alert_table(), book
+
+
+def engine(
+    events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int], restarts: Sequence[int]
+) -> Found:
+    """Return the matches of `played`."""
+    table, _ = played(SCHEMA, events, arrivals, cuts, restarts)
     starts, ends = (table[name].cast(pa.int64()).to_pylist() for name in ("match_start", "match_end"))
     rules = zip(table["rule_id"].to_pylist(), table["version"].to_pylist(), strict=True)
     alerts = [(*rule, start, end) for rule, start, end in zip(rules, starts, ends, strict=True)]
@@ -273,15 +282,12 @@ def step(
 
 
 def as_batch(events: Sequence[Payment]) -> EventBatch:
-    """Return a batch of events of one card; the id of an event is its time."""
-    count = len(events)
+    """Return a batch of events; the id of an event is its time."""
+    cards = pa.array([e.card for e in events], TEXT)
     return EventBatch(
-        key=pa.array(["c"] * count, TEXT),
+        key=cards,
         event_id=pa.array([f"{e.time_ms:09}" for e in events], TEXT),
-        event_type=np.zeros(count, np.int16),
+        event_type=np.zeros(len(events), np.int16),
         time_ms=np.array([e.time_ms for e in events], np.int64),
-        columns={
-            "card_id": pa.array(["c"] * count, TEXT),
-            "amount": pa.array([e.minor for e in events], pa.int64()),
-        },
+        columns={"card_id": cards, "amount": pa.array([e.minor for e in events], pa.int64())},
     )

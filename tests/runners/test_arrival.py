@@ -11,7 +11,6 @@ import csv
 import io
 import itertools
 import os
-import uuid
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.step.job import Job
-from tests.real_kafka import KafkaCluster
+from tests.real_kafka import KafkaCluster, new_topic
 from tests.rule_files import rule_text
 from tests.runners.embedded.cases import save
 from tests.runners.parity_cases import tied
@@ -155,8 +154,7 @@ def test_a_live_folder_has_every_fraud(rows: list[dict[str, object]], tmp_path: 
 
 def test_a_topic_has_every_fraud(rows: list[dict[str, object]], kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     """Several partitions, each card in one of them."""
-    topic = f"arrival-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     records = [{"value": orjson.dumps(row), "partition": int(str(row["card_id"])[1:]) % 4} for row in rows]
     kafka_broker.send(topic, records)
     (tmp_path / "control").mkdir()

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 import unittest.mock
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from cep.base.errors import SinkAwayError, SinkError
 from cep.runners.patience import Patience
 from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget, Transactions
-from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, SecondBroker
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, SecondBroker, new_topic
 from tests.sinks.alerts import alert_table
 
 QUIET_S = 1.0
@@ -36,8 +35,7 @@ def consumed(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
 
 
 def target(kafka: KafkaCluster, job_id: str = "job", **changes: Any) -> KafkaTarget:
-    topic = f"alerts-{uuid.uuid4().hex}"
-    kafka.create(topic, 3)
+    topic = new_topic(kafka, 3)
     return KafkaTarget(kafka.address, topic, job_id, **changes)
 
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from cep.base.errors import SourceError
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar.mapping import PLAIN, mapping_of
+from cep.lang.load import load_text
 from cep.sources import json_lines, pieces
 from cep.sources.check import first_records
 from cep.sources.files import read_key
@@ -32,20 +33,7 @@ from cep.sources.json_lines import json_values
 from cep.sources.pieces import read_pieces
 from tests.columnar.common import GOOD, ONE, record
 
-SCHEMA = Schema(
-    (
-        EventType(
-            "t",
-            (
-                Field("id", Type(Kind.ID)),
-                Field("event_time", Type(Kind.TIME)),
-                Field("card", Type(Kind.STRING)),
-                Field("account", Type(Kind.INT)),
-                Field("amount", Type(Kind.DECIMAL, scale=2)),
-            ),
-        ),
-    )
-)
+SCHEMA = load_text("event t { id id  event_time time  card string  account int  amount decimal(2) }").schema
 CARDS = ["c1", "c10", 'c"1', "c1\x1f7", "é", "c1"]
 ROWS = [
     {"id": f"e{n}", "event_time": f"1970-01-01T00:00:0{n}Z", "card": card, "account": n % 2, "amount": f"{n}.50"}

@@ -26,7 +26,7 @@ from cep.sources.live.kafka import TopicSource
 from cep.sources.offsets import OffsetRange
 from cep.sources.registry.form import RecordFormat, headers_of, with_headers
 from tests.columnar.common import GOOD, TWO
-from tests.real_kafka import KafkaCluster, MockCluster, RealKafka
+from tests.real_kafka import KafkaCluster, MockCluster, RealKafka, new_topic
 
 
 def drain(source: TopicSource, count: int) -> dict[str, list[bytes]]:
@@ -54,8 +54,7 @@ def send(kafka_broker: KafkaCluster, topic: str, first: int, end: int) -> dict[i
 
 
 def test_every_record_of_every_partition_in_order_and_again_from_a_position(kafka_broker: KafkaCluster) -> None:
-    topic = f"live-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     sent = send(kafka_broker, topic, 0, 300)
     source = TopicSource(KafkaSettings(kafka_broker.address), topic)
     values_by_lane = drain(source, 300)
@@ -90,8 +89,7 @@ def test_partitions_that_are_let_go_and_taken_again_lose_and_double_nothing(kafk
 
 
 def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaCluster) -> None:
-    topic = f"live-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     send(kafka_broker, topic, 0, 30)
     source = TopicSource(KafkaSettings(kafka_broker.address), topic, "latest")
     source.seek({})
@@ -109,8 +107,7 @@ def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaC
 def test_a_record_that_the_broker_has_damaged_is_no_record(kafka_broker: KafkaCluster) -> None:
     if not isinstance(kafka_broker, RealKafka):  # the mock does not use files
         return
-    topic = f"live-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic, 1)
+    topic = new_topic(kafka_broker, 1)
     kafka_broker.send(topic, [{"value": b"good"}])
     kafka_broker.send(topic, [{"value": b"amount 100"}])
     kafka_broker.damage(topic, b"amount 100")
@@ -163,8 +160,7 @@ def test_a_client_that_has_stopped_is_replaced(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, stopped: list[int]
 ) -> None:
     """A paused partition imitates a client that no longer reads it and gives no error."""
-    topic = f"live-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     sent = send(kafka_broker, topic, 0, 30)
     source = TopicSource(KafkaSettings(kafka_broker.address), topic)
     values_by_lane = drain(source, 30)
@@ -183,8 +179,7 @@ def test_a_client_that_has_stopped_is_replaced(
 
 def test_a_client_that_reads_is_not_replaced(kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose partitions are held, or are read in parts, is not replaced."""
-    topic = f"live-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     monkeypatch.setattr(live_kafka, "_LOOK_S", 0.0)
     monkeypatch.setattr(live_kafka, "_STUCK_S", 0.0)
     monkeypatch.setattr(live_kafka, "_POLLS_MIN", 5)
@@ -204,8 +199,7 @@ def test_a_client_that_reads_is_not_replaced(kafka_broker: KafkaCluster, monkeyp
 def test_brokers_that_give_no_ids_are_read_at_every_look() -> None:
     """The mock leaves the question unanswered, as old brokers do."""
     with contextlib.closing(MockCluster("brokers without ids are asked for")) as brokers:
-        topic = f"live-{uuid.uuid4().hex[:8]}"
-        brokers.create(topic)
+        topic = new_topic(brokers)
         sent = send(brokers, topic, 0, 30)
         source = TopicSource(KafkaSettings(brokers.address, wait_ms=4_000), topic)
         source.look()
@@ -218,8 +212,7 @@ def test_brokers_that_give_no_ids_are_read_at_every_look() -> None:
 def test_another_topic_is_refused_at_a_start_that_waits_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers do not answer the first question for ids, and give offsets a moment later."""
     with contextlib.closing(MockCluster("brokers come back in a start")) as brokers:
-        topic = f"live-{uuid.uuid4().hex[:8]}"
-        brokers.create(topic)
+        topic = new_topic(brokers)
         answers = [{}, {topic: "second"}]
         monkeypatch.setattr(kafka, "topic_ids", lambda *_: answers.pop(0))
         source = TopicSource(KafkaSettings(brokers.address, wait_ms=4_000), topic)
@@ -230,8 +223,7 @@ def test_another_topic_is_refused_at_a_start_that_waits_for_brokers(monkeypatch:
 
 
 def test_offsets_to_begin_and_to_end_at(kafka_broker: KafkaCluster) -> None:
-    topic = f"live-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     sent = send(kafka_broker, topic, 0, 60)
     starting = f'{{"{topic}": {{"0": 5, "1": -1}}}}'
     ending = f'{{"{topic}": {{"0": 12, "1": 3, "2": -1, "3": 0}}}}'
@@ -298,8 +290,7 @@ def test_a_record_cannot_bring_a_header_of_its_own() -> None:
 
 
 def test_both_readers_of_a_topic_give_headers(kafka_broker: KafkaCluster) -> None:
-    topic = f"headers-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     kafka_broker.send(
         topic,
         [

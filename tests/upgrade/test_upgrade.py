@@ -213,13 +213,9 @@ def _bring_home(release: Path) -> None:
 
 def test_a_folder_becomes_a_savepoint_of_this_build(release: Path) -> None:
     expected = with_changes(release)
-    assert (
-        main(["job", "savepoint", "--checkpoint", str(release / "jobs" / "stopped"), "--to", str(release / "saved")])
-        == 0
-    )
-    assert (
-        main(["job", "restore", "--from", str(release / "saved"), "--checkpoint", str(release / "jobs" / "new")]) == 0
-    )
+    jobs, saved = release / "jobs", str(release / "saved")
+    assert main(["job", "savepoint", "--checkpoint", str(jobs / "stopped"), "--to", saved]) == 0
+    assert main(["job", "restore", "--from", saved, "--checkpoint", str(jobs / "new")]) == 0
     assert go_on(release, release / "jobs" / "new") == 0
     check(release, "stopped", expected)
 
@@ -243,13 +239,8 @@ def test_a_job_begins_where_a_replay_of_the_release_ended(release: Path) -> None
         if number:
             (release / "control" / "9.jsonl").write_text(END)
         inputs = ["--from", str(release / "warm"), "--events", str(release / "history.jsonl")]
-        out = [
-            "--alerts",
-            str(release / "alerts" / "now"),
-            "--checkpoint",
-            str(release / "jobs" / "new"),
-            "--available-now",
-        ]
+        out = ["--alerts", str(release / "alerts" / "now"), "--checkpoint", str(release / "jobs" / "new")]
+        out.append("--available-now")
         assert main(["run", *inputs, "--control", str(release / "control"), *TIMES, *out]) == 0
     assert_same([*before, *lines_of(release / "alerts" / "now")], expected)
 

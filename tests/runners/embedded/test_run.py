@@ -48,7 +48,7 @@ from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from tests.plain_avro import plain_avro
-from tests.real_kafka import KafkaCluster, NoBrokerError, RealKafka
+from tests.real_kafka import KafkaCluster, NoBrokerError, RealKafka, new_topic
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Still, run_once
 from tests.runners.spark import live_cases
@@ -150,8 +150,7 @@ def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     shown = [{"name": name, "type": ["null", kinds[type(value)]], "default": None} for name, value in fields.items()]
     schema = {"type": "record", "name": "Event", "fields": shown}
     (tmp_path / "event.avsc").write_bytes(orjson.dumps(schema))
-    topic = f"avro-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
+    topic = new_topic(kafka_broker)
     values = [*plain_avro(schema, events), b"\xff"]
     kafka_broker.send(topic, [{"value": value, "partition": 0} for value in values])
     arguments = [

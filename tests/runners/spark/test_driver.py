@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +54,7 @@ from cep.sinks.webhook import WebhookSink, WebhookTarget
 from cep.step.rules import apply_records, rule_status
 from tests.base.test_durable import readable_by_others
 from tests.cli.test_run import Judge
-from tests.real_kafka import KafkaCluster
+from tests.real_kafka import KafkaCluster, new_topic
 from tests.rulebook.records import SOURCE, new_book, upsert
 from tests.sinks.alerts import alert_table
 from tests.sinks.test_kafka import consumed
@@ -464,8 +463,7 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Path, kafka_broker: KafkaCluster) -> None:
     """The letters include the rules: epoch and hash explain an event or a record that was set aside."""
-    topic = f"letters-{uuid.uuid4().hex}"
-    kafka_broker.create(topic, 1)
+    topic = new_topic(kafka_broker, 1)
     book = new_book()
     broken = upsert(2, source=SOURCE.replace("card_id     string", "card         string"))
     letters, _, _ = apply_records(book, (upsert(1).to_json(), broken.to_json(), b"{nothing"), None)

@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -41,7 +40,7 @@ from cep.sources.offsets import Look, Position, next_look
 from cep.step.event_time import NOTHING_READ, PartitionTimes, TimesRead, merge_times, watermark_of
 from cep.step.job import Job
 from tests.mock_kafka import PARTITIONS, MockKafka
-from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions, new_topic
 from tests.runners.embedded.test_future import NOW_MS, PAST_MS, payment
 from tests.step.contract import DEPLOYED
 
@@ -49,12 +48,6 @@ from tests.step.contract import DEPLOYED
 def reader(kafka: KafkaCluster, topic: str, **options: str) -> KafkaStreamReader:
     source_options = {"bootstrap.servers": kafka.address, "topic": topic, "startingOffsets": "earliest", **options}
     return KafkaDataSource(source_options).streamReader(StructType())
-
-
-def new_topic(kafka: KafkaCluster, partitions: int = 2) -> str:
-    topic = f"positions-{uuid.uuid4().hex}"
-    kafka.create(topic, partitions)
-    return topic
 
 
 def planned(stream: KafkaStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
@@ -78,16 +71,11 @@ print(len(stream.partitions(begin, stream.latestOffset(begin, stream.getDefaultR
 
 def test_planning_loads_nothing_that_decodes(kafka_broker: KafkaCluster) -> None:
     """Spark plans in separate processes, and a job waits for them at its start."""
-    topic = new_topic(kafka_broker)
+    topic = new_topic(kafka_broker, 2)
     send(kafka_broker, topic, range(10))
     job = json.dumps({"idle_ms": 1_000, "ahead_ms": 1_000})
-    source_options = {
-        "bootstrap.servers": kafka_broker.address,
-        "topic": topic,
-        "startingOffsets": "earliest",
-        "job": job,
-    }
-    command = [sys.executable, "-c", PLANNING, json.dumps(source_options)]
+    source_options = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingOffsets": "earliest"}
+    command = [sys.executable, "-c", PLANNING, json.dumps({**source_options, "job": job})]
     process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (process.stdout, process.returncode) == ("2 False\n", 0), process.stderr
 
@@ -137,7 +125,7 @@ def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaClust
 def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broker: KafkaCluster, refilled: int) -> None:
     if not kafka_broker.is_real:  # the mock cannot delete topics
         return
-    topic = new_topic(kafka_broker)
+    topic = new_topic(kafka_broker, 2)
     send(kafka_broker, topic, range(20))
     stream = reader(kafka_broker, topic)
     end, _ = planned(stream, stream.initialOffset())
@@ -158,7 +146,7 @@ def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broke
 
 
 def test_bounds_of_a_micro_batch(kafka_broker: KafkaCluster) -> None:
-    topic = new_topic(kafka_broker)
+    topic = new_topic(kafka_broker, 2)
     send(kafka_broker, topic, range(400), width=100)
     by_count = reader(kafka_broker, topic, maxRecordsPerTrigger="150")
     assert len(planned(by_count, by_count.initialOffset())[1]) == 150
@@ -175,7 +163,7 @@ def test_bounds_of_a_micro_batch(kafka_broker: KafkaCluster) -> None:
 
 
 def test_a_stream_ends_at_offsets_and_goes_on_behind_them(kafka_broker: KafkaCluster) -> None:
-    topic = new_topic(kafka_broker)
+    topic = new_topic(kafka_broker, 2)
     send(kafka_broker, topic, range(100))
     whole = reader(kafka_broker, topic)
     first = reader(kafka_broker, topic, endingOffsets=f'{{"{topic}": {{"0": 10, "1": -2}}}}', maxRecordsPerTrigger="6")
@@ -195,7 +183,7 @@ def test_a_stream_ends_at_offsets_and_goes_on_behind_them(kafka_broker: KafkaClu
 def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock looks up no times
         return
-    topic = new_topic(kafka_broker)
+    topic = new_topic(kafka_broker, 2)
     send(kafka_broker, topic, range(100))
     with pytest.raises(UsageError, match="startingOffsets or startingTimestamp, not both"):
         reader(kafka_broker, topic, startingTimestamp="40500")
