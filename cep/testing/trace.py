@@ -408,7 +408,7 @@ class _Tracer:
                 self._close_all(run, Why.SKIP, at_ms, match=match.number)
 
     def _cut(self, run: Run) -> int:
-        """Drop the runs that the match of this run covers: the runs that started before this row."""
+        """Return a row: the match of this run covers the runs that started before it."""
         kind, variable = self.pattern.skip.kind, self.pattern.skip.variable
         if kind is SkipKind.PAST_LAST:
             return run.row + 1

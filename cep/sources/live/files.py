@@ -3,7 +3,7 @@
 Spark knows the time of a file to the millisecond, so for two files of one millisecond the name decides. A file must
 appear whole: write it under a name that begins with a dot or `_`, and rename it. Positions are by file name: rows of
 Parquet and CSV, bytes of JSON lines, records of another form of JSON. A file that cannot be read, or not within limits,
-is set aside as one record; the files after it are read. Tasks of Spark read files by the same functions.
+is set aside as one record. Tasks of Spark read files by the same functions.
 Tested by: tests/sources/test_live.py, tests/sources/test_live_forms.py
 """
 
@@ -93,7 +93,6 @@ class FilesSource:
         self._done = dict(positions)
 
     def look(self) -> None:
-        """List the folder, unless files of the last listing wait."""
         if self._current is None and not self._waiting and not self.ended:
             self._look()
 

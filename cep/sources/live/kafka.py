@@ -140,7 +140,6 @@ class TopicSource:
             self._is_beyond(partition, offset)
 
     def look(self) -> None:
-        """Ask the brokers where the partitions end, and for new ones."""
         if not self._next:
             self.seek({})
         ends = self._look()

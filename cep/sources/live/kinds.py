@@ -2,8 +2,7 @@
 
     [events], [control]: a setting that names a place ──▶ a row of KINDS ──▶ LiveSource
 
-A new kind is one row of KINDS, a file next to this one, and a setting of `_PlaceSettings` in model/settings.py that
-names the place. Spark reads a source with its own tasks: runners/spark_job.py has a row for each kind that it reads.
+A new kind is one row of KINDS and a file next to this one; cep/docs/inside/change.md lists the rest.
 Tested by: tests/sources/test_live.py, tests/cli/test_run.py, tests/cli/test_main.py
 """
 

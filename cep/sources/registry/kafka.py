@@ -74,7 +74,6 @@ class _Types:
     _empty: dict[int, bool] = field(default_factory=dict)
 
     def name_all(self, schema: object) -> None:
-        """Note every named type in a schema."""
         if isinstance(schema, dict) and isinstance(schema.get("name"), str):
             self.named.setdefault(schema["name"].rpartition(".")[2], []).append(schema)
         for inner in _parts(schema):
