@@ -27,7 +27,7 @@ from cep.kernels.groups import NEW
 from cep.rulebook.deploy import Deployment
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
-from cep.sources.pieces import Piece, Pieces
+from cep.sources.pieces import Pieces
 from cep.step.duplicates import first_rows, prepare
 from cep.step.job import Job
 
@@ -51,10 +51,7 @@ class Events:
 
     def taken(self, rows: NDArray[np.int64]) -> Decoded:
         """Return the events at these rows."""
-        row_array = pa.array(rows)
-        columns = {name: column.take(row_array) for name, column in self.columns.items()}
-        order = None if self.order is None else self.order[rows]
-        return Decoded(self.event_id.take(row_array), self.event_type[rows], self.time_ms[rows], columns, (), order)
+        return Decoded(self.event_id, self.event_type, self.time_ms, self.columns, (), self.order).take(rows)
 
     def batch(self, rows: NDArray[np.int64]) -> EventBatch:
         """Return the events at these rows without columns, for sorting; their ids stand in for their keys."""
@@ -90,13 +87,17 @@ class History:
 
     def unique_pieces(self, pieces_of: Callable[[Schema], Pieces]) -> Callable[[Schema], Pieces]:
         """Return a function that reads the same pieces again, without the repeats."""
-        return lambda schema: _thinned(pieces_of(schema), self.repeats)
+
+        def unique(number: int, decoded: Decoded) -> Decoded:
+            repeats = self.repeats.get(number)
+            return decoded if repeats is None else decoded.take(np.delete(np.arange(len(decoded)), repeats))
+
+        return lambda schema: pieces_of(schema).changed(unique)
 
     def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (alert, event row) for all bound events, int64[N] each, every pair once. Source events stand for
         derived events."""
         lists = alerts["events"].combine_chunks()
-        lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
         alert = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
         ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
         if self.made is not None and self.made.num_rows:
@@ -149,7 +150,6 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tupl
         if not inner.any():
             break
         lists = bound.take(pa.array(match_rows[inner]))
-        lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
         counts = np.asarray(pc.list_value_length(lists))
         inner_ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
         ids = pa.concat_arrays([ids.filter(pa.array(~inner)), inner_ids])
@@ -157,30 +157,16 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tupl
     return alert, ids
 
 
-def _thinned(pieces: Pieces, repeats: Mapping[int, NDArray[np.int64]]) -> Pieces:
-    def thinned(number: int, piece: Piece) -> Piece:
-        def decode() -> Decoded:
-            decoded = piece.decode()
-            return decoded.take(np.delete(np.arange(len(decoded)), repeats[number]))
-
-        return Piece(piece.size, decode) if number in repeats else piece
-
-    return replace(pieces, pieces=(thinned(number, piece) for number, piece in enumerate(pieces.pieces)))
-
-
 def _watched(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
     """Wrap pieces so that they store their decoded events in `parts`, with the columns that identify repeats."""
 
-    def watch(number: int, piece: Piece) -> Piece:
-        def decode() -> Decoded:
-            decoded = prepare(job, piece.decode())
-            lean = {name: decoded.columns[name] for name in (*columns, *_digests(job))}
-            parts[number] = replace(decoded, columns=lean, poison=())
-            return decoded
+    def watched(number: int, decoded: Decoded) -> Decoded:
+        decoded = prepare(job, decoded)
+        lean = {name: decoded.columns[name] for name in (*columns, *_digests(job))}
+        parts[number] = replace(decoded, columns=lean, poison=())
+        return decoded
 
-        return Piece(piece.size, decode)
-
-    return replace(pieces, pieces=(watch(number, piece) for number, piece in enumerate(pieces.pieces)))
+    return pieces.changed(watched)
 
 
 def _digests(job: Job) -> tuple[str, ...]:

@@ -264,8 +264,7 @@ def _texts(table: pa.Table, column: str) -> pa.Array:
     """Return a column as text; nulls if the table lacks it."""
     if column not in table.column_names:
         return pa.nulls(table.num_rows, TEXT)
-    whole = _as_texts(table[column], column).combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+    return _as_texts(table[column], column).combine_chunks()
 
 
 def _as_texts(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
@@ -365,8 +364,7 @@ def _columns_of_table(file: Path, folder: Path, kind: str, column_names: list[st
     """Read columns of a file. In CSV the last of them, the labels, is of the type that its texts have."""
     table = open_table(file, folder, kind, mapping.file)
     names = table.present(column_names)
-    batches = [each.batch for each in table.batches(names)]
-    columns = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})
+    columns = table.all_rows(names)
     if table.csv is None or column_names[-1] not in names:
         return columns
     place = names.index(column_names[-1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from operator import or_
+from operator import and_, or_
 from pathlib import Path
 
 import numpy as np
@@ -94,9 +94,6 @@ def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMa
     return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in changed]
 
 
-# ----------------------------------------------------------------------------------------------- parquet and CSV
-
-
 def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[list[tuple[str, str]]]:
     """Return for each view of the records the columns that have parts of the key as they are, with the parts."""
     paths = [
@@ -127,12 +124,9 @@ def _may_have_key(parts: Sequence[Sequence[tuple[str, str]]], written: pa.Schema
 
 
 def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expression | None:
-    whole: ds.Expression | None = None
-    for name, part in parts:
-        equal = _equals(written.field(name).type, name, part) if name in written.names else None
-        if equal is not None:
-            whole = equal if whole is None else whole & equal
-    return whole
+    filters = [_equals(written.field(name).type, name, part) for name, part in parts if name in written.names]
+    comparisons = [each for each in filters if each is not None]
+    return reduce(and_, comparisons) if comparisons else None
 
 
 def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
@@ -148,9 +142,6 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
     if pa.types.is_boolean(type_) or pa.types.is_decimal(type_) or pa.types.is_dictionary(type_):
         return ds.field(name).cast(pa.string()) == part
     return None
-
-
-# ---------------------------------------------------------------------------------------------------- JSON lines
 
 
 def _lines_with(path: Path, folder: Path, parts: Sequence[Sequence[tuple[str, str]]]) -> Iterator[bytes]:

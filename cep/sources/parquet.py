@@ -297,8 +297,6 @@ def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == _DOUBLE:
         return None, _within(data, place + 8)
     if kind in (_LIST, _SET):
-        if depth > _THRIFT_DEPTH_MAX:
-            raise pa.ArrowInvalid("the header of a page is nested too deep")
         size, kind = data[place] >> 4, data[place] & 15
         place += 1
         if size == 15:

@@ -26,7 +26,7 @@ from cep.base.files import open_file
 from cep.base.limits import DEDUP_MS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.text import utc_ms
-from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
+from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import RowTexts
 from cep.sources.files import KeyRecords
@@ -73,6 +73,14 @@ class Pieces:
     until_ms: int = TIME_MS_MAX
     to_the_end: bool = False
     dedup_ms: int | None = None
+
+    def changed(self, change: Callable[[int, Decoded], Decoded]) -> Pieces:
+        """Return the pieces with a change of their records, by the number of the piece; it is made while decoding."""
+
+        def changed_piece(number: int, piece: Piece) -> Piece:
+            return Piece(piece.size, lambda: change(number, piece.decode()))
+
+        return replace(self, pieces=(changed_piece(number, piece) for number, piece in enumerate(self.pieces)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator
     with guarded(part.path, schema):
         if part.kind == "json":
             fitted = mapping.with_folders(schema, folder_values(part.path))
-            pieces = _json_pieces(part, schema, fitted)
+            pieces: Iterator[Piece] = (_json_piece(schema, block, fitted) for block in _json_blocks(part))
         else:
             table = open_table(part.path, part.folder, part.kind, mapping.file, (part.start, part.stop))
             pieces = _table_pieces(table, schema, table.mapping(schema, mapping))
@@ -171,18 +179,18 @@ def pieces_of_table(
 def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str], mapping: FieldMapping) -> Iterator[Piece]:
     first_row = 0
     for batch in table.to_batches(rows_at_once(table, PIECE_ROWS)):
-        yield Piece(batch.num_rows, _table_decoder(schema, batch, mapping, show, first_row))
+        yield _table_piece(schema, Batch(batch, first_row), mapping, show)
         first_row += batch.num_rows
 
 
-def _json_pieces(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
-    if part.stop is not None:
-        with open_file(part.path, confining_root(part.folder)) as file:
-            yield _json_piece(schema, lines_between(file, part.start, part.stop), mapping)
-        return
-    with opened_json(part.path, confining_root(part.folder)) as file:
-        for lines in whole_lines(file, LineCutter(), READ_BYTES):
-            yield _json_piece(schema, lines, mapping)
+def _json_blocks(part: FilePart) -> Iterator[bytes]:
+    root = confining_root(part.folder)
+    if part.stop is None:
+        with opened_json(part.path, root) as file:
+            yield from whole_lines(file, LineCutter(), READ_BYTES)
+    else:
+        with open_file(part.path, root) as file:
+            yield lines_between(file, part.start, part.stop)
 
 
 def _json_piece(schema: Schema, block: bytes, mapping: FieldMapping) -> Piece:
@@ -193,21 +201,15 @@ def _table_pieces(table: TableFile, schema: Schema, mapping: FieldMapping) -> It
     names = table.present(mapping.roots(schema))
     show = _shower(table, [*dict.fromkeys((*table.names, *names))])
     for each in table.batches(names, PIECE_ROWS):
-        decode = _table_decoder(schema, each.batch, mapping, show, each.first_row - table.rows_before)
-        if each.bad_lines:
-            decode = partial(_with_poison, decode, each.bad_lines)
-        yield Piece(each.batch.num_rows, decode)
+        yield _table_piece(schema, each, mapping, show)
 
 
-def _with_poison(decode: Callable[[], Decoded], poison: tuple[Poison, ...]) -> Decoded:
-    decoded = decode()
-    return replace(decoded, poison=(*decoded.poison, *poison))
+def _table_piece(schema: Schema, rows: Batch, mapping: FieldMapping, show: Callable[[int], str]) -> Piece:
+    def decode() -> Decoded:
+        decoded = decode_table(schema, rows.batch, lambda row: show(rows.first_row + row), mapping)
+        return replace(decoded, poison=(*decoded.poison, *rows.bad_lines))
 
-
-def _table_decoder(
-    schema: Schema, batch: pa.RecordBatch, mapping: FieldMapping, show: Callable[[int], str], first_row: int
-) -> Callable[[], Decoded]:
-    return lambda: decode_table(schema, batch, lambda row: show(first_row + row), mapping)
+    return Piece(rows.batch.num_rows, decode)
 
 
 def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
@@ -218,7 +220,6 @@ def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
 
     def show(row: int) -> str:
         nonlocal batches
-        row += table.rows_before
         with reading:  # pieces are decoded by several threads, in about their order
             if not read or row < read[0][0].first_row:
                 read.clear()
@@ -256,13 +257,10 @@ class Period:
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Return the pieces without the events outside of the period."""
-        if self.cuts_nothing:
-            return replace(pieces, to_the_end=self.to_the_end, dedup_ms=self.dedup_ms)
-        cut = (Piece(piece.size, partial(self._decoded, piece)) for piece in pieces.pieces)
-        return Pieces(pieces.rows, pieces.size, cut, self.until_ms, self.to_the_end, self.dedup_ms)
-
-    def _decoded(self, piece: Piece) -> Decoded:
-        return piece.decode().between(self.since_ms, self.until_ms)
+        if not self.cuts_nothing:
+            cut = pieces.changed(lambda _, decoded: decoded.between(self.since_ms, self.until_ms))
+            pieces = replace(cut, until_ms=self.until_ms)
+        return replace(pieces, to_the_end=self.to_the_end, dedup_ms=self.dedup_ms)
 
     def cut_key(self, records: KeyRecords) -> KeyRecords:
         if self.cuts_nothing:

@@ -134,12 +134,10 @@ class TableFile:
             return []
         return next(self.rows(self.names, _FIRST_ROWS), [])
 
-    def whole(self) -> pa.Table:
-        """Return all rows of the columns that have names in the file."""
-        batches = [each.batch for each in self.batches(self.names)]
-        if batches:
-            return pa.Table.from_batches(batches)
-        return pa.table({name: pa.nulls(0, TEXT) for name in self.names})
+    def all_rows(self, columns: Sequence[str]) -> pa.Table:
+        """Return all rows of these columns."""
+        batches = [each.batch for each in self.batches(columns)]
+        return pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in columns})
 
     def _sources(self, name: str) -> tuple[str, ...]:
         if name in self.names:
