@@ -76,9 +76,6 @@ def picture(planned: PatternPlan) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-# ------------------------------------------------------------------------------------------------------ layout
-
-
 def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
     """Compute the upper left corner (x, y) of every box, in pixels. A column is the distance from the start; the rows
     of a column are ordered to avoid crossings."""
@@ -118,9 +115,6 @@ def _sweep(members: list[int], ways: list[_Way], heights: list[float]) -> None:
     middle = sum(height_by_member.values()) / len(height_by_member)
     for row, number in enumerate(ordered):
         heights[number] = middle + row - (len(ordered) - 1) / 2
-
-
-# ------------------------------------------------------------------------------------------------------ drawing
 
 
 def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
@@ -177,7 +171,7 @@ def _label(text: str, place: tuple[int, int]) -> str:
     x, y = place
     parts = text.split(", ")
     shown = [*parts[: _LABEL_LINES_MAX - 1], "…"] if len(parts) > _LABEL_LINES_MAX else parts
-    cut = [part if len(part) <= _LABEL_CHARS_MAX else part[: _LABEL_CHARS_MAX - 1] + "…" for part in shown]
+    cut = [_cut(part, _LABEL_CHARS_MAX) for part in shown]
     first = y - _LINE * (len(cut) - 1)
     spans = [f'<tspan x="{x}" y="{first + _LINE * row}">{escape(part)}</tspan>' for row, part in enumerate(cut)]
     return f'<text class="label" text-anchor="middle">{"".join(spans)}<title>{escape(text)}</title></text>'

@@ -159,11 +159,8 @@ def plan(
 def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
     automaton = build(bound.structure)
     program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
-    branches = _branches(automaton, bound)
-    events_in_window = (
-        events if bound.within_events is None or not isinstance(bound.within_events, int) else bound.within_events
-    )
-    runs = min(events, events_in_window)
+    branches, variables = _branches(automaton, bound), _variables(bound, schema)
+    runs = min(events, bound.within_events) if isinstance(bound.within_events, int) else events
     if branches:
         # Every event may be taken or not: two to the power of the events, so the limit holds, not the formula.
         runs = RUNS_PER_KEY_MAX if events >= RUNS_PER_KEY_MAX.bit_length() else 2**events
@@ -171,14 +168,14 @@ def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
     return PatternPlan(
         pattern=bound,
         automaton=automaton,
-        variables=_variables(bound, schema),
+        variables=variables,
         branches=branches,
         run_bytes=_SLOT_BYTES * program.width,
         event_bytes=_SLOT_BYTES * (_EVENT_FIXED_SLOTS + retained),
         runs_max=min(runs, RUNS_PER_KEY_MAX),
         events=events,
         instructions_event=len(program.vector.code),
-        instructions_run=sum(len(v.with_run) for v in _variables(bound, schema)),
+        instructions_run=sum(len(v.with_run) for v in variables),
         past=_past(program.histories, events),
     )
 
@@ -213,10 +210,8 @@ def _variables(bound: PatternIR, schema: Schema) -> tuple[VariablePlan, ...]:
     variables: list[VariablePlan] = []
     for variable in bound.variables:
         parts = conjuncts(variable.where, facts)
-        alone = tuple(p for p in parts if not needs_run(p))
-        variables.append(
-            VariablePlan(variable.name, variable.event_type, alone, tuple(p for p in parts if needs_run(p)))
-        )
+        alone, with_run = (tuple(p for p in parts if needs_run(p) == needs) for needs in (False, True))
+        variables.append(VariablePlan(variable.name, variable.event_type, alone, with_run))
     return tuple(variables)
 
 

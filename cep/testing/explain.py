@@ -178,8 +178,6 @@ class Explainer:
         self._conditions = Conditions(trace.pattern, names, trace.events)
         self._parts = {v.name: parts_of(v.where) for v in trace.pattern.variables}
 
-    # ------------------------------------------------------------------------------------------------ choice
-
     def furthest(self) -> list[RunStory]:
         """Tell every start by its descendant that came furthest; the furthest first."""
         ends = [max(first.descendants(), key=_progress) for first in self.trace.start.children]
@@ -212,8 +210,6 @@ class Explainer:
             types = ", ".join(sorted({v.event_type for v in self.trace.pattern.variables}))
             return [f"no run started: no event is a {types}"]
         return ["no run started", *(f"  {line}" for line in self.miss(self.trace.start, misses[0]))]
-
-    # ----------------------------------------------------------------------------------------------- one run
 
     def story(self, run: Run) -> RunStory:
         """Tell which events a run took, and why it went no further."""
@@ -366,8 +362,6 @@ class Explainer:
         skip = self.trace.pattern.skip
         name = " ".join(part for part in (skip.kind.value, skip.variable or "") if part)
         return f"the match at {self.clock(match.detected_ms)} covers it (skip {name})"
-
-    # --------------------------------------------------------------------------------------------- one match
 
     def path(self, run: Run) -> list[tuple[str, str, str, str]]:
         """Each event of a run: time, id, variable, and the values that its condition saw."""

@@ -184,9 +184,6 @@ def _traces(
     return {label: traces[label] for label in dict.fromkeys(labels.values())}, ""
 
 
-# -------------------------------------------------------------------------------------------------- comparison
-
-
 def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels: dict[str, str]) -> list[Difference]:
     differences: list[Difference] = []
     for is_timeout in (False, True):
@@ -334,19 +331,16 @@ def clock(ms: int) -> str:
 
 def difference_lines(tested: Verdict) -> list[tuple[str, str]]:
     """List the differences as pairs of a title and a line."""
-    lines: list[tuple[str, str]] = []
-    for difference in tested.differences:
-        lines += _difference(difference, tested)
-    return lines
+    return [line for difference in tested.differences for line in _difference(difference, tested)]
 
 
 def story_lines(tested: Verdict) -> list[tuple[str, str]]:
     """Return the progress of each key's runs and the reasons for their end: pairs of the key's label and a line."""
-    lines: list[tuple[str, str]] = []
-    for label, trace in tested.traces.items():
-        for number, line in enumerate(Explainer(trace, clock).lines()):
-            lines.append(("" if number else label, line))
-    return lines
+    return [
+        ("" if number else label, line)
+        for label, trace in tested.traces.items()
+        for number, line in enumerate(Explainer(trace, clock).lines())
+    ]
 
 
 def verdict_lines(tested: Verdict) -> list[str]:

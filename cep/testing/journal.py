@@ -256,7 +256,8 @@ def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
             coverage.states.add(name, name, is_reached=position in trace.covered.positions)
         for position, position_waits in enumerate(automaton.positions):
             for index, wait in enumerate(position_waits.waits):
-                name = f"{names[position]} {_arrow(wait)} {_target(names, wait)}"
+                assert wait.link is not None, "every wait has been joined"
+                name = f"{names[position]} {wait.link.value} {_target(names, wait)}"
                 coverage.transitions.add(name, name, is_reached=(position, index) in trace.covered.waits)
         _outcomes(coverage.outcomes, trace)
     return coverage
@@ -287,11 +288,6 @@ def _state_names(automaton: Automaton) -> list[str]:
         nth = variables[: position + 1].count(name)
         names.append(name if variables.count(name) == 1 else f"{name}#{nth}")
     return names
-
-
-def _arrow(wait: Wait) -> str:
-    assert wait.link is not None, "every wait has been joined"
-    return wait.link.value
 
 
 def _target(names: list[str], wait: Wait) -> str:
