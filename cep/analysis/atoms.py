@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.analysis.history import Events
-from cep.base.schema import EventType, Field, Kind
+from cep.base.schema import EventType, Field, Kind, Type
 from cep.columnar.texts import different_texts, encoded
 from cep.functions.calendar import of_times
 from cep.kernels.chains import count_distinct
@@ -148,7 +148,8 @@ def _of_field(
             yield Atom(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
             yield Atom(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
     elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
-        for written, holds in few_values(events, rows, field, _VALUES_MAX):
+        column = events.columns[field.name].take(pa.array(rows))
+        for written, holds in few_values(column, field.type, _VALUES_MAX):
             yield Atom(event_type.name, field.name, "==", written, kind, is_of_type & holds)
 
 
@@ -176,17 +177,14 @@ def quantiles(
         yield value, show_value(value if field.type.is_float else int(value), field.type)
 
 
-def few_values(
-    events: Events, rows: NDArray[np.int64], field: Field, most: int
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield each value of a field as it is written, with the events that have it; nothing if there are more values."""
-    column = events.columns[field.name].take(pa.array(rows))
+def few_values(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield each value of a column as it is written, with the rows that have it; nothing if there are more values."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     # A sender chooses the texts; an enum and a bool have few values.
     values = different_texts(column) if is_text else pc.unique(column.drop_null())
     if len(values) <= most:
         for value in sorted(values.to_pylist()):
-            yield show_value(value, field.type), np.asarray(pc.fill_null(pc.equal(column, value), False))
+            yield show_value(value, type_), np.asarray(pc.fill_null(pc.equal(column, value), False))
 
 
 def different(atoms: Sequence[Atom]) -> list[Atom]:
@@ -232,35 +230,33 @@ class Rows(NamedTuple):
 def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
     """Yield conditions on the past of a key: counts, distinct values, sums, and amounts compared with their average.
     Sums of frauds are limits, too. Shapes: is_fraud bool[N]."""
-    types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
-    is_of_type = {each.name: events.event_type[key_rows.rows] == code for code, each in types}
-    for _, event_type in types:
-        if is_of_type[event_type.name].sum() >= FEW:
+    of_rows = events.event_type[key_rows.rows]
+    types = [(each, of_rows == code) for code, each in enumerate(events.schema.event_types) if not each.derived]
+    for event_type, is_of_type in types:
+        if is_of_type.sum() >= FEW:
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
-                    field_numbers = numbers(events, key_rows.rows, is_of_type[event_type.name], field)
+                    field_numbers = numbers(events, key_rows.rows, is_of_type, field)
                     yield from _beside_average(key_rows, event_type, field, field_numbers)
                     if _is_summable(field, field_numbers):
                         yield from _summed(key_rows, event_type, field, field_numbers, is_fraud)
     for past_ms in _COUNTED_MS:
         begin = key_rows.begin(past_ms)
-        for _, counted in types:
-            for where, reads, holds in _countable(events, key_rows, counted, is_of_type[counted.name]):
+        for counted, is_counted in types:
+            for where, reads, holds in _countable(events, key_rows, counted, is_counted):
                 before = np.concatenate([[0], np.cumsum(holds)])
                 count = before[np.arange(len(key_rows.rows))] - before[begin]
-                for _, event_type in types:
-                    yield from _counted(
-                        event_type, is_of_type[event_type.name], (counted, where, reads), past_ms, count
-                    )
+                for event_type, is_of_type in types:
+                    yield from _counted(event_type, is_of_type, (counted, where, reads), past_ms, count)
     for past_ms in _SILENT_MS:
         begin = key_rows.begin(past_ms)
-        for _, counted in types:
-            before = np.concatenate([[0], np.cumsum(is_of_type[counted.name])])
+        for counted, is_counted in types:
+            before = np.concatenate([[0], np.cumsum(is_counted)])
             is_silent = before[np.arange(len(key_rows.rows))] == before[begin]
-            for _, event_type in types:
-                yield _silent(event_type, is_of_type[event_type.name] & is_silent, counted, past_ms)
-    for _, event_type in types:
-        yield from _distinct(events, key_rows, event_type, is_of_type[event_type.name])
+            for event_type, is_of_type in types:
+                yield _silent(event_type, is_of_type & is_silent, counted, past_ms)
+    for event_type, is_of_type in types:
+        yield from _distinct(events, key_rows, event_type, is_of_type)
 
 
 def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType, past_ms: int) -> Atom:
@@ -315,7 +311,8 @@ def _countable(
     yield "", "", is_of
     for field in event_type.fields:
         if field.type.kind in (Kind.ENUM, Kind.BOOL) and field.name in events.columns and not field.type.protected:
-            for written, holds in few_values(events, key_rows.rows, field, _KINDS_MAX):
+            column = events.columns[field.name].take(pa.array(key_rows.rows))
+            for written, holds in few_values(column, field.type, _KINDS_MAX):
                 yield f"{field.name} == {written}", field.name, is_of & holds
 
 

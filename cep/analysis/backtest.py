@@ -12,7 +12,7 @@ Tested by: tests/analysis/test_backtest.py, tests/analysis/test_tune.py, tests/a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from typing import Any
@@ -136,20 +136,6 @@ class Judged:
         """bool[R, F]: the rule finds the fraud."""
         hits: NDArray[np.bool_] = self.first_alert_ms != NEVER
         return hits
-
-    def of_rules(self, names: Sequence[str]) -> Judged:
-        """Return only the alerts of these rules, renumbered."""
-        numbers = np.array([self.names.index(name) for name in names], np.int64)
-        mask = np.isin(self.rule, numbers)
-        pair_mask = mask[self.bound_alert]
-        new_number = np.full(len(self.names), -1, np.int64)
-        new_number[numbers] = np.arange(len(numbers))
-        return Judged(
-            tuple(names), self.row[mask], new_number[self.rule[mask]], self.key.filter(pa.array(mask)),
-            self.key_number[mask], self.detected_ms[mask], self.score[mask], self.is_right[mask],
-            self.is_immature[mask],
-            (np.cumsum(mask) - 1)[self.bound_alert[pair_mask]], self.bound_row[pair_mask], self.first_alert_ms[numbers],
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +438,12 @@ def _by_day(judged: Judged) -> tuple[dict[str, Any], ...]:
     return tuple(days[day_and_rule] for day_and_rule in sorted(days))
 
 
+def f1(precision: Ratio, recall: Ratio) -> float:
+    """Return the harmonic mean of precision and recall, 0 if one is undefined or both are 0."""
+    one, other = precision.value or 0.0, recall.value or 0.0
+    return 2 * one * other / (one + other) if one + other else 0.0
+
+
 def with_interval(share: Ratio) -> str:
     """Return a share with its interval."""
     return "–" if share.value is None else f"{share.value:.3f} ({share.low:.3f}–{share.high:.3f})"
@@ -495,6 +487,13 @@ class Part:
         inside: NDArray[np.bool_] = (time_ms >= self.from_ms) & (time_ms < self.until_ms)
         return inside
 
+    def hits(self, judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (alert, fraud), int64[H] both, for each event of the part's frauds that the part's alerts bind."""
+        fraud = self.marks.fraud[judged.bound_row]
+        rows = np.flatnonzero((fraud >= 0) & self.has(judged.detected_ms)[judged.bound_alert])
+        rows = rows[self.frauds[fraud[rows]]]
+        return judged.bound_alert[rows], fraud[rows].astype(np.int64)
+
     @property
     def title(self) -> str:
         first, last = (utc_text(time_ms)[:10] for time_ms in (self.from_ms, self.until_ms))
@@ -532,7 +531,7 @@ def whole_time(events: Events, marks: Marks) -> Part:
     """Return all of the time as one part, with all frauds."""
     first = int(events.time_ms.min(initial=marks.as_of_ms))
     part = _part(("all", first, marks.as_of_ms + 1), events.time_ms, marks)
-    return Part("all", part.from_ms, part.until_ms, np.ones(marks.frauds_count, np.bool_), marks, part.days)
+    return replace(part, frauds=np.ones(marks.frauds_count, np.bool_))
 
 
 def check_frauds(parts: Sequence[Part]) -> None:

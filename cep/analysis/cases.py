@@ -323,15 +323,10 @@ def _batches(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], domain_keys: Sequence[tuple[KeyDomain, str]]
 ) -> dict[tuple[KeyDomain, str], EventBatch]:
     """Read the events of some keys, by (domain, key)."""
-    by_domain: dict[KeyDomain, list[str]] = {}
-    for domain, key in domain_keys:
-        by_domain.setdefault(domain, []).append(key)
-    if not domain_keys:
-        return {}
-    read = key_batches(pieces_of, measured.history.deployment.schema, by_domain)
+    keys = {domain: [key for other, key in domain_keys if other == domain] for domain, _ in domain_keys}
+    read = key_batches(pieces_of, measured.history.deployment.schema, keys) if keys else {}
     return {
-        (domain, key): read[domain].take(np.array([k == key for k in read[domain].key.to_pylist()], np.bool_))
-        for domain, key in domain_keys
+        (domain, key): read[domain].take(np.asarray(pc.equal(read[domain].key, key))) for domain, key in domain_keys
     }
 
 

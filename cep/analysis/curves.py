@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pyarrow as pa
@@ -226,10 +226,10 @@ class Interval:
 class Sample:
     """One alert close to the threshold, with its last events."""
 
-    is_inside: bool
-    verdict: str
     looser: float
     tighter: float
+    is_inside: bool
+    verdict: str
     key: str
     time: str
     event_ids: tuple[str, ...]
@@ -267,12 +267,10 @@ def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
 def _line(bench: Bench, axis: Axis) -> Line | None:
     """Replay the values next to the present value of a parameter. Return the alerts between each two values."""
     present = bench.record.params[axis.name]
-    current_index = next(
-        (current_index for current_index, value in enumerate(axis.values) if number_of(value) == number_of(present)),
-        None,
-    )
-    if current_index is None:
+    numbers = [number_of(value) for value in axis.values]
+    if number_of(present) not in numbers:
         return None
+    current_index = numbers.index(number_of(present))
     nearby_values = axis.values[max(0, current_index - _STEPS) : current_index + _STEPS + 1]
     settings: list[Setting] = [{axis.name: value} for value in nearby_values]
     refused_numbers = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
@@ -280,21 +278,18 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
     unit, size = unit_of(present)
     values = [number_of(setting[axis.name]) / size for setting in settings]
     current_place = values.index(number_of(present) / size)
-    intervals, samples, previous_alerts = [], list[Sample](), None
-    step = settings_at_once(bench, [settings[0], settings[-1]])
-    for number, alerts in enumerate(_seen(bench, settings, step)):
-        if previous_alerts is not None:
-            lost = np.flatnonzero(~np.isin(previous_alerts.identity, alerts.identity))
-            limits = (values[number - 1], values[number], number > current_place)
-            judged, places = previous_alerts.judged, previous_alerts.place[lost]
-            right, immature = judged.is_right[places], judged.is_immature[places]
-            counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
-            intervals.append(Interval(*limits, *counts))
-            if number in (current_place, current_place + 1):
-                samples += _samples(previous_alerts, lost, limits)
-        previous_alerts = alerts
-    assert previous_alerts is not None, "the present value is among them"
-    further = len(previous_alerts.identity)
+    intervals, samples = [], list[Sample]()
+    seen = _seen(bench, settings, settings_at_once(bench, [settings[0], settings[-1]]))
+    for number, (looser, tighter) in enumerate(pairwise(seen)):
+        lost = np.flatnonzero(~np.isin(looser.identity, tighter.identity))
+        limits = (values[number], values[number + 1], number >= current_place)
+        judged, places = looser.judged, looser.place[lost]
+        right, immature = judged.is_right[places], judged.is_immature[places]
+        counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
+        intervals.append(Interval(*limits, *counts))
+        if number in (current_place - 1, current_place):
+            samples += _samples(looser, lost, limits)
+    further = len(seen[-1].identity)
     return Line(bench.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
 
 
@@ -333,15 +328,6 @@ def _samples(alerts: _Seen, alert_numbers: NDArray[np.int64], limits: tuple[floa
         ids = bound.event_id.take(pa.array(rows_in_order(bound))).to_pylist()
         verdict = "right" if judged.is_right[place] else "immature" if judged.is_immature[place] else "wrong"
         key = shown_key(judged.key[int(place)].as_py(), rule, history.events.schema)
-        samples.append(
-            Sample(
-                limits[2],
-                verdict,
-                limits[0],
-                limits[1],
-                key,
-                show_time(int(judged.detected_ms[place])),
-                tuple(ids[-_EVENTS_SHOWN:]),
-            )
-        )
+        time = show_time(int(judged.detected_ms[place]))
+        samples.append(Sample(*limits, verdict, key, time, tuple(ids[-_EVENTS_SHOWN:])))
     return samples

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from cep.analysis.backtest import Backtest, Ratio
+from cep.analysis.backtest import Backtest, Ratio, f1
 from cep.analysis.cases import Funnel
 from cep.analysis.curves import Cell, Curve, Line, Pair, in_unit
 from cep.analysis.page import FULL, WIDTH, Chart, Detail, Rows, axis, colors, day_axis, fitting
@@ -242,8 +242,7 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
 
 
 def _f1(cell: Cell) -> float:
-    precision, recall = cell.precision.value or 0.0, cell.fraud_recall.value or 0.0
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return f1(cell.precision, cell.fraud_recall)
 
 
 def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
 
+from cep.analysis.atoms import few_values
 from cep.analysis.backtest import DAY_MS, Backtest, Judged, backtest, detections, judge
 from cep.analysis.history import Events, History, replay_history
 from cep.analysis.labels import Labels, read_labels
@@ -26,7 +25,6 @@ from cep.analysis.weeks import fields_read
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.decode import KeyDomain
-from cep.columnar.texts import encoded
 from cep.lang.field_names import Role, role_of
 from cep.lang.ir import CurrentField, VarField
 from cep.lang.show import show_value
@@ -85,7 +83,10 @@ def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str)
     frauds = int(is_fraud.sum())
     if frauds < _FRAUDS_MIN or not has_value.any():
         return ""
-    for holds, condition in ((has_value, "is not null"), (~has_value, "is null")):
+    conditions = [("is not null", has_value), ("is null", ~has_value)]
+    if type_.kind in _WORDS and not type_.protected:
+        conditions += [(f"== {value}", holds) for value, holds in few_values(column, type_, _VALUES_MAX)]
+    for condition, holds in conditions:
         if 2 * int((holds & is_fraud).sum()) >= _SEPARATES * (int(holds.sum()) + frauds):
             return f"{name} {condition}"
     if type_.kind in _NUMBERS:
@@ -95,8 +96,6 @@ def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str)
             return ""
         value = limit[1] if type_.is_float else int(limit[1])
         return f"{name} {limit[0]} {show_value(value, type_)}"
-    if type_.kind in _WORDS and not type_.protected:
-        return _word(column, is_fraud, (name, frauds), events)
     return ""
 
 
@@ -112,23 +111,6 @@ def _limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int
         if f1[best] >= _SEPARATES:
             return op, float(ordered[is_last][best])
     return None
-
-
-def _word(column: pa.Array, is_fraud: NDArray[np.bool_], name_and_frauds: tuple[str, int], events: Events) -> str:
-    """Return the condition `field == value` that separates frauds from other events, "" if none does."""
-    name, frauds = name_and_frauds
-    type_ = events.schema.columns()[name]
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    coded = encoded(column) if is_text else pc.dictionary_encode(column)
-    words: Sequence[str | int | bool] = coded.dictionary.slice(0, _VALUES_MAX + 1).to_pylist()
-    if len(words) > _VALUES_MAX:
-        return ""
-    codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
-    for code, word in enumerate(words):
-        holds = codes == code
-        if 2 * int((holds & is_fraud).sum()) >= _SEPARATES * (int(holds.sum()) + frauds):
-            return f"{name} == {show_value(word, type_)}"
-    return ""
 
 
 _AMOUNT = "amount"  # the field that is the money of an event unless another one is named

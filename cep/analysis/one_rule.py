@@ -62,18 +62,6 @@ class OneRule:
 
 def one_rule(folder: Path, rule_id: str) -> OneRule:
     """Read a rule of a folder. Raises: UsageError for a rule that is not there, or cannot be tuned by itself."""
-    return one_rule_of(*_rule(folder, rule_id))
-
-
-def one_rule_of(record: UpsertRecord, lists: tuple[list[ListRecord], ListStore]) -> OneRule:
-    """Deploy a rule by itself. Raises: UsageError for one that cannot be in force or tuned by itself."""
-    deployment = deploy([*lists[0], record], lists[1])
-    pattern, bound = _patterns(record, deployment)
-    record = record.model_copy(update={"params": {**_defaults(pattern), **record.params}})
-    return OneRule(record, lists, deployment, pattern, bound)
-
-
-def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListRecord], ListStore]]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of rules")
     records, problems = read_rules(folder)
@@ -83,7 +71,15 @@ def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListReco
     if record is None:
         reasons = [problem for problem in problems if rule_id in problem]
         raise UsageError(reasons[0] if reasons else f"{folder} has no rule {rule_id}")
-    return record, (list_records, store)
+    return one_rule_of(record, (list_records, store))
+
+
+def one_rule_of(record: UpsertRecord, lists: tuple[list[ListRecord], ListStore]) -> OneRule:
+    """Deploy a rule by itself. Raises: UsageError for one that cannot be in force or tuned by itself."""
+    deployment = deploy([*lists[0], record], lists[1])
+    pattern, bound = _patterns(record, deployment)
+    record = record.model_copy(update={"params": {**_defaults(pattern), **record.params}})
+    return OneRule(record, lists, deployment, pattern, bound)
 
 
 def _patterns(record: UpsertRecord, deployment: Deployment) -> tuple[PatternIR, PatternIR]:
@@ -164,9 +160,8 @@ def _by_default(replays: Replays, figures: Backtest) -> Drawn:
             rule = replays.rule_of(each.rule)
             axes = numeric_axes(rule.pattern, rule.record.params)
             if axes and sum(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:
-                drawing = _drawn(replays, rule, axes)
                 note = f"No rule was named, so this is the one with the most alerts that has numbers: {each.rule}."
-                return Drawn(drawing.curves, drawing.pairs, drawing.lines, note)
+                return replace(_drawn(replays, rule, axes), note=note)
         except UsageError:  # it cannot be replayed by itself, or has too many alerts with some value
             continue
     return Drawn(note="No rule has a parameter that is a number and can be replayed by itself.")

@@ -67,12 +67,12 @@ def prune(
     With `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost` is in frauds, None for
     the default. Rules in `spared` send no alerts, so they neither stay nor go. Cost: rules² × frauds.
     """
-    if spared:
-        judged = judged.of_rules([name for name in judged.names if name not in spared])
-    count = len(judged.names)
-    finds = judged.has_detected
-    wrong = np.bincount(judged.rule[~judged.is_right & ~judged.is_immature], minlength=count)
-    alerts = np.bincount(judged.rule, minlength=count)
+    chosen = np.array([number for number, name in enumerate(judged.names) if name not in spared], np.int64)
+    names, count = [judged.names[number] for number in chosen], len(chosen)
+    finds = judged.has_detected[chosen]
+    is_wrong = ~judged.is_right & ~judged.is_immature
+    wrong = np.bincount(judged.rule[is_wrong], minlength=len(judged.names))[chosen]
+    alerts = np.bincount(judged.rule, minlength=len(judged.names))[chosen]
     before = int(finds.any(axis=0).sum())
     within = list(range(count)) if alerts_max is None else _within(finds, alerts, alerts_max)
     reachable = int(finds[within].any(axis=0).sum())
@@ -87,10 +87,10 @@ def prune(
     covered = finds[stay].any(axis=0) if stay else np.zeros(marks.frauds_count, np.bool_)
     others = [rule for rule in range(count) if rule not in stay]
     return Pruned(
-        tuple(judged.names[rule] for rule in stay),
+        tuple(names[rule] for rule in stay),
         tuple(
             Removed(
-                judged.names[rule], int(finds[rule].sum()), int((finds[rule] & ~covered).sum()),
+                names[rule], int(finds[rule].sum()), int((finds[rule] & ~covered).sum()),
                 float(marks.amount[finds[rule] & ~covered].sum()), int(alerts[rule]), int(wrong[rule]),
             )
             for rule in others

@@ -12,7 +12,7 @@ Tested by: tests/analysis/test_report.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -459,20 +459,19 @@ def _numbers(parts: Parts) -> bytes:
     drawn = parts.thresholds
     data = {
         **parts.measured.figures.to_json(),
-        "against": None if parts.against is None else parts.against.figures.to_json(),
-        "budget": [{**row, "precision": asdict(row["precision"]), "fraud_recall": asdict(row["fraud_recall"])}
-                   for row in parts.budget],
+        "against": None if parts.against is None else parts.against.figures,
+        "budget": parts.budget,
         "thresholds_are": "in-sample",
-        "thresholds": [asdict(curve) for curve in drawn.curves],
-        "threshold_pairs": [asdict(pair) for pair in drawn.pairs],
+        "thresholds": drawn.curves,
+        "threshold_pairs": drawn.pairs,
         "near_thresholds": [
             {"rule": line.rule, "param": line.param, "unit": line.unit, "present": line.present,
-             "further": line.further, "intervals": [asdict(interval) for interval in line.intervals]}
+             "further": line.further, "intervals": line.intervals}
             for line in drawn.lines
         ],
         "weeks": parts.weeks,
-        "fields": [asdict(each) for each in parts.drift],
-        "funnel": [asdict(funnel) for funnel in parts.funnels],
+        "fields": parts.drift,
+        "funnel": parts.funnels,
         "state_bytes_of_a_key": state_bytes(parts.measured),
     }  # fmt: skip
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -485,20 +484,16 @@ def _page(parts: Parts, level: int) -> str:
         ("matched", "What was matched", _less(level) + matched(parts)),
         ("days", "Alerts by day", days(parts, names)),
         ("rules", "Rules", rules(parts)),
+        *([("against", "Beside the other rules", against(parts, parts.against))] if parts.against else []),
         ("budget", "Alert budget", budget(parts)),
+        *([("thresholds", "Thresholds", thresholds(parts))] if parts.thresholds != NOTHING else []),
+        *([("near", "Just above and just below the line", near(parts))] if parts.thresholds.curves else []),
         ("overlap", "What each rule adds", overlap(parts)),
         ("funnel", "How far frauds came", funnel(parts, names)),
         ("drift", "Week by week", drift(parts, names)),
         ("alerts", "Alerts, some of each kind", timelines(parts.alerts, parts)),
         ("misses", "Frauds that no rule finds", timelines(parts.misses, parts)),
     ]
-    if parts.against is not None:
-        sections.insert(3, ("against", "Beside the other rules", against(parts, parts.against)))
-    if parts.thresholds != NOTHING:
-        index = next(number for number, section in enumerate(sections) if section[0] == "overlap")
-        sections.insert(index, ("thresholds", "Thresholds", thresholds(parts)))
-        if parts.thresholds.curves:
-            sections.insert(index + 1, ("near", "Just above and just below the line", near(parts)))
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)
 

@@ -320,17 +320,10 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "
     same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
     of_type = events.event_type[rows]
     may_be_fraud = np.isin(of_type, of_type[fraud >= 0])
-    near = {name: _with_nan(events, rows, name) for name in events.columns if role_of(name) is Role.MONEY}
-    near = {name: values for name, values in near.items() if len(values)}
+    types = events.schema.columns()
+    amounts = [name for name in events.columns if role_of(name) is Role.MONEY and name in types]
+    near = {name: events.numbers(name)[rows] for name in amounts if types[name].is_number}
     return Ground(starts, times, fraud, may_be_fraud, weights, atoms, open_frauds, same, near), rows
-
-
-def _with_nan(events: Events, rows: np.ndarray, name: str) -> np.ndarray:
-    """Return the numbers of a field at these rows, NaN without a value; nothing for a field without numbers."""
-    if name not in events.schema.columns() or not events.schema.columns()[name].is_number:
-        return np.empty(0)
-    values: np.ndarray = events.numbers(name)[rows]
-    return values
 
 
 def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:

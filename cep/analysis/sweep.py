@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from cep.testing.journal import parts_of
 _STEPS = 21  # values of a parameter for which none are given
 _SPAN = 4.0  # values go from a quarter of the present one to four times as much
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
+_FACTORS = tuple(_SPAN ** (2 * step / (_STEPS - 1) - 1) for step in range(_STEPS))
 _RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?:/(\d{1,4}))?")
 
 
@@ -117,11 +119,6 @@ def _axis(name: str, values: list[ParamValue], sense: int) -> Axis:
     return Axis(name, tuple(values), sense != 0)
 
 
-def loosest(axes: Iterable[Axis]) -> dict[str, ParamValue]:
-    """Return the first value of each parameter."""
-    return {axis.name: axis.values[0] for axis in axes}
-
-
 def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> bool:
     """Return True if a match exists under a setting exactly if each threshold by itself lets it through.
 
@@ -147,9 +144,6 @@ def _binds_freely(pattern: PatternIR) -> bool:
         return True
     later = [wait for position in positions[1:] for wait in position.waits]
     return pattern.skip.kind is SkipKind.NONE and all(wait.link is Link.FOLLOWED_BY_ANY for wait in later)
-
-
-# ------------------------------------------------------------------------------------------------------ direction
 
 
 def _names(tree: object) -> set[str]:
@@ -194,9 +188,6 @@ def _grows(expr: Expr, name: str) -> int:
             return 0
 
 
-# --------------------------------------------------------------------------------------------------------- values
-
-
 def number_of(value: ParamValue) -> float:
     """Return a number for comparing values by size: of a duration its milliseconds, 0 for other non-numbers."""
     if isinstance(value, str):
@@ -218,8 +209,7 @@ def _times_around(param: ParamDecl, present_ms: float) -> list[str]:
     """Return lengths of time from a quarter of the present one to four times that, with two digits each."""
     low, high = param.minimum, param.maximum
     times = set()
-    for step in range(_STEPS):
-        value = present_ms * _SPAN ** (2 * step / (_STEPS - 1) - 1)
+    for value in (present_ms * factor for factor in _FACTORS):
         size = next((size for _, size in _UNITS if value >= size), 1)
         ms = round(float(f"{value / size:.2g}") * size)
         if ms > 0 and (low is None or ms >= low) and (high is None or ms <= high):
@@ -231,8 +221,7 @@ def _around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:
     """Return values from a quarter of the present one to four times that, each the same share above the last."""
     if not isinstance(present, int | float) or present <= 0:
         raise UsageError(f"{param.name} is {present}: say what to try, like --try {param.name}=1,2,5")
-    factors = (_SPAN ** (2 * step / (_STEPS - 1) - 1) for step in range(_STEPS))
-    return _rounded(param, [present, *(present * factor for factor in factors)])
+    return _rounded(param, [present, *(present * factor for factor in _FACTORS)])
 
 
 def _given(param: ParamDecl, text: str) -> list[ParamValue]:
@@ -276,8 +265,7 @@ Setting = Mapping[str, ParamValue]
 _DROPS = ("matches_dropped", "runs_evicted")
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(NamedTuple):
     """The figures of S settings in one part: arrays of length S. `money` is the money of the found frauds. Alerts are
     counted as they are sent, with the rule's own `suppress`."""
 
@@ -334,39 +322,33 @@ def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TU
     blocks = []
     for first in range(0, len(settings), at_once):
         some = settings[first : first + at_once]
-        history, all_alerts = bench.replayed(some)
-        blocks.append([
-            _counted(judge(history, part.marks, all_alerts, is_sent_only=True), part, len(some)) for part in bench.parts
-        ])  # fmt: skip
+        blocks.append(scores_of(bench, *bench.replayed(some), len(some)))
     return joined_scores(blocks)
+
+
+def scores_of(bench: Bench, history: History, all_alerts: Detections, count: int) -> list[Scores]:
+    """Count the results of a replay of `count` settings in each part, with the alerts that are sent."""
+    return [_counted(judge(history, part.marks, all_alerts, is_sent_only=True), part, count) for part in bench.parts]
 
 
 def _counted(judged: Judged, part: Part, count: int) -> Scores:
     """Count the alerts and frauds of each setting in one part of the time."""
-    inside, marks = part.has(judged.detected_ms), part.marks
-    fraud = marks.fraud[judged.bound_row]
-    hits = np.flatnonzero((fraud >= 0) & inside[judged.bound_alert])
-    hits = hits[part.frauds[fraud[hits]]]
-    pairs = np.unique(np.stack([judged.rule[judged.bound_alert[hits]], fraud[hits].astype(np.int64)], axis=1), axis=0)
+    inside = part.has(judged.detected_ms)
+    alert, fraud = part.hits(judged)
+    pairs = np.unique(np.stack([judged.rule[alert], fraud], axis=1), axis=0)
     return Scores(
         np.bincount(judged.rule[inside], minlength=count),
         np.bincount(judged.rule[inside & judged.is_right], minlength=count),
         np.bincount(judged.rule[inside & judged.is_immature], minlength=count),
         np.bincount(pairs[:, 0], minlength=count),
-        np.bincount(pairs[:, 0], weights=marks.amount[pairs[:, 1]], minlength=count).astype(np.float64),
+        np.bincount(pairs[:, 0], weights=part.marks.amount[pairs[:, 1]], minlength=count).astype(np.float64),
     )
 
 
 def joined_scores(blocks: Sequence[Sequence[Scores]]) -> tuple[Scores, ...]:
     """Join blocks of settings, each with the scores of every part."""
-    names = ("alerts", "right", "immature", "frauds", "money")
-    return tuple(
-        Scores(*(np.concatenate([getattr(scores, name) for scores in of_part]) for name in names))
-        for of_part in zip(*blocks, strict=True)
-    )
-
-
-# ------------------------------------------------------------------------------------------------- all combinations
+    parts = zip(*blocks, strict=True)
+    return tuple(Scores(*(np.concatenate(arrays) for arrays in zip(*part, strict=True))) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +387,7 @@ def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, .
 def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
     """Replay each value of each threshold. Return the tightest values that each alert passes, and the number of
     replays; None in place of the values if a tighter one has alerts that a looser one lacks."""
-    base = {**fixed, **loosest(axes)}
+    base = {**fixed, **{axis.name: axis.values[0] for axis in axes}}  # the loosest
     first_history, all_alerts = bench.replayed([base])
     judged = judge(first_history, bench.marks, all_alerts)
     total = len(judged.detected_ms)
@@ -421,22 +403,21 @@ def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels
         return None, 1
     level = np.ones((total, len(axes)), np.int64)
     settings = [
-        (axis_number, {**base, axis.name: value}) for axis_number, axis in enumerate(axes) for value in axis.values[1:]
-    ]
+        (axis_number, passed_count, {**base, axis.name: value})
+        for axis_number, axis in enumerate(axes) for passed_count, value in enumerate(axis.values[1:], start=1)
+    ]  # fmt: skip
     step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
-    previous: dict[int, NDArray[np.bool_]] = {axis_number: np.ones(total, np.bool_) for axis_number in range(len(axes))}
     for first in range(0, len(settings), step):
         chosen_settings = settings[first : first + step]
-        history, variants = bench.judged([setting for _, setting in chosen_settings])
+        history, variants = bench.judged([setting for _, _, setting in chosen_settings])
         if _has_dropped(history):
             return None, 1 + len(settings)
         rows, _ = _identities(variants, width)
-        for number, (axis_number, _) in enumerate(chosen_settings):
+        for number, (axis_number, passed_count, _) in enumerate(chosen_settings):
             passes = _has_rows(names, rows[variants.rule == number])
-            if passes is None or (passes & ~previous[axis_number]).any():
+            if passes is None or (level[passes, axis_number] < passed_count).any():
                 return None, 1 + len(settings)
             level[:, axis_number] += passes
-            previous[axis_number] = passes
     return _Levels(level, judged.detected_ms, first_history, all_alerts), 1 + len(settings)
 
 
@@ -481,10 +462,8 @@ def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
             counts = np.flip(np.cumsum(np.flip(counts, dimension), dimension), dimension)
         return counts.reshape(-1)
 
-    fraud = part.marks.fraud[judged.bound_row].astype(np.int64)
-    hits = np.flatnonzero((fraud >= 0) & inside[judged.bound_alert])
-    hits = hits[part.frauds[fraud[hits]]]
-    frauds, money = _frauds_reaching(level[judged.bound_alert[hits]], fraud[hits], part.marks.amount, shape)
+    alert, fraud = part.hits(judged)
+    frauds, money = _frauds_reaching(level[alert], fraud, part.marks.amount, shape)
     right, immature = reaching(inside & judged.is_right), reaching(inside & judged.is_immature)
     return Scores(reaching(inside), right, immature, frauds, money)
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.analysis.backtest import Judged, Part, Ratio, check_frauds, judge, ratio
+from cep.analysis.backtest import Judged, Part, Ratio, check_frauds, f1, judge, ratio
 from cep.analysis.sweep import (
     Axis,
     Bench,
@@ -33,6 +33,7 @@ from cep.analysis.sweep import (
     is_divisible,
     joined_scores,
     replayed_scores,
+    scores_of,
 )
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_REPLAYED_MAX, TUNE_SETTINGS_MAX
@@ -117,13 +118,11 @@ def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
     fraud_number = np.full(marks.frauds_count, -1)
     fraud_number[frauds] = np.arange(len(frauds))
     counts_here = part.has(judged.detected_ms)
-    fraud = marks.fraud[judged.bound_row]
-    hits = np.flatnonzero((fraud >= 0) & counts_here[judged.bound_alert])
-    hits = hits[part.frauds[fraud[hits]]]
+    alert, fraud = part.hits(judged)
     _, key = np.unique(judged.key_number, return_inverse=True)
     unit_of_alert = len(frauds) + key  # of an alert: its key, unless it is right
-    right_hits = hits[judged.is_right[judged.bound_alert[hits]]]
-    unit_of_alert[judged.bound_alert[right_hits][::-1]] = fraud_number[fraud[right_hits]][::-1]
+    is_right = judged.is_right[alert]
+    unit_of_alert[alert[is_right][::-1]] = fraud_number[fraud[is_right]][::-1]
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
     rows[: len(frauds), 0] = 1
     for setting in (0, 1):
@@ -131,7 +130,7 @@ def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
         columns = (is_here, is_here & ~judged.is_immature, is_here & judged.is_right)
         for n, chosen in enumerate(columns):
             rows[:, 1 + 5 * setting + n] = np.bincount(unit_of_alert[chosen], minlength=len(rows))
-        found_frauds = np.unique(fraud_number[fraud[hits[judged.rule[judged.bound_alert[hits]] == setting]]])
+        found_frauds = np.unique(fraud_number[fraud[judged.rule[alert] == setting]])
         rows[found_frauds, 1 + 5 * setting + 3] = 1
         rows[found_frauds, 1 + 5 * setting + 4] = marks.amount[frauds[found_frauds]]
     return rows[rows.any(axis=1)]
@@ -233,7 +232,7 @@ def tune(
     part = bench.parts[-1]
     judged = judge(history, part.marks, all_alerts, is_sent_only=True)
     *figures, difference = compare(judged, part, aim.objective, aim.review_cost)
-    shown = replayed_scores(bench, [present, candidate])
+    shown = scores_of(bench, history, all_alerts, 2)
     outcome: Outcome = "better" if difference.low > _TIE else "not better"
     if best == here:
         outcome = "the present setting is the best"
@@ -348,15 +347,16 @@ def _shares(scores: Scores, bench: Bench, part_number: int) -> tuple[NDArray[np.
 
 def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) -> Row:
     part, alerts = bench.parts[part_number], int(scores.alerts[number])
-    precision, recall = (float(share[number]) for share in _shares(scores, bench, part_number))
+    precision = ratio(int(scores.right[number]), alerts - int(scores.immature[number]))
+    recall = ratio(int(scores.frauds[number]), int(part.frauds.sum()))
     value = float(_values(scores, bench, part_number, aim)[number])
     return Row(
         part.name,
         alerts,
         alerts / part.days if part.days else 0.0,
-        ratio(int(scores.right[number]), alerts - int(scores.immature[number])),
-        ratio(int(scores.frauds[number]), int(part.frauds.sum())),
-        2 * precision * recall / (precision + recall) if precision + recall else 0.0,
+        precision,
+        recall,
+        f1(precision, recall),
         float(scores.money[number]),
         None if value == -np.inf else value,
     )

@@ -8,7 +8,7 @@ Tested by: tests/analysis/test_report.py, tests/analysis/test_drift.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,26 +184,28 @@ def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 
         ]  # fmt: skip
         chosen = np.flatnonzero(np.isin(event_type, [number for number, _ in types_with_field]) & (time_ms <= as_of_ms))
         weeks = week_numbers(time_ms[chosen], span)
-        values, rows = _spread(columns[name].take(pa.array(chosen)), types[name], weeks)
+        texts: tuple[str, ...] = ()
+        if types[name].is_number:
+            rows = _quantiles(events.numbers(name)[chosen], weeks)
+        else:
+            texts, rows = _texts(columns[name].take(pa.array(chosen)), types[name], weeks)
         if rows:
-            drifts.append(FieldDrift(name, tuple(each for _, each in types_with_field), rules, values, rows))
+            drifts.append(FieldDrift(name, tuple(each for _, each in types_with_field), rules, texts, tuple(rows)))
     return tuple(drifts)
 
 
-def _spread(
+def _texts(
     column: pa.Array, type_: Type, weeks: NDArray[np.int64]
-) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the texts with shares, and a row for each week; no rows for a type other than numbers and texts."""
-    if type_.is_number:
-        return (), tuple(_quantiles(column, type_, weeks))
+) -> tuple[tuple[str, ...], list[dict[str, Any]]]:  # fmt: skip
+    """Return the texts with shares, and a row for each week; no rows for other types."""
     if type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL):
-        return (), ()
+        return (), []
     numbered = encoded(column.cast(pa.large_string()))
     code = np.asarray(numbered.indices.fill_null(-1)).astype(np.int64)
     texts = [_shown(text, type_) for text in numbered.dictionary.to_pylist()]
     counts = np.bincount(code[code >= 0], minlength=len(texts))
     top = sorted(range(len(texts)), key=lambda number: (-int(counts[number]), texts[number]))[:_VALUES]
-    return tuple(texts[number] for number in top), tuple(_shares(code, top, weeks))
+    return tuple(texts[number] for number in top), _shares(code, top, weeks)
 
 
 def _shown(text: str, type_: Type) -> str:
@@ -211,31 +213,31 @@ def _shown(text: str, type_: Type) -> str:
     return type_.symbols[int(text)] if type_.kind is Kind.ENUM and text.isdigit() else text
 
 
-def _quantiles(column: pa.Array, type_: Type, weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
-    values = np.asarray(column.cast(pa.float64()).fill_null(np.nan), np.float64)
-    values = values / 10**type_.scale if type_.kind is Kind.DECIMAL else values
-    rows = []
-    for week, some in _by_week(values, weeks):
-        present = some[~np.isnan(some)]
-        row = {"week": week, "events": len(some), "missing": len(some) - len(present)}
-        row["quantiles"] = [float(each) for each in np.quantile(present, QUANTILES)] if len(present) else None
-        rows.append(row)
-    return rows
+def _quantiles(values: NDArray[np.float64], weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
+    def figures_of(present: NDArray[np.float64]) -> dict[str, Any]:
+        return {"quantiles": [float(each) for each in np.quantile(present, QUANTILES)] if len(present) else None}
+
+    return _by_week(values, ~np.isnan(values), weeks, figures_of)
 
 
 def _shares(code: NDArray[np.int64], top: Sequence[int], weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
-    rows = []
-    for week, some in _by_week(code, weeks):
-        present = some[some >= 0]
-        row: dict[str, Any] = {"week": week, "events": len(some), "missing": len(some) - len(present)}
-        row["distinct"] = len(np.unique(present))
-        row["shares"] = [int((present == number).sum()) / len(present) for number in top] if len(present) else None
-        rows.append(row)
-    return rows
+    def figures_of(present: NDArray[np.int64]) -> dict[str, Any]:
+        shares = [int((present == number).sum()) / len(present) for number in top] if len(present) else None
+        return {"distinct": len(np.unique(present)), "shares": shares}
+
+    return _by_week(code, code >= 0, weeks, figures_of)
 
 
-def _by_week(values: NDArray[Any], weeks: NDArray[np.int64]) -> list[tuple[str, NDArray[Any]]]:
+def _by_week(
+    values: NDArray[Any], has_value: NDArray[np.bool_], weeks: NDArray[np.int64],
+    figures_of: Callable[[NDArray[Any]], dict[str, Any]],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return a row for each week, with the figures of the values that are not missing."""
     order = np.argsort(weeks, kind="stable")
     numbers, first = np.unique(weeks[order], return_index=True)
-    parts = np.split(values[order], first[1:]) if len(numbers) else []
-    return [(week_text(int(number)), part) for number, part in zip(numbers, parts, strict=True)]
+    rows = []
+    for number, places in zip(numbers.tolist(), np.split(order, first[1:]), strict=False):
+        present = values[places[has_value[places]]]
+        counts = {"events": len(places), "missing": len(places) - len(present)}
+        rows.append({"week": week_text(number), **counts, **figures_of(present)})
+    return rows

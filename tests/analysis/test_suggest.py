@@ -25,7 +25,7 @@ from cep.analysis.measure import Terms, measure
 from cep.analysis.mine import Ground, Link
 from cep.analysis.suggest import Suggested, Wanted, ground_of, key_fields, suggest
 from cep.base.errors import UsageError
-from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.base.schema import Kind, Type
 from cep.columnar.texts import different_texts
 from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
@@ -372,14 +372,11 @@ def test_planted_frauds_are_found(form: str, seed: int, tmp_path: Path) -> None:
 
 # Texts that collide in Arrow's own hash cost a report of events no more than other texts, with the same result.
 
-FIELD = Field("shop", Type(Kind.STRING))
+TEXT = Type(Kind.STRING)
 
 
 def count_of_values(texts: pa.Array) -> int:
-    schema = Schema((EventType("payment", (FIELD,)),))
-    zeros = np.zeros(len(texts), np.int64)
-    events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
-    return len(list(few_values(events, np.arange(len(texts)), FIELD, 3)))
+    return len(list(few_values(texts, TEXT, 3)))
 
 
 WAYS: dict[str, tuple[Callable[[pa.Array], int], int]] = {
@@ -406,8 +403,5 @@ def test_values_are_numbered_as_they_differ() -> None:
         assert (codes[0], codes[2]) == (codes[3], codes[4])
         assert sorted({codes[0], codes[2], codes[5]}) == [0, 1, 2]
     texts = pa.array(["b", "a", None, "b"], pa.large_string())
-    schema = Schema((EventType("payment", (FIELD,)),))
-    zeros = np.zeros(4, np.int64)
-    events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
-    rows_by_value = {written: holds.tolist() for written, holds in few_values(events, np.arange(4), FIELD, 3)}
+    rows_by_value = {written: holds.tolist() for written, holds in few_values(texts, TEXT, 3)}
     assert rows_by_value == {'"a"': [False, True, False, False], '"b"': [True, False, False, True]}
