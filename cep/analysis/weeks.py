@@ -214,30 +214,30 @@ def _shown(text: str, type_: Type) -> str:
 
 
 def _quantiles(values: NDArray[np.float64], weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
-    def figures_of(present: NDArray[np.float64]) -> dict[str, Any]:
+    def describe(present: NDArray[np.float64]) -> dict[str, Any]:
         return {"quantiles": [float(each) for each in np.quantile(present, QUANTILES)] if len(present) else None}
 
-    return _by_week(values, ~np.isnan(values), weeks, figures_of)
+    return _by_week(values, ~np.isnan(values), weeks, describe)
 
 
 def _shares(code: NDArray[np.int64], top: Sequence[int], weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
-    def figures_of(present: NDArray[np.int64]) -> dict[str, Any]:
+    def describe(present: NDArray[np.int64]) -> dict[str, Any]:
         shares = [int((present == number).sum()) / len(present) for number in top] if len(present) else None
         return {"distinct": len(np.unique(present)), "shares": shares}
 
-    return _by_week(code, code >= 0, weeks, figures_of)
+    return _by_week(code, code >= 0, weeks, describe)
 
 
 def _by_week(
     values: NDArray[Any], has_value: NDArray[np.bool_], weeks: NDArray[np.int64],
-    figures_of: Callable[[NDArray[Any]], dict[str, Any]],
+    describe: Callable[[NDArray[Any]], dict[str, Any]],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each week, with the figures of the values that are not missing."""
+    """Return a row for each week, with `describe` of the values that are not missing."""
     order = np.argsort(weeks, kind="stable")
     numbers, first = np.unique(weeks[order], return_index=True)
     rows = []
     for number, places in zip(numbers.tolist(), np.split(order, first[1:]), strict=False):
         present = values[places[has_value[places]]]
         counts = {"events": len(places), "missing": len(places) - len(present)}
-        rows.append({"week": week_text(number), **counts, **figures_of(present)})
+        rows.append({"week": week_text(number), **counts, **describe(present)})
     return rows
