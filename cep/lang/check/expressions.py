@@ -7,7 +7,7 @@ Tested by: tests/lang/test_expressions.py
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import NoReturn, get_args
 
 from cep.base.limits import DECIMAL_SCALE_MAX, EXPRESSION_NODES_MAX, NESTING_MAX
 from cep.base.schema import Kind, Type
@@ -17,10 +17,10 @@ from cep.lang.check import operators as check_operators
 from cep.lang.check import text as check_text
 from cep.lang.check.history import is_event_type, of_call
 from cep.lang.check.operators import is_symbol, mismatch, unify
-from cep.lang.check.scope import AggregateArgument, Bound, Checker, Scope, VariableInScope
-from cep.lang.check.text import has_arguments
-from cep.lang.check.types import DURATION, FLOAT, INT, cast, is_ordered, literal_const
-from cep.lang.diagnostics import Collector, Fix, Label, did_you_mean, nearest_fix
+from cep.lang.check.scope import AggregateArgument, Bound, Checker, Refused, Scope, attempt, each
+from cep.lang.check.text import check_count
+from cep.lang.check.types import DURATION, FLOAT, INT, cast, is_ordered, literal_const, widened
+from cep.lang.diagnostics import Collector, Fix, Label
 from cep.lang.functions import FUNCTIONS, Family, Function
 from cep.lang.ir import Aggregate, AggregateFn, Call, Const, CurrentField, Expr, Param, Unary, VarField, Which
 from cep.lang.parse.lexer import NTH_EVENT
@@ -31,7 +31,7 @@ _EXTREMES = {"least": "least", "greatest": "greatest", "min": "least", "max": "g
 _TEXT_TIME_ROUNDING = (Family.TEXT, Family.TIME, Family.ROUNDING)
 
 
-def call(checker: Checker, node: syntax.CallSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+def call(checker: Checker, node: syntax.CallSyntax, scope: Scope, expected: Type | None) -> Expr:
     """Check a definition, an aggregate or a function. They are looked up in this order; no two share a name."""
     define = scope.definitions.defines.get(node.name)
     if define is not None:
@@ -44,24 +44,22 @@ def call(checker: Checker, node: syntax.CallSyntax, scope: Scope, expected: Type
     if over_events:
         return _aggregate(checker, _AGGREGATES[node.name], node, scope)
     if family is Family.CHOICE:
-        checker.collector.add("CEP203", f"`{node.name}(…)` needs a field", node.span, f"write `{node.name}(x).field`")
-        return None
+        checker.refuse("CEP203", f"`{node.name}(…)` needs a field", node.span, f"write `{node.name}(x).field`")
     if family in _TEXT_TIME_ROUNDING:
         return check_text.call(checker, node, scope)
     if node.name == "abs":
-        return _abs(checker, node, scope) if has_arguments(checker, node, 1, 1) else None
+        return _abs(checker, node, scope)
     if function is not None and family is Family.FLOAT:
         return _float_call(checker, node, function, scope)
     if node.name in _EXTREMES:
         return _extreme(checker, _EXTREMES[node.name], node, scope)
-    names = (*FUNCTIONS, *scope.definitions.defines)
     message = f"`{node.name}` is neither a function nor a definition"
     if node.name.lower() in _IF_NULL:
         help_line = "write `if value is null then other else value`"
-        checker.collector.add("CEP205", message, node.name_span, help_line, scope.labels())
-        return None
+        checker.refuse("CEP205", message, node.name_span, help_line, scope.labels())
+    names = (*FUNCTIONS, *scope.definitions.defines)
     checker.collector.unknown("CEP205", message, node.name, node.name_span, names, "functions")
-    return None
+    raise Refused
 
 
 def use_define(
@@ -71,133 +69,100 @@ def use_define(
     node: syntax.CallSyntax | syntax.NameRef,
     scope: Scope,
     expected: Type | None,
-) -> Expr | None:
+) -> Expr:
     """Check the body of a definition with its arguments in place, as if it were written here."""
+    place = Label(define.span, "defined here")
     if any(name == define.name for name, _ in scope.expansions):
-        labels = (Label(define.span, "defined here"), *scope.labels())
-        checker.collector.add("CEP210", f"`{define.name}` uses itself", node.span, labels=labels)
-        return None
+        checker.refuse("CEP210", f"`{define.name}` uses itself", node.span, labels=(place, *scope.labels()))
     if len(arguments) != len(define.params):
         message = f"`{define.name}` takes {len(define.params)} arguments, here are {len(arguments)}"
-        checker.collector.add("CEP307", message, node.span, labels=(Label(define.span, "defined here"),))
-        return None
+        checker.refuse("CEP307", message, node.span, labels=(place,))
     return checker.check(define.body, scope.inside(define, arguments, node.span), expected)
 
 
-def _abs(checker: Checker, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
+def _abs(checker: Checker, node: syntax.CallSyntax, scope: Scope) -> Expr:
+    check_count(checker, node, 1, 1)
     value = checker.check(node.arguments[0], scope)
-    if value is None:
-        return None
     if not (value.type.is_number or value.type.kind is Kind.DURATION):
         message = f"`abs` needs a number or a duration, this is {value.type}"
-        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", message, node.arguments[0].span, labels=scope.labels())
     return Unary("abs", value, value.type)
 
 
-def _float_call(checker: Checker, node: syntax.CallSyntax, function: Function, scope: Scope) -> Expr | None:
-    """Check a call of a function of floats, such as `sqrt(x)`. Return None after a report."""
-    if not has_arguments(checker, node, *function.arguments):
-        return None
-    arguments: list[Expr] = []
-    for argument in node.arguments:
+def _float_call(checker: Checker, node: syntax.CallSyntax, function: Function, scope: Scope) -> Expr:
+    """Check a call of a function of floats, such as `sqrt(x)`."""
+    check_count(checker, node, *function.arguments)
+
+    def as_float(argument: syntax.ExprSyntax) -> Expr:
         value = checker.check(argument, scope)
-        if value is not None and not value.type.is_number:
+        if not value.type.is_number:
             message = f"`{node.name}` needs numbers, this is {value.type}"
-            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
-            value = None
-        converted = None if value is None else cast(value, FLOAT)
-        if converted is not None:
-            arguments.append(converted)
-    if len(arguments) < len(node.arguments):
-        return None
+            checker.refuse("CEP301", message, argument.span, labels=scope.labels())
+        return widened(value, FLOAT)
+
+    arguments = each(as_float, node.arguments)
     assert function.gives is not None, "a function of floats always gives the same type"
     nullable = function.gives.nullable or any(a.type.nullable for a in arguments)
     return Call(node.name, tuple(arguments), function.gives.as_nullable(nullable))
 
 
-def _extreme(checker: Checker, fn: str, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
+def _extreme(checker: Checker, fn: str, node: syntax.CallSyntax, scope: Scope) -> Expr:
     """Check `min` or `max` of several values of one type. The result is null if one of them is."""
     if len(node.arguments) < 2:
-        checker.collector.add("CEP307", f"`{node.name}` takes two arguments or more", node.span)
-        return None
-    checked = [checker.check(argument, scope) for argument in node.arguments]
-    values = [value for value in checked if value is not None]
-    if len(values) < len(checked):
-        return None
+        checker.refuse("CEP307", f"`{node.name}` takes two arguments or more", node.span)
+    values = each(lambda argument: checker.check(argument, scope), node.arguments)
     best = values[0]
     for value, argument in zip(values, node.arguments, strict=True):
         spans = (node.arguments[0].span, argument.span)
         if not is_ordered(value.type):
             mismatch(checker, best, value, spans, scope)
-            return None
-        both = unify(checker, best, value, spans, scope, exact=False)
-        if both is None:
-            return None
-        best = both[0]
+        best = unify(checker, best, value, spans, scope, exact=False)[0]
     aligned = [cast(value, best.type) for value in values]
     arguments = tuple(value for value in aligned if value is not None)
     if len(arguments) < len(aligned):
-        checker.collector.add("CEP309", f"a number does not fit into {best.type}", node.span)
-        return None
+        checker.refuse("CEP309", f"a number does not fit into {best.type}", node.span)
     return Call(fn, arguments, best.type.as_nullable(any(a.type.nullable for a in arguments)))
 
 
-def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope: Scope) -> Expr | None:
-    """Check an aggregate over the events of a variable, such as `sum(b.amount)`. Return None after a report."""
+def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope: Scope) -> Expr:
+    """Check an aggregate over the events of a variable, such as `sum(b.amount)`."""
     if scope.aggregate is not None:
         message = f"`{fn}` cannot stand inside `{scope.aggregate.fn}`"
-        checker.collector.add("CEP310", message, node.span, labels=scope.labels())
-        return None
-    if not has_arguments(checker, node, 1, 1):
-        return None
+        checker.refuse("CEP310", message, node.span, labels=scope.labels())
+    check_count(checker, node, 1, 1)
     argument, inner = node.arguments[0], scope
     while isinstance(argument, syntax.NameRef) and argument.name in inner.arguments:
         argument, inner = inner.argument(argument.name)
     if isinstance(argument, syntax.NameRef) and (fn == "count" or argument.name in inner.variables):
-        return _of_variable(checker, fn, argument, inner)
+        checker.find_variable(argument, inner)
+        if fn == "count":
+            return Aggregate("count", argument.name, None, INT)
+        message, help_line = f"`{fn}` needs a field of `{argument.name}`", f"write `{fn}({argument.name}.field)`"
+        checker.refuse("CEP310", message, argument.span, help_line, inner.labels())
     if is_symbol(argument, inner):
         help_line = f"write `{fn}(x.{argument.name})`" if isinstance(argument, syntax.NameRef) else ""
-        checker.collector.add("CEP310", f"`{fn}` needs a field of a variable", argument.span, help_line)
-        return None
+        checker.refuse("CEP310", f"`{fn}` needs a field of a variable", argument.span, help_line)
     holder = AggregateArgument(fn)
     value = checker.check(argument, replace(inner, aggregate=holder))
-    if value is None:
-        return None
     if holder.variable is None:
         message = f"`{fn}` needs the events of a variable"
         help_line = f"write `{fn}(x.field)`; for the largest of two values, `max(a, b)`"
-        checker.collector.add("CEP310", message, argument.span, help_line, scope.labels())
-        return None
+        checker.refuse("CEP310", message, argument.span, help_line, scope.labels())
     return _typed(checker, fn, holder.variable, value, node, scope)
-
-
-def _of_variable(checker: Checker, fn: AggregateFn, name: syntax.NameRef, scope: Scope) -> Expr | None:
-    variable = checker.find_variable(name, scope)
-    if variable is None:
-        return None
-    if fn != "count":
-        message = f"`{fn}` needs a field of `{name.name}`"
-        checker.collector.add("CEP310", message, name.span, f"write `{fn}({name.name}.field)`", scope.labels())
-        return None
-    return Aggregate("count", name.name, None, INT)
 
 
 def _typed(
     checker: Checker, fn: AggregateFn, variable: str, value: Expr, node: syntax.CallSyntax, scope: Scope
-) -> Expr | None:
+) -> Expr:
     """Check that an aggregate accepts the type of its argument, and return it with its own type."""
-    kind = value.type
+    kind, place = value.type, node.arguments[0].span
     fits = {"count": True, "distinct": True, "min": is_ordered(kind), "max": is_ordered(kind)}
     if not fits.get(fn, kind.is_number):
         noun = "an ordered value" if fn in fits else "a number"
-        message = f"`{fn}` needs {noun}, this is {kind}"
-        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", f"`{fn}` needs {noun}, this is {kind}", place, labels=scope.labels())
     if fn == "distinct" and not isinstance(value, CurrentField):
         message = "`distinct` counts the values of a field, but this is computed"
-        checker.collector.add("CEP310", message, node.arguments[0].span, "write `distinct(x.field)`", scope.labels())
-        return None
+        checker.refuse("CEP310", message, place, "write `distinct(x.field)`", scope.labels())
     result = kind.as_nullable(nullable=False)
     if fn in ("count", "distinct"):
         result = INT
@@ -211,47 +176,46 @@ def _typed(
 _WHICH: dict[str, Which] = {"first": "first", "last": "last", "prev": "prev"}
 
 
-class ExpressionChecker:
-    """Checks expressions one after the other; `check_condition` and `check_value` are the ways in."""
+class ExpressionChecker(Checker):
+    """Checks expressions one after the other. `check_condition` and `check_value` return None after a report."""
 
     def __init__(self, collector: Collector) -> None:
-        self.collector = collector
+        super().__init__(collector)
         self._depth = 0
         self._nodes = 0
 
     def check_condition(self, node: syntax.ExprSyntax, scope: Scope, where: str) -> Expr | None:
         """Check a whole expression that must be true or false."""
         self._nodes = 0
-        return check_operators.condition(self, node, scope, where)
+        return attempt(check_operators.condition, self, node, scope, where)
 
     def check_value(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
         """Check a whole expression of any type but the bare null. `expected` gives a symbol its enum."""
         self._nodes = 0
-        value = self.check(node, scope, expected)
+        value = attempt(self.check, node, scope, expected)
         if value is not None and value.type.kind is Kind.NULL:
             self.collector.add("CEP303", "null alone has no type", node.span)
             return None
         return value
 
-    def check(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
-        """Return the typed expression, None after a report. `expected` gives a bare enum symbol its enum."""
+    def check(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr:
+        """Return the typed expression (see Checker). Refuse one that is too large or too deep."""
         self._nodes += 1
+        if self._nodes > EXPRESSION_NODES_MAX + 1:
+            raise Refused
         if self._nodes > EXPRESSION_NODES_MAX:
-            if self._nodes == EXPRESSION_NODES_MAX + 1:
-                message = f"this expression has more than {EXPRESSION_NODES_MAX} parts when written out"
-                self.collector.add("CEP311", message, node.span, labels=scope.labels())
-            return None
+            message = f"this expression has more than {EXPRESSION_NODES_MAX} parts when written out"
+            self.refuse("CEP311", message, node.span, labels=scope.labels())
         if self._depth >= NESTING_MAX:
             message = f"this expression is nested more than {NESTING_MAX} levels deep when written out"
-            self.collector.add("CEP311", message, node.span, labels=scope.labels())
-            return None
+            self.refuse("CEP311", message, node.span, labels=scope.labels())
         self._depth += 1
         try:
             return self._dispatch(node, scope, expected)
         finally:
             self._depth -= 1
 
-    def _dispatch(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+    def _dispatch(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None) -> Expr:
         match node:
             case syntax.Literal():
                 return self._literal(node)
@@ -280,14 +244,14 @@ class ExpressionChecker:
             case syntax.IfSyntax():
                 return check_operators.choose(self, node, scope, expected)
 
-    def _literal(self, node: syntax.Literal) -> Expr | None:
+    def _literal(self, node: syntax.Literal) -> Expr:
         const = literal_const(node)
         if const is None:
             message = f"a decimal has at most {DECIMAL_SCALE_MAX} digits after the point and 64 bits"
-            self.collector.add("CEP309", message, node.span)
+            self.refuse("CEP309", message, node.span)
         return const
 
-    def _name(self, node: syntax.NameRef, scope: Scope, expected: Type | None) -> Expr | None:
+    def _name(self, node: syntax.NameRef, scope: Scope, expected: Type | None) -> Expr:
         """Find the meaning of a bare name: argument, parameter, field, definition or enum symbol."""
         if node.name in scope.arguments:
             argument, its_scope = scope.argument(node.name)
@@ -298,71 +262,62 @@ class ExpressionChecker:
             if scope.aggregate is None:
                 return CurrentField(node.name, scope.fields[node.name])
             message = f"inside `{scope.aggregate.fn}` a field needs its variable"
-            self.collector.add("CEP310", message, node.span, f"write `x.{node.name}`", scope.labels())
-            return None
+            self.refuse("CEP310", message, node.span, f"write `x.{node.name}`", scope.labels())
         enum = expected if expected is not None and expected.kind is Kind.ENUM else None
         define = scope.definitions.defines.get(node.name)
         if define is not None and not (enum is not None and node.name in enum.symbols):
             return use_define(self, define, (), node, scope, expected)
-        if enum is not None:
-            return self._symbol(node, scope, enum)
-        self._unknown(node, scope)
-        return None
-
-    def _symbol(self, node: syntax.NameRef, scope: Scope, enum: Type) -> Expr | None:
+        if enum is None:
+            self._unknown(node, scope)
+        plain = enum.as_nullable(nullable=False)
         if node.name in enum.symbols:
-            return Const(enum.symbols.index(node.name), enum.as_nullable(nullable=False))
+            return Const(enum.symbols.index(node.name), plain)
         names = (*enum.symbols, *(scope.fields or ()), *scope.params)
-        message = f"`{node.name}` is neither a symbol of {enum.as_nullable(nullable=False)} nor a field or parameter"
+        message = f"`{node.name}` is neither a symbol of {plain} nor a field or parameter"
         self.collector.unknown("CEP305", message, node.name, node.span, names, labels=scope.labels())
-        return None
+        raise Refused
 
-    def _unknown(self, node: syntax.NameRef, scope: Scope) -> None:
+    def _unknown(self, node: syntax.NameRef, scope: Scope) -> NoReturn:
         """Report a name without a meaning, with help for a variable, a list, a symbol or a misspelt name."""
-        name, labels = node.name, scope.labels()
+        name, labels, fields = node.name, scope.labels(), scope.fields or {}
         if scope.lacks_fields() and name not in scope.variables:
-            return
+            raise Refused
         if name in scope.variables:
             help_line = f"write `{name}.field` or `count({name})`"
-            self.collector.add("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)
-        elif name in scope.definitions.lists:
-            message = f"`{name}` is a list, not a value"
-            self.collector.add("CEP201", message, node.span, f"write `… in {name}`", labels)
-        elif scope.fields is None and any(v.event_type.field(name) for v in scope.variables.values()):
-            owner = next(v for v, s in scope.variables.items() if s.event_type.field(name))
-            message = f"`{name}` needs a variable: there is no event under test here"
-            qualified = f"{owner}.{name}"
-            self.collector.add("CEP211", message, node.span, f"write `{qualified}`", labels, Fix(node.span, qualified))
-        else:
-            names = (*(scope.fields or ()), *scope.params, *scope.arguments, *scope.definitions.defines)
+            self.refuse("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)
+        if name in scope.definitions.lists:
+            self.refuse("CEP201", f"`{name}` is a list, not a value", node.span, f"write `… in {name}`", labels)
+        message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
+        if scope.fields is None:
+            owner = next((v for v, s in scope.variables.items() if s.event_type.field(name)), None)
+            if owner is not None:
+                message = f"`{name}` needs a variable: there is no event under test here"
+                qualified = f"{owner}.{name}"
+                self.refuse("CEP211", message, node.span, f"write `{qualified}`", labels, Fix(node.span, qualified))
             message = f"`{name}` is not a parameter"
             types = [field.type for variable in scope.variables.values() for field in variable.event_type.fields]
-            if scope.fields is None and any(name in type_.symbols for type_ in types):
+            if any(name in type_.symbols for type_ in types):
                 help_line = f'write the symbol as a text: "{name}"'
-                self.collector.add("CEP201", message, node.span, help_line, labels, Fix(node.span, f'"{name}"'))
-                return
-            symbols = [symbol for type_ in (scope.fields or {}).values() for symbol in type_.symbols]
-            whole = next((symbol for symbol in symbols if symbol.startswith(f"{name}-")), None)
-            if whole is not None:
-                help_line = f'a symbol with a hyphen stands in quotes: "{whole}"'
-                self.collector.add("CEP201", f"`{name}` is not a field, and `-` is minus", node.span, help_line, labels)
-                return
-            if scope.fields is not None:
-                message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
-            self.collector.unknown("CEP201", message, name, node.span, names, labels=labels)
+                self.refuse("CEP201", message, node.span, help_line, labels, Fix(node.span, f'"{name}"'))
+        symbols = [symbol for type_ in fields.values() for symbol in type_.symbols]
+        whole = next((symbol for symbol in symbols if symbol.startswith(f"{name}-")), None)
+        if whole is not None:
+            help_line = f'a symbol with a hyphen stands in quotes: "{whole}"'
+            self.refuse("CEP201", f"`{name}` is not a field, and `-` is minus", node.span, help_line, labels)
+        names = (*fields, *scope.params, *scope.arguments, *scope.definitions.defines)
+        self.collector.unknown("CEP201", message, name, node.span, names, labels=labels)
+        raise Refused
 
-    def _member(self, node: syntax.Member, scope: Scope) -> Expr | None:
+    def _member(self, node: syntax.Member, scope: Scope) -> Expr:
         owner, which, inner = node.owner, "last", scope
         if isinstance(owner, syntax.HistorySyntax) and owner.name in ("first", "last"):
             return check_history.history(self, owner, scope, node)
-        is_call = isinstance(owner, syntax.CallSyntax) and owner.name in ("first", "last") and len(owner.arguments) == 1
-        if isinstance(owner, syntax.CallSyntax) and is_call and check_history.is_event_type(owner.arguments[0], scope):
-            return check_history.of_call(self, owner, scope, node)
         if isinstance(owner, syntax.CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
+            if owner.name != "prev" and check_history.is_event_type(owner.arguments[0], scope):
+                return check_history.of_call(self, owner, scope, node)
             if scope.aggregate is not None:
                 message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"
-                self.collector.add("CEP310", message, owner.span, labels=scope.labels())
-                return None
+                self.refuse("CEP310", message, owner.span, labels=scope.labels())
             which, owner = owner.name, owner.arguments[0]
         while isinstance(owner, syntax.NameRef) and owner.name in inner.arguments:
             owner, inner = inner.argument(owner.name)
@@ -373,65 +328,23 @@ class ExpressionChecker:
                 help_line = "move the comparison to the condition of the later variable"
             elif isinstance(owner, syntax.CallSyntax) and owner.name in _WHICH:
                 message, help_line = f"`{owner.name}` takes a variable, and no number", NTH_EVENT
-            self.collector.add("CEP204", message, owner.span, help_line, scope.labels())
-            return None
+            self.refuse("CEP204", message, owner.span, help_line, scope.labels())
         variable = self.find_variable(owner, inner)
-        if variable is None:
-            return None
         field = variable.event_type.field(node.field)
-        if field is None and variable.event_type.name in scope.definitions.partial:
-            return None
         if field is None:
-            names = [f.name for f in variable.event_type.fields]
-            message = f"`{variable.event_type.name}` has no field `{node.field}`"
-            self.collector.unknown("CEP203", message, node.field, node.field_span, names, "its fields", scope.labels())
-            return None
+            if variable.event_type.name not in scope.definitions.partial:
+                names = [f.name for f in variable.event_type.fields]
+                message = f"`{variable.event_type.name}` has no field `{node.field}`"
+                self.collector.unknown(
+                    "CEP203", message, node.field, node.field_span, names, "its fields", scope.labels()
+                )
+            raise Refused
         aggregate = scope.aggregate or inner.aggregate
         if aggregate is not None:
             if aggregate.variable not in (None, owner.name):
                 message = f"`{aggregate.fn}` runs over the events of one variable, `{aggregate.variable}`"
-                self.collector.add("CEP310", message, node.span, labels=scope.labels())
-                return None
+                self.refuse("CEP310", message, node.span, labels=scope.labels())
             aggregate.variable = owner.name
             return CurrentField(node.field, field.type)
         nullable = field.type.nullable or which == "prev" or variable.bound is not Bound.ALWAYS
         return VarField(owner.name, _WHICH[which], node.field, field.type.as_nullable(nullable))
-
-    def find_variable(self, node: syntax.NameRef, scope: Scope) -> VariableInScope | None:
-        """Return the variable of this name if an expression may use its events here, None after a report."""
-        variable = scope.variables.get(node.name)
-        if node.name in scope.untyped:
-            return None
-        if variable is None:
-            help_line = did_you_mean(node.name, scope.variables, "variables")
-            if scope.expansions and not scope.variables:
-                help_line = "a definition sees no variables; give it as an argument"
-            message = f"`{node.name}` is not a variable of the pattern"
-            fix = nearest_fix(node.name, scope.variables, node.span)
-            self.collector.add("CEP204", message, node.span, help_line, scope.labels(), fix)
-            return None
-        place = (Label(variable.span, "it stands here"),)
-        if variable.bound is Bound.NEGATED:
-            message = f"`{node.name}` stands for an absence: no event is ever bound to it"
-            self.collector.add("CEP408", message, node.span, labels=(*place, *scope.labels()))
-            return None
-        if variable.bound is Bound.LATER:
-            message = f"`{node.name}` can only be bound later than this condition is tested"
-            help_line = f"move the comparison to the condition of `{node.name}`"
-            self.collector.add("CEP407", message, node.span, help_line, (*place, *scope.labels()))
-            return None
-        return variable
-
-    def find_list(self, node: syntax.NameRef, scope: Scope) -> syntax.ListSyntax | Const | Param | None:
-        """Return the list of this name, None after a report; the name of one that may change, or is a parameter."""
-        param_type = scope.params.get(node.name)
-        if param_type is not None and param_type.kind is Kind.LIST:
-            return Param(node.name, param_type)
-        declared = scope.definitions.lists.get(node.name)
-        if declared is not None and declared.of is not None:
-            named = scope.definitions.list_types.get(node.name)
-            return None if named is None else Const(node.name, named)  # its type was reported where it is declared
-        if declared is None:
-            message, lists = f"`{node.name}` is not a list", scope.definitions.lists
-            self.collector.unknown("CEP206", message, node.name, node.span, lists, "lists", scope.labels())
-        return declared

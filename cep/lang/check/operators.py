@@ -5,18 +5,28 @@ Tested by: tests/lang/test_expressions.py
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type
 from cep.lang import syntax
 from cep.lang.check import types
-from cep.lang.check.scope import Checker, Scope
+from cep.lang.check.scope import Checker, Refused, Scope, attempt, each
 from cep.lang.check.text import in_list, text_test
 from cep.lang.diagnostics import Fix, Label, Span
 from cep.lang.ir import Binary, BinaryOp, Const, Expr, If, In, Param, Unary
 
 _COMPARISONS: dict[str, BinaryOp] = {"==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _ARITHMETIC: dict[str, BinaryOp] = {"+": "+", "-": "-", "*": "*", "/": "/", "%": "%"}
-_TIMES = (Kind.TIME, Kind.DURATION)
+_TIME_RESULTS = {
+    ("-", Kind.TIME, Kind.TIME): types.DURATION,
+    ("+", Kind.TIME, Kind.DURATION): types.TIME,
+    ("-", Kind.TIME, Kind.DURATION): types.TIME,
+    ("+", Kind.DURATION, Kind.TIME): types.TIME,
+    ("+", Kind.DURATION, Kind.DURATION): types.DURATION,
+    ("-", Kind.DURATION, Kind.DURATION): types.DURATION,
+    ("/", Kind.DURATION, Kind.DURATION): types.FLOAT,
+}
 
 
 def is_symbol(node: syntax.ExprSyntax, scope: Scope) -> bool:
@@ -29,110 +39,91 @@ def is_symbol(node: syntax.ExprSyntax, scope: Scope) -> bool:
     return not is_named and node.name not in scope.definitions.defines
 
 
-def condition(checker: Checker, node: syntax.ExprSyntax, scope: Scope, where: str) -> Expr | None:
+def condition(checker: Checker, node: syntax.ExprSyntax, scope: Scope, where: str) -> Expr:
     """Check an expression that must be true or false."""
     value = checker.check(node, scope, types.BOOL)
-    if value is None or value.type.kind is Kind.BOOL:
-        return value
-    message = f"{where} must be true or false, this is {value.type}"
-    checker.collector.add("CEP302", message, node.span, labels=scope.labels())
-    return None
+    if value.type.kind is not Kind.BOOL:
+        message = f"{where} must be true or false, this is {value.type}"
+        checker.refuse("CEP302", message, node.span, labels=scope.labels())
+    return value
 
 
-def chain(checker: Checker, node: syntax.ChainSyntax, scope: Scope) -> Expr | None:
+def chain(checker: Checker, node: syntax.ChainSyntax, scope: Scope) -> Expr:
     """Check `and` and `or` of any length."""
-    operands = [condition(checker, operand, scope, f"each side of `{node.op}`") for operand in node.operands]
-    checked = [operand for operand in operands if operand is not None]
-    return types.balanced(node.op, checked) if len(checked) == len(operands) else None
+    where = f"each side of `{node.op}`"
+    return types.balanced(node.op, each(lambda operand: condition(checker, operand, scope, where), node.operands))
 
 
-def unary(checker: Checker, node: syntax.UnarySyntax, scope: Scope) -> Expr | None:
-    """Check `not x` and `-x`. Return None after a report."""
+def unary(checker: Checker, node: syntax.UnarySyntax, scope: Scope) -> Expr:
+    """Check `not x` and `-x`."""
     if node.op == "not":
         argument = condition(checker, node.argument, scope, "what follows `not`")
-        return None if argument is None else Unary("not", argument, argument.type)
+        return Unary("not", argument, argument.type)
     value = checker.check(node.argument, scope)
-    if value is None:
-        return None
     if not (value.type.is_number or value.type.kind is Kind.DURATION):
         message = f"`-` needs a number or a duration, this is {value.type}"
-        checker.collector.add("CEP301", message, node.span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", message, node.span, labels=scope.labels())
     if isinstance(value, Const) and isinstance(value.value, int | float):
         return Const(-value.value, value.type)
     return Unary("neg", value, value.type)
 
 
-def is_null(checker: Checker, node: syntax.IsNullSyntax, scope: Scope) -> Expr | None:
+def is_null(checker: Checker, node: syntax.IsNullSyntax, scope: Scope) -> Expr:
     """Check `is null`, which is itself never unknown."""
-    value = checker.check(node.argument, scope)
-    if value is None:
-        return None
-    test = Unary("is_null", value, types.BOOL)
+    test = Unary("is_null", checker.check(node.argument, scope), types.BOOL)
     return Unary("not", test, types.BOOL) if node.negated else test
 
 
-def sides(
-    checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, scope: Scope
-) -> tuple[Expr, Expr] | None:
+def sides(checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, scope: Scope) -> tuple[Expr, Expr]:
     """Check both sides. A bare symbol comes after the side that says which enum is meant."""
     if is_symbol(left, scope) and not is_symbol(right, scope):
         second = checker.check(right, scope)
-        first = checker.check(left, scope, second.type) if second is not None else None
-    else:
-        first = checker.check(left, scope)
+        return checker.check(left, scope, second.type), second
+    first = attempt(checker.check, left, scope)
+    if first is None:
         # A bare symbol next to a mistake is not a second mistake.
-        blind = first is None and is_symbol(right, scope)
-        second = None if blind else checker.check(right, scope, first.type if first is not None else None)
-    return None if first is None or second is None else (first, second)
+        if not is_symbol(right, scope):
+            checker.check(right, scope)
+        raise Refused
+    return first, checker.check(right, scope, first.type)
 
 
 def unify(
     checker: Checker, first_value: Expr, second_value: Expr, spans: tuple[Span, Span], scope: Scope, *, exact: bool
-) -> tuple[Expr, Expr] | None:
-    """Convert two values to one type. Return None after a report of types that do not fit.
+) -> tuple[Expr, Expr]:
+    """Convert two values to one type. Refuse types that do not fit.
 
     With `exact`, a literal must not have more digits than the value that it is compared with.
     """
     for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
         if isinstance(const, Const) and types.is_raw(const, other.type):
             raw(checker, other.type, span, scope)
-            return None
     first_value, second_value = (
         types.as_symbol(first_value, second_value.type),
         types.as_symbol(second_value, first_value.type),
     )
-    if types.same(first_value.type, second_value.type):
-        pair = (
-            (types.cast(first_value, second_value.type), types.cast(second_value, first_value.type))
-            if first_value.type.is_text
-            else (first_value, second_value)
-        )
-        assert pair[0] is not None
-        assert pair[1] is not None
-        return pair[0], pair[1]
-    if not (first_value.type.is_number and second_value.type.is_number):
-        mismatch(checker, first_value, second_value, spans, scope)
-        return None
-    target = types.common_number(first_value.type, second_value.type)
-    for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
-        if isinstance(const, Const) and not isinstance(other, Const) and types.cast(const, other.type) is not None:
-            target = other.type
-        elif exact and isinstance(const, Const) and _is_finer(const, other):
-            finer(checker, const, other.type, span, scope)
-            return None
-    first, second = types.cast(first_value, target), types.cast(second_value, target)
+    targets = (second_value.type, first_value.type)
+    if not types.same(*targets):
+        if not (first_value.type.is_number and second_value.type.is_number):
+            mismatch(checker, first_value, second_value, spans, scope)
+        target = types.common_number(*targets)
+        for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
+            if isinstance(const, Const) and not isinstance(other, Const) and types.cast(const, other.type) is not None:
+                target = other.type
+            elif exact and isinstance(const, Const) and _is_finer(const, other):
+                _finer(checker, const, other.type, span, scope)
+        targets = (target, target)
+    first, second = types.cast(first_value, targets[0]), types.cast(second_value, targets[1])
     if first is None or second is None:
-        checker.collector.add("CEP309", f"this number does not fit into {target}", spans[0].to(spans[1]))
-        return None
+        checker.refuse("CEP309", f"this number does not fit into {targets[0]}", spans[0].to(spans[1]))
     return first, second
 
 
-def raw(checker: Checker, protected: Type, span: Span, scope: Scope) -> None:
-    """Report a constant compared with a value that rules see only as a token. The report does not quote it."""
+def raw(checker: Checker, protected: Type, span: Span, scope: Scope) -> NoReturn:
+    """Refuse a constant compared with a value that rules see only as a token. The report does not quote it."""
     message = f"a value of type {protected} is a token here, and this is none"
     help_line = "write the token, as alerts show it; never write the value itself into a rule"
-    checker.collector.add("CEP320", message, span, help_line, scope.labels())
+    checker.refuse("CEP320", message, span, help_line, scope.labels())
 
 
 def _is_finer(const: Const, other: Expr) -> bool:
@@ -140,15 +131,15 @@ def _is_finer(const: Const, other: Expr) -> bool:
     return decimals and not isinstance(other, Const) and types.shortened(const).type.scale > other.type.scale
 
 
-def finer(checker: Checker, const: Const, other: Type, span: Span, scope: Scope) -> None:
-    """Report a literal with more digits than the value it is compared with can have."""
+def _finer(checker: Checker, const: Const, other: Type, span: Span, scope: Scope) -> NoReturn:
+    """Refuse a literal with more digits than the value it is compared with can have."""
     message = f"this number has {types.shortened(const).type.scale} decimals, but it is compared with {other}"
     digits = f"write at most {other.scale} decimals" if other.scale else "write a whole number"
-    checker.collector.add("CEP304", message, span, digits, scope.labels())
+    checker.refuse("CEP304", message, span, digits, scope.labels())
 
 
-def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> None:
-    """Report two incompatible types."""
+def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> NoReturn:
+    """Refuse two incompatible types."""
     help_line = ""
     fix: Fix | None = None
     for one, other, span in ((left, right, spans[1]), (right, left, spans[0])):
@@ -157,12 +148,16 @@ def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
             fix = Fix(span, str(other.value)) if other.value in one.type.symbols else None
         if one.type.kind is Kind.DURATION and other.type.is_number:
             help_line = "a duration has a unit, like `10 min`"
-    labels = (Label(spans[0], f"this is {left.type}"), Label(spans[1], f"this is {right.type}"))
     message = f"{left.type} and {right.type} do not fit together"
-    checker.collector.add("CEP301", message, spans[0].to(spans[1]), help_line, (*labels, *scope.labels()), fix)
+    checker.refuse("CEP301", message, spans[0].to(spans[1]), help_line, _type_labels(left, right, spans, scope), fix)
 
 
-def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr | None:
+def _type_labels(left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> tuple[Label, ...]:
+    places = zip(spans, (left, right), strict=True)
+    return (*(Label(span, f"this is {value.type}") for span, value in places), *scope.labels())
+
+
+def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr:
     """Check a comparison, `like`, `matches`, or arithmetic."""
     for side in (node.left, node.right):
         if node.op in _COMPARISONS and isinstance(side, syntax.Literal) and side.value is None:
@@ -170,11 +165,8 @@ def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr | 
             message = "a comparison with null is never true"
             place = Span(node.span.file, node.op_span.start, node.right.span.end)
             fix = Fix(place, instead) if side is node.right and node.op in ("==", "!=") else None
-            checker.collector.add("CEP303", message, node.span, f"write `{instead}`", scope.labels(), fix)
-            return None
+            checker.refuse("CEP303", message, node.span, f"write `{instead}`", scope.labels(), fix)
     pair = sides(checker, node.left, node.right, scope)
-    if pair is None:
-        return None
     spans = (node.left.span, node.right.span)
     if node.op in _COMPARISONS:
         return compare(checker, _COMPARISONS[node.op], pair, spans, scope)
@@ -183,169 +175,121 @@ def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr | 
     return arithmetic(checker, _ARITHMETIC[node.op], pair, spans, scope)
 
 
-def compare(
-    checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope
-) -> Expr | None:
+def compare(checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope) -> Expr:
     """Compare two checked values."""
     alike = pair[0].type.is_text == pair[1].type.is_text
     if op not in ("==", "!=") and alike and not (types.is_ordered(pair[0].type) and types.is_ordered(pair[1].type)):
         culprit = pair[1] if types.is_ordered(pair[0].type) else pair[0]
         message = f"values of type {culprit.type} have no order"
-        checker.collector.add("CEP306", message, spans[0].to(spans[1]), "use `==`, `!=` or `in`", scope.labels())
-        return None
-    both = unify(checker, pair[0], pair[1], spans, scope, exact=True)
-    if both is None:
-        return None
-    return Binary(op, both[0], both[1], types.BOOL.as_nullable(both[0].type.nullable or both[1].type.nullable))
+        checker.refuse("CEP306", message, spans[0].to(spans[1]), "use `==`, `!=` or `in`", scope.labels())
+    left, right = unify(checker, *pair, spans, scope, exact=True)
+    return Binary(op, left, right, types.BOOL.as_nullable(left.type.nullable or right.type.nullable))
 
 
-def between(checker: Checker, node: syntax.BetweenSyntax, scope: Scope) -> Expr | None:
+def between(checker: Checker, node: syntax.BetweenSyntax, scope: Scope) -> Expr:
     """Check `a between b and c` as `a >= b and a <= c`."""
-    tests: list[Expr] = []
-    for op, bound in ((">=", node.low), ("<=", node.high)):
-        test = binary(checker, syntax.BinarySyntax(op, bound.span, node.argument, bound, node.span), scope)
-        if test is None:
-            return None
-        tests.append(test)
+    tests = [
+        binary(checker, syntax.BinarySyntax(op, bound.span, node.argument, bound, node.span), scope)
+        for op, bound in ((">=", node.low), ("<=", node.high))
+    ]
     both = types.balanced("and", tests)
     return Unary("not", both, both.type) if node.negated else both
 
 
-def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr | None:
+def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr:
     """Check `e in [a, b]` or `e in name`."""
-    argument = checker.check(node.argument, scope)
-    named_list = checker.find_list(node.items, scope) if isinstance(node.items, syntax.NameRef) else None
-    if argument is None or (named_list is None and isinstance(node.items, syntax.NameRef)):
-        return None
-    if isinstance(named_list, Const | Param):
-        listed = in_list(checker, argument, named_list, node.argument, scope)
-        return Unary("not", listed, listed.type) if listed is not None and node.negated else listed
-    items = list_items(node.items, named_list, scope)
+    items, item_scope = node.items, scope
+    checked = attempt(checker.check, node.argument, scope)
+    if isinstance(items, syntax.NameRef):
+        named_list = checker.find_list(items, scope)
+        if checked is not None and isinstance(named_list, Const | Param):
+            listed = in_list(checker, checked, named_list, node.argument, scope)
+            return Unary("not", listed, listed.type) if node.negated else listed
+        item_scope = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
+        items = named_list.items if isinstance(named_list, syntax.ListSyntax) else ()
+    if checked is None:
+        raise Refused
+    argument = checked
     values: list[Expr] = []
-    for item, item_scope in items:
+    for item in items:
         value = checker.check(item, item_scope, argument.type)
-        if value is None:
-            return None
         if value.type.kind is Kind.NULL:
-            checker.collector.add("CEP303", "null is in no list", item.span, "write `or … is null`")
-            return None
-        both = unify(checker, argument, value, (node.argument.span, item.span), scope, exact=True)
-        if both is None:
-            return None
-        argument, value = both
+            checker.refuse("CEP303", "null is in no list", item.span, "write `or … is null`")
+        argument, value = unify(checker, argument, value, (node.argument.span, item.span), scope, exact=True)
         values.append(value)
-    aligned = [types.cast(value, argument.type) for value in values]
-    assert all(value is not None for value in aligned)
-    result = types.BOOL.as_nullable(argument.type.nullable or any(value.type.nullable for value in values))
-    test: Expr = In(argument, tuple(value for value in aligned if value is not None), result)
-    if any(value.type.nullable for value in values):  # the test of a set knows no null among its members
-        test = types.balanced("or", [Binary("==", argument, value, result) for value in aligned if value is not None])
+    values = [types.widened(value, argument.type) for value in values]
+    is_nullable = any(value.type.nullable for value in values)
+    result = types.BOOL.as_nullable(argument.type.nullable or is_nullable)
+    test: Expr = In(argument, tuple(values), result)
+    if is_nullable:  # the test of a set knows no null among its members
+        test = types.balanced("or", [Binary("==", argument, value, result) for value in values])
     return Unary("not", test, result) if node.negated else test
 
 
-def list_items(
-    items: tuple[syntax.ExprSyntax, ...] | syntax.NameRef, declared: syntax.ListSyntax | None, scope: Scope
-) -> list[tuple[syntax.ExprSyntax, Scope]]:
-    """Return the items of a list, each with the scope that its names belong to."""
-    if not isinstance(items, syntax.NameRef):
-        return [(item, scope) for item in items]
-    assert declared is not None, "named"
-    inside = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
-    return [(item, inside) for item in declared.items]
-
-
-def choose(checker: Checker, node: syntax.IfSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+def choose(checker: Checker, node: syntax.IfSyntax, scope: Scope, expected: Type | None) -> Expr:
     """Check `if c then a else b`. A branch that is null takes the type of the other branch."""
-    test = condition(checker, node.condition, scope, "the condition of `if`")
-    then = checker.check(node.then, scope, expected)
+    test = attempt(condition, checker, node.condition, scope, "the condition of `if`")
+    then = attempt(checker.check, node.then, scope, expected)
     otherwise = checker.check(node.otherwise, scope, expected or (then.type if then is not None else None))
-    if test is None or then is None or otherwise is None:
-        return None
+    if test is None or then is None:
+        raise Refused
     if then.type.kind is Kind.NULL or otherwise.type.kind is Kind.NULL:
         target = otherwise.type if then.type.kind is Kind.NULL else then.type
-        both: tuple[Expr, Expr] | None = (cast_null(then, target), cast_null(otherwise, target))
+        then, otherwise = _cast_null(then, target), _cast_null(otherwise, target)
     else:
-        spans = (node.then.span, node.otherwise.span)
-        both = unify(checker, then, otherwise, spans, scope, exact=False)
-    if both is None:
-        return None
-    result = both[0].type.as_nullable(both[0].type.nullable or both[1].type.nullable)
-    return If(test, both[0], both[1], result)
+        then, otherwise = unify(checker, then, otherwise, (node.then.span, node.otherwise.span), scope, exact=False)
+    return If(test, then, otherwise, then.type.as_nullable(then.type.nullable or otherwise.type.nullable))
 
 
-def cast_null(value: Expr, target: Type) -> Expr:
+def _cast_null(value: Expr, target: Type) -> Expr:
     """Give the literal null the type of its surroundings. Return other values unchanged."""
     return Const(None, target.as_nullable()) if value.type.kind is Kind.NULL else value
 
 
-def arithmetic(
-    checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope
-) -> Expr | None:
+def arithmetic(checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope) -> Expr:
     """Check `+ - * / %` on numbers, and the operations of times and durations."""
     left, right = pair
-    nullable = left.type.nullable or right.type.nullable
-    if left.type.kind in _TIMES or right.type.kind in _TIMES:
-        result = _time_result(op, left.type.kind, right.type.kind)
-        if result is not None:
-            return Binary(op, left, right, result.as_nullable(nullable or op == "/"))
-    elif left.type.is_number and right.type.is_number:
+    if left.type.is_number and right.type.is_number:
         return _number_arithmetic(checker, op, pair, spans, scope)
-    message = f"`{op}` does not work on {left.type} and {right.type}"
-    labels = (Label(spans[0], f"this is {left.type}"), Label(spans[1], f"this is {right.type}"))
-    checker.collector.add("CEP301", message, spans[0].to(spans[1]), labels=(*labels, *scope.labels()))
-    return None
-
-
-def _time_result(op: BinaryOp, left: Kind, right: Kind) -> Type | None:
-    table = {
-        ("-", Kind.TIME, Kind.TIME): types.DURATION,
-        ("+", Kind.TIME, Kind.DURATION): types.TIME,
-        ("-", Kind.TIME, Kind.DURATION): types.TIME,
-        ("+", Kind.DURATION, Kind.TIME): types.TIME,
-        ("+", Kind.DURATION, Kind.DURATION): types.DURATION,
-        ("-", Kind.DURATION, Kind.DURATION): types.DURATION,
-        ("/", Kind.DURATION, Kind.DURATION): types.FLOAT,
-    }
-    return table.get((op, left, right))
+    result = _TIME_RESULTS.get((op, left.type.kind, right.type.kind))
+    if result is None:
+        message = f"`{op}` does not work on {left.type} and {right.type}"
+        labels = _type_labels(left, right, spans, scope)
+        checker.refuse("CEP301", message, spans[0].to(spans[1]), labels=labels)
+    return Binary(op, left, right, result.as_nullable(left.type.nullable or right.type.nullable or op == "/"))
 
 
 def _number_arithmetic(
     checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope
-) -> Expr | None:
+) -> Expr:
     """Check `+ - * / %` of two numbers. The quotient of `/` is a float, and null if the divisor is 0."""
     left, right = pair
     nullable = left.type.nullable or right.type.nullable
-    if op == "/":
-        first, second = types.cast(left, types.FLOAT), types.cast(right, types.FLOAT)
-        assert first is not None
-        assert second is not None
-        return Binary("/", first, second, types.FLOAT.as_nullable(nullable or not _is_not_zero(right)))
-    if op == "%":
-        if Kind.FLOAT in (left.type.kind, right.type.kind):
-            message = "`%` works on integers and decimals"
-            checker.collector.add("CEP301", message, spans[0].to(spans[1]), labels=scope.labels())
-            return None
+    if op in ("/", "%"):
         nullable = nullable or not _is_not_zero(right)
+    if op == "/":
+        result = types.FLOAT.as_nullable(nullable)
+        return Binary("/", types.widened(left, types.FLOAT), types.widened(right, types.FLOAT), result)
+    if op == "%" and Kind.FLOAT in (left.type.kind, right.type.kind):
+        message = "`%` works on integers and decimals"
+        checker.refuse("CEP301", message, spans[0].to(spans[1]), labels=scope.labels())
     if op == "*" and types.common_number(left.type, right.type).kind is Kind.DECIMAL:
         return _product(checker, left, right, spans, scope)
-    both = unify(checker, left, right, spans, scope, exact=False)
-    return None if both is None else Binary(op, both[0], both[1], both[0].type.as_nullable(nullable))
+    left, right = unify(checker, left, right, spans, scope, exact=False)
+    return Binary(op, left, right, left.type.as_nullable(nullable))
 
 
-def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> Expr | None:
+def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> Expr:
     """Check a product of decimals: its scale is the sum of both scales. An integer counts as a decimal of scale 0."""
     factors: list[Expr] = []
     for value in (left, right):
-        whole = Type(Kind.DECIMAL, value.type.nullable)
         factor = types.shortened(value) if isinstance(value, Const) else value
-        converted = types.cast(factor, whole) if factor.type.kind is Kind.INT else factor
-        assert converted is not None
-        factors.append(converted)
+        whole = Type(Kind.DECIMAL, value.type.nullable)
+        factors.append(types.widened(factor, whole) if factor.type.kind is Kind.INT else factor)
     scale = factors[0].type.scale + factors[1].type.scale
     if scale > DECIMAL_SCALE_MAX:
         message = f"this product has {scale} decimals, more than {DECIMAL_SCALE_MAX}"
-        checker.collector.add("CEP308", message, spans[0].to(spans[1]), "use fewer decimals", scope.labels())
-        return None
+        checker.refuse("CEP308", message, spans[0].to(spans[1]), "use fewer decimals", scope.labels())
     nullable = left.type.nullable or right.type.nullable
     return Binary("*", factors[0], factors[1], Type(Kind.DECIMAL, nullable, scale))
 

@@ -1,17 +1,20 @@
 """The meaning of names at one place of a file: the fields, variables, parameters and definitions in sight.
 
+A check of an expression reports a mistake and raises `Refused`. Where several parts stand side by side, `each` and
+`attempt` check the others all the same. `Refused` never leaves `ExpressionChecker`.
 Tested by: tests/lang/test_check.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import NoReturn, ParamSpec, TypeVar
 
-from cep.base.schema import EventType, Type, valueclass
-from cep.lang.diagnostics import Collector, Label, Span
+from cep.base.schema import EventType, Kind, Type, valueclass
+from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean, nearest_fix
 from cep.lang.ir import Const, Expr, Param
 from cep.lang.syntax import DefineSyntax, ExprSyntax, ListSyntax, NameRef
 
@@ -97,16 +100,94 @@ class Scope:
         return node, replace(scope, aggregate=self.aggregate or scope.aggregate)
 
 
-class Checker(Protocol):
-    """The methods of ExpressionChecker that the checks of calls, operators and histories use."""
+P = ParamSpec("P")
+T = TypeVar("T")
+V = TypeVar("V")
 
-    collector: Collector
 
-    def check(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
-        """Return the typed expression, None after a report. `expected` gives a bare enum symbol its enum."""
+class Refused(Exception):  # noqa: N818 - control flow inside the check, not an error that anyone sees
+    """The mistake is reported; the expression around it has no type."""
 
-    def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope | None:
-        """Return the variable of this name if an expression may use its events here, None after a report."""
 
-    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
-        """Return the list of this name, None after a report; the name of one that may change, or is a parameter."""
+def attempt(check: Callable[P, V], *args: P.args, **kwargs: P.kwargs) -> V | None:
+    """Return the result of a check, None if it is refused."""
+    try:
+        return check(*args, **kwargs)
+    except Refused:
+        return None
+
+
+def each(check: Callable[[T], V], items: Iterable[T]) -> list[V]:
+    """Return the results of a check of all items. Raises: Refused after the last item if one of them is refused."""
+    checked: list[V] = []
+    is_refused = False
+    for item in items:
+        try:  # not `attempt`: a level of nesting must cost few Python frames
+            checked.append(check(item))
+        except Refused:
+            is_refused = True
+    if is_refused:
+        raise Refused
+    return checked
+
+
+class Checker(ABC):
+    """Checks expressions, and reports their mistakes."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+
+    @abstractmethod
+    def check(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr:
+        """Return the typed expression. `expected` gives a bare enum symbol its enum. Raises: Refused."""
+
+    def refuse(
+        self,
+        code: str,
+        message: str,
+        span: Span | None,
+        help_line: str = "",
+        labels: Iterable[Label] = (),
+        fix: Fix | None = None,
+    ) -> NoReturn:
+        """Report an error and give up."""
+        self.collector.add(code, message, span, help_line, labels, fix)
+        raise Refused
+
+    def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope:
+        """Return the variable of this name, if an expression may use its events here."""
+        variable = scope.variables.get(node.name)
+        if node.name in scope.untyped:
+            raise Refused
+        if variable is None:
+            help_line = did_you_mean(node.name, scope.variables, "variables")
+            if scope.expansions and not scope.variables:
+                help_line = "a definition sees no variables; give it as an argument"
+            message = f"`{node.name}` is not a variable of the pattern"
+            fix = nearest_fix(node.name, scope.variables, node.span)
+            self.refuse("CEP204", message, node.span, help_line, scope.labels(), fix)
+        labels = (Label(variable.span, "it stands here"), *scope.labels())
+        if variable.bound is Bound.NEGATED:
+            message = f"`{node.name}` stands for an absence: no event is ever bound to it"
+            self.refuse("CEP408", message, node.span, labels=labels)
+        if variable.bound is Bound.LATER:
+            message = f"`{node.name}` can only be bound later than this condition is tested"
+            help_line = f"move the comparison to the condition of `{node.name}`"
+            self.refuse("CEP407", message, node.span, help_line, labels)
+        return variable
+
+    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param:
+        """Return the list of this name; the name alone of a list that may change, or that is a parameter."""
+        param_type = scope.params.get(node.name)
+        if param_type is not None and param_type.kind is Kind.LIST:
+            return Param(node.name, param_type)
+        declared = scope.definitions.lists.get(node.name)
+        if declared is None:
+            message, lists = f"`{node.name}` is not a list", scope.definitions.lists
+            self.collector.unknown("CEP206", message, node.name, node.span, lists, "lists", scope.labels())
+            raise Refused
+        if declared.of is None:
+            return declared
+        if node.name not in scope.definitions.list_types:
+            raise Refused  # its type was reported where it is declared
+        return Const(node.name, scope.definitions.list_types[node.name])

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cep.base.limits import DECIMAL_SCALE_MAX, REGEX_CHARS_MAX
 from cep.base.schema import Kind, Type, list_kind
-from cep.lang.check.scope import Checker, Scope
+from cep.lang.check.scope import Checker, Scope, each
 from cep.lang.check.types import BOOL, INT, STRING
 from cep.lang.diagnostics import Fix, Span, did_you_mean, nearest_fix
 from cep.lang.functions import FUNCTIONS, IN_LIST, ROUNDING, TEXT_OPERATORS, TIME_FUNCTIONS, Family
@@ -27,104 +27,84 @@ from cep.lang.syntax import CallSyntax, ExprSyntax
 _GIVE_TEXT = tuple(name for name, f in FUNCTIONS.items() if f.family is Family.TEXT and f.gives == STRING)
 
 
-def call(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
-    """Check a call of a function of text or of time, or of `round`, `floor`, `ceil`. Return None after a report."""
-    if not has_arguments(checker, node, *FUNCTIONS[node.name].arguments):
-        return None
+def call(checker: Checker, node: CallSyntax, scope: Scope) -> Expr:
+    """Check a call of a function of text or of time, or of `round`, `floor`, `ceil`."""
+    check_count(checker, node, *FUNCTIONS[node.name].arguments)
+    values = each(lambda argument: checker.check(argument, scope), node.arguments)
     if node.name in ROUNDING:
-        return _rounded(checker, node, scope)
-    checked = [checker.check(argument, scope) for argument in node.arguments]
-    values = [value for value in checked if value is not None]
-    if len(values) < len(checked):
-        return None
+        return _rounded(checker, node, values, scope)
     if node.name in TIME_FUNCTIONS:
         return _of_time(checker, node, values, scope)
     return text_test(checker, node.name, values, node.arguments, scope)
 
 
-def has_arguments(checker: Checker, node: CallSyntax, least: int, most: int) -> bool:
-    """Report a call with too few or too many arguments."""
-    if least <= len(node.arguments) <= most:
-        return True
-    count = f"{least}" if least == most else f"{least} or {most}"
-    message = f"`{node.name}` takes {count} argument{'' if count == '1' else 's'}, here are {len(node.arguments)}"
-    checker.collector.add("CEP307", message, node.span)
-    return False
+def check_count(checker: Checker, node: CallSyntax, least: int, most: int) -> None:
+    """Refuse a call with too few or too many arguments."""
+    if not least <= len(node.arguments) <= most:
+        count = f"{least}" if least == most else f"{least} or {most}"
+        message = f"`{node.name}` takes {count} argument{'' if count == '1' else 's'}, here are {len(node.arguments)}"
+        checker.refuse("CEP307", message, node.span)
 
 
-def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr | None:
-    """Check `value in name` for a list that may change; null before its first version. Return None after a report."""
+def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr:
+    """Check `value in name` for a list that may change; null before its first version."""
     kind = list_kind(named.type)
     if kind in ("string", "prefix", "cidr"):
-        if not _is_event_text(checker, f"in {named.type}", value, argument, scope):
-            return None
+        _check_event_text(checker, f"in {named.type}", value, argument, scope)
     elif kind != str(value.type.as_nullable(nullable=False)):
         message = f"this is {value.type}, the list is of {kind}"
-        checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", message, argument.span, labels=scope.labels())
     elif not isinstance(value, CurrentField):
         message = f"`in {named.type}` looks at a field of the event under test"
-        checker.collector.add("CEP314", message, argument.span, labels=scope.labels())
-        return None
+        checker.refuse("CEP314", message, argument.span, labels=scope.labels())
     return Call(IN_LIST, (value, named), BOOL.as_nullable())
 
 
-def text_test(
-    checker: Checker, name: str, values: list[Expr], arguments: tuple[ExprSyntax, ...], scope: Scope
-) -> Expr | None:
-    """Check a text function, `like` or `matches` over checked arguments. Return None after a report."""
-    if not _is_event_text(checker, name, values[0], arguments[0], scope):
-        return None
+def text_test(checker: Checker, name: str, values: list[Expr], arguments: tuple[ExprSyntax, ...], scope: Scope) -> Expr:
+    """Check a text function, `like` or `matches` over checked arguments."""
+    _check_event_text(checker, name, values[0], arguments[0], scope)
     is_operator = name in TEXT_OPERATORS
     takes = (STRING, STRING) if is_operator else FUNCTIONS[name].takes[: len(values)]
     for value, argument, value_type in zip(values[1:], arguments[1:], takes[1:], strict=True):
         if not (value.type.is_text if value_type == STRING else value.type.kind is value_type.kind):
             noun = "text" if value_type == STRING else "a whole number"
             message = f"`{name}` needs {noun} here, this is {value.type}"
-            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
-            return None
+            checker.refuse("CEP301", message, argument.span, labels=scope.labels())
         if not isinstance(value, Const | Param):
             message = f"`{name}` takes a constant or a parameter here"
-            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
-            return None
-        if isinstance(value, Const) and not _constant_fits(checker, name, value, argument.span, scope):
-            return None
+            checker.refuse("CEP301", message, argument.span, labels=scope.labels())
+        if isinstance(value, Const):
+            _check_constant(checker, name, value, argument.span, scope)
     gives = BOOL if is_operator else FUNCTIONS[name].gives
     assert gives is not None, "a function of text always gives the same type"
     return Call(name, tuple(values), gives.as_nullable(values[0].type.nullable or gives.nullable))
 
 
-def _is_event_text(checker: Checker, name: str, value: Expr, argument: ExprSyntax, scope: Scope) -> bool:
-    """Return True if a value is text of the event under test; otherwise report it."""
+def _check_event_text(checker: Checker, name: str, value: Expr, argument: ExprSyntax, scope: Scope) -> None:
+    """Refuse a value that is not text of the event under test, or that is a token."""
     if not value.type.is_text:
         message = f"`{name}` needs text, this is {value.type}"
-        checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
-        return False
+        checker.refuse("CEP301", message, argument.span, labels=scope.labels())
     if value.type.protected and name != "in list of string":
         message = f"`{name}` cannot look into a value of type {value.type}: it is a token"
         help_line = "send what the rule needs of it as a field of its own, such as the first digits"
-        checker.collector.add("CEP321", message, argument.span, help_line, scope.labels())
-        return False
-    if isinstance(value, CurrentField) or (isinstance(value, Call) and value.fn in _GIVE_TEXT):
-        return True
-    message = f"`{name}` looks at a field of the event under test"
-    help_line = "test it in the condition of that variable" if scope.fields is not None else "emit the field itself"
-    checker.collector.add("CEP314", message, argument.span, help_line, scope.labels())
-    return False
+        checker.refuse("CEP321", message, argument.span, help_line, scope.labels())
+    if not (isinstance(value, CurrentField) or (isinstance(value, Call) and value.fn in _GIVE_TEXT)):
+        message = f"`{name}` looks at a field of the event under test"
+        in_condition = scope.fields is not None
+        help_line = "test it in the condition of that variable" if in_condition else "emit the field itself"
+        checker.refuse("CEP314", message, argument.span, help_line, scope.labels())
 
 
-def _constant_fits(checker: Checker, name: str, value: Const, span: Span, scope: Scope) -> bool:
-    """Return True if a constant has the form that the function needs, like a network; otherwise report it."""
+def _check_constant(checker: Checker, name: str, value: Const, span: Span, scope: Scope) -> None:
+    """Refuse a constant that has not the form that the function needs, like a network."""
     problem = constant_problem(name, value.value)
     if problem is None:
-        return True
+        return
     code = "CEP315" if name == "matches" else "CEP316"
-    fix = None
-    if name == "in_cidr":
-        network = _network(str(value.value))
-        fix = None if network is None else Fix(span, f'"{network}"')
-    checker.collector.add(code, problem, span, "" if fix is None else f"write {fix.replacement}", scope.labels(), fix)
-    return False
+    network = _network(str(value.value)) if name == "in_cidr" else None
+    fix = None if network is None else Fix(span, f'"{network}"')
+    checker.refuse(code, problem, span, "" if fix is None else f"write {fix.replacement}", scope.labels(), fix)
 
 
 def constant_problem(name: str, value: object) -> str | None:
@@ -167,50 +147,42 @@ def _network(text: str) -> str | None:
         return None
 
 
-def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr | None:
-    """Check a call of `hour`, `weekday` or `date` with a time field and a time zone. Return None after a report."""
+def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr:
+    """Check a call of `hour`, `weekday` or `date` with a time field and a time zone."""
     moment, zone = values
+    place, zone_place = (argument.span for argument in node.arguments)
     if moment.type.kind is not Kind.TIME:
         message = f"`{node.name}` needs a time, this is {moment.type}"
-        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", message, place, labels=scope.labels())
     if not isinstance(moment, CurrentField):
         message = f"`{node.name}` looks at a field of the event under test"
-        checker.collector.add("CEP314", message, node.arguments[0].span, labels=scope.labels())
-        return None
+        checker.refuse("CEP314", message, place, labels=scope.labels())
     if not (isinstance(zone, Const | Param) and zone.type.is_text):
         message = f"`{node.name}` takes the zone as a constant text"
         help_line = 'write `hour(event_time, "Europe/Paris")`'
-        checker.collector.add("CEP316", message, node.arguments[1].span, help_line, scope.labels())
-        return None
-    if isinstance(zone, Const):
-        problem = constant_problem(node.name, zone.value)
-        if problem is not None:
-            name, span = str(zone.value), node.arguments[1].span
-            fix = nearest_fix(name, _zones(), span)
-            quoted = None if fix is None else Fix(span, f'"{fix.replacement}"')
-            help_line = did_you_mean(name, _zones(), "zones") if quoted is not None else 'like "Europe/Paris" or "UTC"'
-            checker.collector.add("CEP316", problem, span, help_line, scope.labels(), quoted)
-            return None
+        checker.refuse("CEP316", message, zone_place, help_line, scope.labels())
+    problem = constant_problem(node.name, zone.value) if isinstance(zone, Const) else None
+    if isinstance(zone, Const) and problem is not None:
+        name = str(zone.value)
+        fix = nearest_fix(name, _zones(), zone_place)
+        quoted = None if fix is None else Fix(zone_place, f'"{fix.replacement}"')
+        help_line = did_you_mean(name, _zones(), "zones") if quoted is not None else 'like "Europe/Paris" or "UTC"'
+        checker.refuse("CEP316", problem, zone_place, help_line, scope.labels(), quoted)
     gives = FUNCTIONS[node.name].gives
     assert gives is not None, "a function of time always gives the same type"
     return Call(node.name, (moment, zone), gives.as_nullable(moment.type.nullable))
 
 
-def _rounded(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
+def _rounded(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr:
     """Check `round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`. For a decimal they return an int or a coarser decimal."""
-    value = checker.check(node.arguments[0], scope)
-    digits = checker.check(node.arguments[1], scope) if len(node.arguments) == 2 else Const(0, INT)
-    if value is None or digits is None:
-        return None
+    value = values[0]
+    digits = values[1] if len(values) == 2 else Const(0, INT)
     if not value.type.is_number:
         message = f"`{node.name}` needs a number, this is {value.type}"
-        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", message, node.arguments[0].span, labels=scope.labels())
     if not (isinstance(digits, Const) and isinstance(digits.value, int) and 0 <= digits.value <= DECIMAL_SCALE_MAX):
         message = f"`round` takes the digits as a whole number from 0 to {DECIMAL_SCALE_MAX}"
-        checker.collector.add("CEP301", message, node.arguments[1].span, labels=scope.labels())
-        return None
+        checker.refuse("CEP301", message, node.arguments[1].span, labels=scope.labels())
     if value.type.kind is Kind.INT or (value.type.kind is Kind.DECIMAL and digits.value >= value.type.scale):
         return value
     result = value.type

@@ -30,6 +30,7 @@ INT64_MAX = 2**63 - 1
 _NAMED = {k.value: k for k in Kind if k not in (Kind.NULL, Kind.LIST)}
 LIST_KINDS = ("string", "int", "prefix", "cidr")
 _ORDERED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TIME, Kind.DURATION)
+_WIDER = ((Kind.INT, Kind.DECIMAL), (Kind.INT, Kind.FLOAT), (Kind.DECIMAL, Kind.FLOAT))
 
 
 def resolve_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
@@ -177,17 +178,19 @@ def cast(value: Expr, target: Type) -> Expr | None:
     """Convert a value to the target type, nullable if it was; None if the conversion would lose information."""
     if isinstance(value, Const):
         return convert_const(value, target)
-    if same(value.type, target):
-        return value
-    result_type = target.as_nullable(value.type.nullable)
     source = value.type
-    if source.kind is Kind.INT and target.kind in (Kind.DECIMAL, Kind.FLOAT):
-        return Cast(value, result_type)
-    if source.kind is Kind.DECIMAL and target.kind is Kind.FLOAT:
-        return Cast(value, result_type)
-    if source.kind is Kind.DECIMAL and target.kind is Kind.DECIMAL and source.scale < target.scale:
-        return Cast(value, result_type)
-    return None
+    if same(source, target):
+        return value
+    is_finer = source.kind is target.kind is Kind.DECIMAL and source.scale < target.scale
+    is_wider = (source.kind, target.kind) in _WIDER
+    return Cast(value, target.as_nullable(source.nullable)) if is_finer or is_wider else None
+
+
+def widened(value: Expr, target: Type) -> Expr:
+    """Convert a value to a type that is known to hold it."""
+    result = cast(value, target)
+    assert result is not None, "nothing is lost"
+    return result
 
 
 def literal_const(literal: Literal) -> Const | None:
