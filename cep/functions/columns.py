@@ -39,28 +39,27 @@ def fill_computed(
 
     Cost: O(N) for each such column, and its function once for each distinct text of its source.
     """
+    columns, nulls = columns[:, first_row:], nulls[:, first_row:]
     used_texts: dict[int, Int64] = {}
     computed: list[tuple[int, Int64, pa.Array]] = []
     for number, column in enumerate(kinds):
         call, source = column.computed, column.source
         if call is None:
             continue
-        nulls[number, first_row:] = nulls[source, first_row:]
+        nulls[number] = nulls[source]
         if call.fn == IN_LIST:
-            _fill_listed(call, lists, texts, _Place(number, source, first_row), columns, nulls)
+            _fill_listed(call, lists, texts, columns[y.COLUMN_TIME], columns[source], columns[number], nulls[number])
             continue
         if not kinds[source].type.is_text:
-            columns[number, first_row:] = of_times(
-                call.fn, str(_constant(call.arguments[1])), columns[source, first_row:]
-            )
+            columns[number] = of_times(call.fn, str(_constant(call.arguments[1])), columns[source])
             continue
         if source not in used_texts:
-            used_texts[source] = _present(columns[source, first_row:], nulls[source, first_row:], len(texts))
+            used_texts[source] = _present(columns[source], nulls[source], len(texts))
         values = of_texts(call, texts.take(pa.array(used_texts[source])))
         if column.type.is_text:
             computed.append((number, used_texts[source], values))
         else:
-            _scatter(number, source, used_texts[source], *slots(values), first_row, columns, nulls)
+            _scatter(used_texts[source], *slots(values), columns[source], columns[number], nulls[number])
     if not computed:
         return texts
     # The texts that are there differ from each other, so they keep their numbers.
@@ -69,7 +68,8 @@ def fill_computed(
     for number, numbers, values in computed:
         value_codes = codes[position : position + len(values)]
         source = kinds[number].source
-        _scatter(number, source, numbers, value_codes, np.zeros(len(value_codes), np.uint8), first_row, columns, nulls)
+        no_nulls = np.zeros(len(value_codes), np.uint8)
+        _scatter(numbers, value_codes, no_nulls, columns[source], columns[number], nulls[number])
         position += len(values)
     return joined.dictionary
 
@@ -81,49 +81,36 @@ def _present(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
     return np.flatnonzero(is_used)
 
 
-def _scatter(
-    number: int, source: int, used_texts: Int64, values: Int64, flags: UInt8, first_row: int, columns: Int64,
-    nulls: UInt8,
-) -> None:  # fmt: skip
+def _scatter(used_texts: Int64, values: Int64, flags: UInt8, codes: Int64, column: Int64, nulls: UInt8) -> None:
     """Write the value of each used text to the rows that have the text; null where `flags` is set."""
-    codes = columns[source, first_row:]
     table = np.zeros(int(used_texts[-1]) + 1 if len(used_texts) else 1, np.int64)
     # A row without text has number 0 whether that text is present or not.
     table[used_texts] = values
-    columns[number, first_row:] = table[codes]
+    column[:] = table[codes]
     if flags.any():
         missing = np.zeros(len(table), np.uint8)
         missing[used_texts] = flags
-        nulls[number, first_row:] |= missing[codes]
+        nulls |= missing[codes]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A computed column, the column that it is of, and the first row to fill."""
-
-    number: int
-    source: int
-    first_row: int
-
-
-def _fill_listed(call: Call, lists: Lists, texts: pa.Array, place: _Place, columns: Int64, nulls: UInt8) -> None:
+def _fill_listed(
+    call: Call, lists: Lists, texts: pa.Array, times_ms: Int64, source: Int64, is_member: Int64, nulls: UInt8
+) -> None:
     """Fill the column of list membership by the version of the list at each row's time; null before the first one."""
     named = call.arguments[1]
     timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
-    is_member, member_nulls = columns[place.number, place.first_row :], nulls[place.number, place.first_row :]
-    source = columns[place.source, place.first_row :]
-    for content, rows in spans(timeline, columns[y.COLUMN_TIME, place.first_row :]):
+    for content, rows in spans(timeline, times_ms):
         if content is None:
-            member_nulls[rows] = 1
+            nulls[rows] = 1
         elif not call.arguments[0].type.is_text:
             is_member[rows] = content.numbers_within(source[rows])
         else:
-            used_texts = _present(source[rows], member_nulls[rows], len(texts))
+            used_texts = _present(source[rows], nulls[rows], len(texts))
             is_listed, is_invalid = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(used_texts))))
             table = np.zeros((2, len(texts) + 1), np.uint8)
             table[:, used_texts] = is_listed, is_invalid
             is_member[rows] = table[0, source[rows]]
-            member_nulls[rows] |= table[1, source[rows]]
+            nulls[rows] |= table[1, source[rows]]
 
 
 def of_texts(expr: Expr, texts: pa.Array) -> pa.Array:

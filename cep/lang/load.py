@@ -26,7 +26,7 @@ from cep.base.schema import Kind, Schema
 from cep.base.secrets import SENSITIVE
 from cep.lang import syntax
 from cep.lang.check import clauses
-from cep.lang.check.bind import bind
+from cep.lang.check.bind import bind_at
 from cep.lang.check.expressions import ExpressionChecker
 from cep.lang.check.resolve import ListValue, Resolved, resolve
 from cep.lang.check.structure import check_structure
@@ -61,7 +61,9 @@ def _check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str,
         ir = _check_pattern(pattern, resolved, collector)
         if ir is None:
             continue
-        bound = _with_defaults(ir, pattern, collector)
+        has_defaults = all(p.default is not None for p in ir.params)
+        spans = {p.name: p.span for p in pattern.params}
+        bound = bind_at(ir, {}, spans, pattern.span, collector) if has_defaults else None
         if collector.error_count == errors:
             patterns[ir.name] = ir
             if bound is not None:
@@ -106,17 +108,6 @@ def _ir(draft: clauses.Draft) -> PatternIR:
         doc=pattern.doc,
         produces=None if pattern.produces is None else pattern.produces.name,
     )
-
-
-def _with_defaults(ir: PatternIR, pattern: syntax.PatternSyntax, collector: Collector) -> PatternIR | None:
-    """Bind the defaults, if all parameters have one: they must make a sound pattern."""
-    if any(p.default is None for p in ir.params):
-        return None
-    bound, mistakes = bind(ir, {})
-    for mistake in mistakes:
-        span = next((p.span for p in pattern.params if f"`{p.name}`" in mistake.message), pattern.span)
-        collector.add(mistake.code, mistake.message, span, mistake.help)
-    return bound
 
 
 _IMPORTS_CACHED = 16  # files of a folder share a few; one of 100 kB is some MB as syntax

@@ -142,15 +142,10 @@ def _history(expr: ir.History) -> str:
     parts = [expr.event_type if is_one or not field else field]
     window = expr.window
     if window is not None:
-        ms = (
-            window.ms.name
-            if isinstance(window.ms, ir.Param)
-            else None
-            if window.ms is None
-            else show_duration(window.ms)
-        )
-        zone = f' in "{window.zone}"' if window.calendar is not None else ""
-        parts.append(f"over {'previous ' if window.previous else ''}{ms or window.calendar}{zone}")
+        length = f'{window.calendar} in "{window.zone}"'
+        if window.ms is not None:
+            length = window.ms.name if isinstance(window.ms, ir.Param) else show_duration(window.ms)
+        parts.append(f"over {'previous ' if window.previous else ''}{length}")
     if expr.by:
         parts.append(f"by {expr.by[0]}" if len(expr.by) == 1 else f"by ({', '.join(expr.by)})")
     if expr.where is not None:

@@ -358,8 +358,8 @@ class WhereSyntax:
 
 
 @valueclass(frozen=True, slots=True)
-class MeasureSyntax:
-    """`name = value` of an `emit`."""
+class AssignSyntax:
+    """`name = value` of an `emit`, or of an event, a key or an argument of a test; `name: value` of an expectation."""
 
     name: str
     span: Span
@@ -387,22 +387,13 @@ class PatternSyntax:
     structure: SequenceSyntax | None
     wheres: tuple[WhereSyntax, ...]
     skip: SkipSyntax | None
-    measures: tuple[MeasureSyntax, ...]
+    measures: tuple[AssignSyntax, ...]
     over_all: bool
-    timeout_measures: tuple[MeasureSyntax, ...] | None
+    timeout_measures: tuple[AssignSyntax, ...] | None
     timeout_span: Span | None
     produces: NameRef | None
     broken: bool
     doc: str
-
-
-@valueclass(frozen=True, slots=True)
-class AssignSyntax:
-    """`name = value` of an event, a key or the arguments of a test; `name: value` in an expectation."""
-
-    name: str
-    span: Span
-    value: ExprSyntax
 
 
 @valueclass(frozen=True, slots=True)

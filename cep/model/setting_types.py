@@ -164,9 +164,10 @@ Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v
 Texts = tuple[str, ...]
 
 
-def setting(default: Any, description: str, flag: str | None = None, metavar: str = "", example: str = "") -> Any:
-    """Declare a field for the command line and the commented file. `example` is shown if there is no default."""
-    extra: dict[str, Any] = {"flag": flag, "metavar": metavar, "example": example}
+def setting(default: Any, description: str, usage: str = "", example: str = "") -> Any:
+    """Declare a setting with its flag, like `--lag TIME`. `example` is shown in the file if there is no default."""
+    flag, _, metavar = usage.partition(" ")
+    extra: dict[str, Any] = {"flag": flag or None, "metavar": metavar, "example": example}
     return Field(default, description=description, json_schema_extra=extra)
 
 
@@ -184,8 +185,7 @@ class SecretsSettings(Section):
         None,
         "File of keys, a line each: an id, a secret of 32 characters or more, and optionally the event time from which "
         "it counts. Without it CEP_SECRETS_FILE names the file, or CEP_SECRETS has its text.",
-        "--secrets",
-        "FILE",
+        "--secrets FILE",
         '"/run/secrets/cep-keys"',
     )
 

@@ -61,36 +61,32 @@ from cep.model.setting_types import (
 class EmbeddedSettings(Section):
     """The settings that only the runner in one process reads."""
 
-    workers: Positive = setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
+    workers: Positive = setting(2, "Threads that match, each for a share of the key groups.", "--workers N")
     groups: str | None = setting(
         None,
         "Key groups of this process, first-last; all of them if not given. Each process needs a checkpoint of its own.",
-        "--groups",
-        "RANGE",
+        "--groups RANGE",
         '"0-15"',
     )
     store: Literal["rocksdb", "memory"] = setting(
         "rocksdb",
         "Store of keyed state: rocksdb, safe after each commit, or memory, safe after each checkpoint.",
-        "--store",
-        "WHERE",
+        "--store WHERE",
     )
     cache_mb: Positive = setting(
-        256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb", "N"
+        256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb N"
     )
     target: str | None = setting(
         None,
         "Where checkpoints go: a folder, or a URL of fsspec (s3://…); in the checkpoint folder if not given.",
-        "--checkpoint-target",
-        "URL",
+        "--checkpoint-target URL",
         '"s3://bucket/job"',
     )
     kept: Positive = setting(3, "Checkpoints that are kept.")
     changelog: str | None = setting(
         None,
         "Compacted topic that gets the changes of each commit, with its alerts; a job without its folder reads it.",
-        "--changelog",
-        "TOPIC",
+        "--changelog TOPIC",
         '"payments-state"',
     )
     standby: bool = setting(
@@ -100,16 +96,15 @@ class EmbeddedSettings(Section):
         "--standby",
     )
     interval: DurationMs | None = setting(
-        None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval", "TIME", '"0 s"'
+        None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval TIME", '"0 s"'
     )
     checkpoints: DurationMs = setting(
-        10_000, "Time between two checkpoints: copies on another disk.", "--checkpoint-interval", "TIME", '"10 s"'
+        10_000, "Time between two checkpoints: copies on another disk.", "--checkpoint-interval TIME", '"10 s"'
     )
     delivery: Literal["exactly-once", "at-least-once"] = setting(
         "exactly-once",
         "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",
-        "--delivery",
-        "HOW",
+        "--delivery HOW",
     )
 
 
@@ -128,59 +123,56 @@ class MappingSettings(Section):
         (),
         "Where a field is in a record, if not by its own name: another name, or a path into nested values; "
         "`event_type` is the name of the type, and `*` where all other fields are.",
-        "--columns",
-        "FIELD=PATH",
+        "--columns FIELD=PATH",
         '{ card_id = "payload.after.card" }',
     )
     fixed: Pairs = setting(
-        (), "A field that has one value in every record.", "--fixed", "FIELD=VALUE", '{ channel = "web" }'
+        (), "A field that has one value in every record.", "--fixed FIELD=VALUE", '{ channel = "web" }'
     )
     minor: tuple[str, ...] = setting(
         (),
         "Decimals that come as whole minor units, such as cents; FIELD:CURRENCY names the field with the code of the "
         "currency (ISO 4217: JPY is without cents), FIELD:base64 reads the bytes of Debezium.",
-        "--minor",
-        "FIELD",
+        "--minor FIELD",
         '["amount:currency"]',
     )
     values: Pairs = setting(
         (),
         "The word of a field for a value in records, such as a symbol of an enum.",
-        "--values",
-        "FIELD.VALUE=WORD",
+        "--values FIELD.VALUE=WORD",
         '{ "direction.credit" = "incoming" }',
     )
     time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = setting(
         "", "Unit of times that are numbers: s, ms, us, ns; default ms; after --time-base also min, h, d.",
-        "--time-unit", "UNIT", '"s"'
+        "--time-unit UNIT", '"s"'
     )  # fmt: skip
     time_base: str = setting(
         "", "The moment from which times count units (default seconds), if they do not count from 1970.",
-        "--time-base", "TIME", '"2013-09-01T00:00:00Z"'
+        "--time-base TIME", '"2013-09-01T00:00:00Z"'
     )  # fmt: skip
     time_form: str = setting(
-        "", "Form of times that are texts, as for strptime (default ISO 8601).", "--time-form", "FORM",
+        "", "Form of times that are texts, as for strptime (default ISO 8601).", "--time-form FORM",
         '"%d.%m.%Y %H:%M:%S"',
     )  # fmt: skip
     time_zone: str = setting(
-        "", "Zone of times without a zone, such as UTC or Europe/Berlin.", "--time-zone", "ZONE", '"Europe/Berlin"'
+        "", "Zone of times without a zone, such as UTC or Europe/Berlin.", "--time-zone ZONE", '"Europe/Berlin"'
     )
     delimiter: str = setting(
         "", "The sign between the fields of CSV, such as ; or tab; detected in each file if not given.",
-        "--delimiter", "SIGN", '";"'
+        "--delimiter SIGN", '";"'
     )  # fmt: skip
-    quote: str = setting("", "The sign around texts of CSV; detected if not given.", "--quote", "SIGN", '"\'"')
+    quote: str = setting("", "The sign around texts of CSV; detected if not given.", "--quote SIGN", '"\'"')
     encoding: str = setting(
-        "", "Encoding of CSV: utf-8, utf-16, cp1252, …; detected if not given.", "--encoding", "NAME",
+        "", "Encoding of CSV: utf-8, utf-16, cp1252, …; detected if not given.", "--encoding NAME",
         '"cp1252"'
     )  # fmt: skip
     decimal: str = setting(
         "", "The decimal sign of numbers that are texts: . or , ; in CSV detected if not given.",
-        "--decimal", "SIGN", '","'
+        "--decimal SIGN", '","'
     )  # fmt: skip
     thousands: str = setting(
         "", "The sign for thousands in numbers that are texts; in CSV detected if not given.",
-        "--thousands", "SIGN", '"."'
+        "--thousands SIGN", '"."'
     )  # fmt: skip
 
 
@@ -192,69 +184,62 @@ class JobSettings(Section):
     """The job: the rules, the layout of keyed state, and the checkpoint."""
 
     rules: PathText | None = setting(
-        None, "Folder of rule files that the job begins with.", "--rules", "FOLDER", '"rules"'
+        None, "Folder of rule files that the job begins with.", "--rules FOLDER", '"rules"'
     )
     warm_start: str | None = setting(
         None,
         "Folder with the state of a replay to begin with (`cep replay --savepoint`), and its rules; used only "
         "at the first start.",
-        "--from",
-        "PLACE",
+        "--from PLACE",
         '"/var/lib/cep/history"',
     )
     checkpoint: PathText | None = setting(
-        None, "Folder of progress and keyed state; kept over restarts.", "--checkpoint", "FOLDER", '"/var/lib/cep/job"'
+        None, "Folder of progress and keyed state; kept over restarts.", "--checkpoint FOLDER", '"/var/lib/cep/job"'
     )
     lateness: DurationMs = setting(
-        0, "Disorder to expect: the time by which the watermark lags the newest event.", "--lateness", "TIME", '"0 s"'
+        0, "Disorder to expect: the time by which the watermark lags the newest event.", "--lateness TIME", '"0 s"'
     )
     order: Literal["event_time", "arrival"] = setting(
         "event_time",
         "event_time: an event waits until no earlier one is expected, so that the order of arrival does not matter; "
         "arrival: events are matched as they come.",
-        "--order",
-        "ORDER",
+        "--order ORDER",
     )
     idle: DurationMs = setting(
         IDLE_MS_DEFAULT,
         "Time for which a partition without new records holds back the others.",
-        "--idle",
-        "TIME",
+        "--idle TIME",
         '"10 s"',
     )
     ahead_max: DurationMsOrOff = setting(
         AHEAD_MS_DEFAULT,
         "How far ahead of the job's clock an event may be dated; later events are set aside. `off`: no limit.",
-        "--ahead-max",
-        "TIME",
+        "--ahead-max TIME",
         '"1 min"',
     )
     dedup: DurationMs = setting(
         DEDUP_MS_DEFAULT,
         "Event time for which event ids are remembered. An event that comes again, late or not, is ignored and counted "
         "as a duplicate; another event of its type and keys with its id is set aside. 0 s: never.",
-        "--dedup",
-        "TIME",
+        "--dedup TIME",
         '"10 min"',
     )
     trigger: DurationMs = setting(
-        0, "Least time between micro-batches; 0 starts the next one at once.", "--trigger", "TIME", '"0 s"'
+        0, "Least time between micro-batches; 0 starts the next one at once.", "--trigger TIME", '"0 s"'
     )
-    keys: Texts = setting((), "Keys that later rules may use too.", "--key", "FIELDS", '["card_id,merchant_id"]')
+    keys: Texts = setting((), "Keys that later rules may use too.", "--key FIELDS", '["card_id,merchant_id"]')
     key_groups: Annotated[int, Field(ge=1, le=KEY_GROUPS_MAX, strict=True)] = setting(
         KEY_GROUPS_LIVE_DEFAULT,
         "Bound of the parallelism, for the job's whole life; fewer cost less a micro-batch.",
-        "--key-groups",
-        "N",
+        "--key-groups N",
     )
     levels: Annotated[int, Field(ge=1, le=PRODUCE_DEPTH_MAX + 1, strict=True)] = setting(
         1,
         "Levels of patterns that feed each other, for the job's whole life: as many as its first rules need, "
         "and at least this number for later rules. Each level is a stage of every micro-batch.",
-        "--levels",
-        "N",
+        "--levels N",
     )
-    pages: Positive = setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")
+    pages: Positive = setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages N")
     start_incomplete: bool = setting(
         False,
         "Start although a live rule is set aside or a rule file cannot be read. The other rules run without it.",
@@ -266,22 +251,21 @@ class _PlaceSettings(Section):
     """The place that events come from."""
 
     folder: PathText | None = setting(
-        None, "Folder in which files appear: JSON, CSV or Parquet.", "--events", "FOLDER", '"events"'
+        None, "Folder in which files appear: JSON, CSV or Parquet.", "--events FOLDER", '"events"'
     )
-    topic: str | None = setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
+    topic: str | None = setting(None, "Topic of events.", "--topic NAME", '"payments"')
     format: Literal["json", "avro", "protobuf"] = setting(
-        "json", "How the values of the topic are written: json, avro, protobuf.", "--format", "FORMAT"
+        "json", "How the values of the topic are written: json, avro, protobuf.", "--format FORMAT"
     )
     schema_file: PathText | None = setting(
         None,
         "Schema of Avro values (*.avsc; without a registry: of values without a prefix), or Protobuf's "
         "descriptors (protoc --include_imports --descriptor_set_out).",
-        "--schema-file",
-        "FILE",
+        "--schema-file FILE",
         '"payment.avsc"',
     )
     message: str | None = setting(
-        None, "Name of the Protobuf message in the schema file.", "--message", "NAME", '"shop.Payment"'
+        None, "Name of the Protobuf message in the schema file.", "--message NAME", '"shop.Payment"'
     )
     registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment), AfterValidator(registry_client)] = (
         setting(
@@ -296,24 +280,22 @@ class _PlaceSettings(Section):
         "earliest",
         "Where a new job begins in the topic: earliest, latest, the first record of a time (2026-03-01T00:00:00Z), or "
         'an offset for each partition ({"payments": {"0": 17, "1": -2}}; -2 is earliest, -1 latest; others: earliest).',
-        "--starting",
-        "WHERE",
+        "--starting WHERE",
     )
     ending: Place | None = setting(
         None,
         "Where a start with --available-now ends in the topic, in the same forms; later records wait for the "
         "next start.",
-        "--ending",
-        "WHERE",
+        "--ending WHERE",
         '"2026-03-02T00:00:00Z"',
     )
     max_records: Positive | None = setting(
-        None, "Records of a topic in one micro-batch at most.", "--max-records", "N", "200000"
+        None, "Records of a topic in one micro-batch at most.", "--max-records N", "200000"
     )
     max_bytes: Positive | None = setting(
-        None, "Bytes of a topic in one micro-batch, by a sample of its records.", "--max-bytes", "N", "50000000"
+        None, "Bytes of a topic in one micro-batch, by a sample of its records.", "--max-bytes N", "50000000"
     )
-    max_files: Positive | None = setting(None, "Files of a folder in one micro-batch at most.", "--max-files", "N", "8")
+    max_files: Positive | None = setting(None, "Files of a folder in one micro-batch at most.", "--max-files N", "8")
 
     @model_validator(mode="before")
     @classmethod
@@ -342,17 +324,17 @@ class ControlSettings(Section):
     """Control records: rules published, changed and retired while the job goes on."""
 
     folder: PathText | None = setting(
-        None, "Folder in which files of JSON lines appear.", "--control", "FOLDER", '"control"'
+        None, "Folder in which files of JSON lines appear.", "--control FOLDER", '"control"'
     )
-    topic: str | None = setting(None, "Topic of control records.", "--control-topic", "NAME", '"rules"')
+    topic: str | None = setting(None, "Topic of control records.", "--control-topic NAME", '"rules"')
     status_topic: str | None = setting(
-        None, "Topic for the status of the job's rules.", "--status-topic", "NAME", '"rules-status"'
+        None, "Topic for the status of the job's rules.", "--status-topic NAME", '"rules-status"'
     )
     signers: PathText | None = setting(
-        None, "Who may sign changes; without signatures they are refused.", "--signers", "FILE", '"signers.toml"'
+        None, "Who may sign changes; without signatures they are refused.", "--signers FILE", '"signers.toml"'
     )
     root_key: str | None = setting(
-        None, "Public key that the signers file is signed with.", "--root-key", "KEY", '"ed25519:…"'
+        None, "Public key that the signers file is signed with.", "--root-key KEY", '"ed25519:…"'
     )
 
 
@@ -362,8 +344,7 @@ class PublishSettings(Section):
     sign_with: PathText | None = setting(
         None,
         "Private key of the person who makes the change, if changes are signed.",
-        "--sign-with",
-        "FILE",
+        "--sign-with FILE",
         '"ada.pem"',
     )
 
@@ -371,8 +352,7 @@ class PublishSettings(Section):
     lead: DurationMs = setting(
         10_000,
         "Time from now until a change without `effective_at` starts, in event time.",
-        "--lead",
-        "TIME",
+        "--lead TIME",
         '"10 s"',
     )
 
@@ -381,7 +361,7 @@ class KafkaSettings(Section):
     """The brokers, and how clients reach them."""
 
     bootstrap_servers: str | None = setting(
-        None, "Brokers, host:port, more with commas.", "--bootstrap-servers", "HOST:PORT", '"kafka:9092"'
+        None, "Brokers, host:port, more with commas.", "--bootstrap-servers HOST:PORT", '"kafka:9092"'
     )
     client: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = setting(
         {},
@@ -409,22 +389,19 @@ class OutputSettings(Section):
         "`console`, `kafka:TOPIC`, `postgresql://HOST/DATABASE` (the password in PGPASSWORD or ~/.pgpass), the URL of "
         "a webhook (https://…), a folder for JSON lines, `parquet:FOLDER`, or `delta:PLACE` for a Delta Lake table; "
         "may be several. The console if none is named.",
-        "--alerts",
-        "WHERE",
+        "--alerts WHERE",
         '["kafka:alerts"]',
     )
     dead_letters: PathText | None = setting(
         None,
         "Folder for records set aside and the audit; in the checkpoint folder if not given.",
-        "--dead-letters",
-        "FOLDER",
+        "--dead-letters FOLDER",
         '"dead_letters"',
     )
     dead_letter_topic: str | None = setting(
         None,
         "Topic for records set aside and the audit, instead of the folder.",
-        "--dead-letter-topic",
-        "NAME",
+        "--dead-letter-topic NAME",
         '"payments-dead"',
     )
 
@@ -448,8 +425,7 @@ class ObserveSettings(Section):
     listen: Address = setting(
         None,
         "Port, or host and port, of /metrics, /live, /ready and /health; on this machine only unless a host is named.",
-        "--listen",
-        "[HOST:]PORT",
+        "--listen [HOST:]PORT",
         '"9464"',
     )
     token: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = setting(
@@ -468,11 +444,10 @@ class ObserveSettings(Section):
     answer_keys: bool = setting(
         False,
         "Whether `cep run` answers /key?key=…: the open runs of a key, with the events that they have bound.",
-        "--answer-keys",
-        "yes|no",
+        "--answer-keys yes|no",
     )
     log: Literal["text", "json"] = setting(
-        "text", "Form of the log on standard error: text or json, one object a line.", "--log", "FORM"
+        "text", "Form of the log on standard error: text or json, one object a line.", "--log FORM"
     )
     traces: bool = setting(
         False,
@@ -484,14 +459,12 @@ class ObserveSettings(Section):
         REJECTED_PERCENT_MAX / 100,
         "Share of the records, from 0 to 1, that may be set aside or have a value that cannot be read. Above it the "
         "job is unhealthy, and it ends with 1.",
-        "--rejected-max",
-        "SHARE",
+        "--rejected-max SHARE",
     )
     ready_lag: DurationMs = setting(
         10_000,
         "A job that reads a topic is ready once no more events wait than arrive in this time.",
-        "--ready-lag",
-        "TIME",
+        "--ready-lag TIME",
         '"10 s"',
     )
     stalled: DurationMs = setting(
@@ -517,9 +490,9 @@ class ObserveSettings(Section):
 class SparkSettings(Section):
     """The settings that only the runners on Spark read."""
 
-    cores: Positive = setting(2, "Cores of this machine to use.", "--cores", "N")
+    cores: Positive = setting(2, "Cores of this machine to use.", "--cores N")
     partitions: Positive | None = setting(
-        None, "Matching tasks, fixed at the job's first start; as many as cores if not given.", "--partitions", "N", "2"
+        None, "Matching tasks, fixed at the job's first start; as many as cores if not given.", "--partitions N", "2"
     )
     conf: dict[str, str] = setting(
         {},

@@ -18,11 +18,10 @@ from cep.base.schema import Kind
 from cep.lang import ir
 from cep.lang.check.text import constant_problem
 from cep.lang.check.types import INT64_MAX, convert_const, is_raw
-from cep.lang.diagnostics import Collector, Diagnostic, did_you_mean
+from cep.lang.diagnostics import Collector, Diagnostic, Span, did_you_mean
 from cep.lang.parse.lexer import UNITS_MS
 from cep.lang.show import show_duration
 
-Slot = int | float | bool | str
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
 # The longest number that is looked at; longer ones fit no slot and cost time to convert.
@@ -52,7 +51,7 @@ def bind(pattern: ir.PatternIR, arguments: Mapping[str, object]) -> tuple[ir.Pat
     return (None if collector.error_count else bound), collector.diagnostics
 
 
-def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collector: Collector) -> Slot | None:
+def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collector: Collector) -> ir.Slot:
     if param.name not in arguments:
         if param.default is None:
             collector.add("CEP502", f"the parameter `{param.name}` has no default and is not given")
@@ -95,7 +94,7 @@ def shown_slot(slot: float | None, param: ir.ParamDecl) -> str:
     return show_duration(int(slot)) if param.type.kind is Kind.DURATION else str(slot)
 
 
-def _slot(value: object, param: ir.ParamDecl) -> Slot | None:
+def _slot(value: object, param: ir.ParamDecl) -> ir.Slot:
     """Convert an argument to the value of its parameter's type; None if it does not fit."""
     kind = param.type.kind
     if kind is Kind.LIST:
@@ -165,6 +164,17 @@ def _duration(value: object) -> int | None:
         return None
     scaled = Decimal(written[1]) * UNITS_MS[written[2]]
     return int(scaled) if scaled == scaled.to_integral_value() and scaled < TIME_MS_MAX else None
+
+
+def bind_at(
+    pattern: ir.PatternIR, arguments: Mapping[str, object], spans: Mapping[str, Span], place: Span, collector: Collector
+) -> ir.PatternIR | None:
+    """Bind as `bind`, and report each mistake at the span of the parameter that it names, otherwise at `place`."""
+    bound, mistakes = bind(pattern, arguments)
+    for mistake in mistakes:
+        span = next((span for name, span in spans.items() if f"`{name}`" in mistake.message), place)
+        collector.add(mistake.code, mistake.message, span, mistake.help)
+    return bound
 
 
 class _Binder:

@@ -16,7 +16,7 @@ from cep.base.schema import NO_KEY_KINDS, TIME_FIELD, EventType, Field, Kind, Sc
 from cep.lang import syntax
 from cep.lang.check.expressions import ExpressionChecker
 from cep.lang.check.order import Before, Names, Order, levels_of, may_be_last, order_of
-from cep.lang.check.resolve import Resolved, duplicate
+from cep.lang.check.resolve import Resolved, duplicate, once
 from cep.lang.check.scope import Bound, Definitions, Scope, VariableInScope
 from cep.lang.check.types import (
     as_symbol,
@@ -29,7 +29,7 @@ from cep.lang.check.types import (
     written_constant,
 )
 from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean
-from cep.lang.ir import Expr, Measure, Param, ParamDecl, PatternIR, SequenceNode, Skip
+from cep.lang.ir import Expr, Measure, Param, ParamDecl, PatternIR, SequenceNode, Skip, Slot
 
 
 @dataclass  # without slots, because it caches values that all passes need
@@ -169,19 +169,17 @@ def check_measures(draft: Draft) -> None:
 
 
 def _measures(
-    draft: Draft, written: tuple[syntax.MeasureSyntax, ...], before: Before, may_end: Names
+    draft: Draft, written: tuple[syntax.AssignSyntax, ...], before: Before, may_end: Names
 ) -> tuple[Measure, ...]:
     """Check the values that a pattern emits. The last event of the match is one of the variables `may_end`."""
     measures: list[Measure] = []
-    spans: dict[str, Span] = {}
+    names: dict[str, syntax.AssignSyntax] = {}
     last = [draft.event_types[name] for name in may_end if name in draft.event_types]
     scope = draft.scope(None, "", draft.variables_in_scope(before), _common_fields(last))
     produces = draft.pattern.produces
     produced = None if produces is None else draft.resolved.events.get(produces.name)
     for measure in written:
-        if measure.name in spans:
-            duplicate("value", measure.name, measure.span, spans[measure.name], draft.collector)
-        spans.setdefault(measure.name, measure.span)
+        once(names, measure, "value", draft.collector)
         field = None if produced is None else produced.types.get(measure.name)
         value = draft.expressions.check_value(measure.value, scope, field)
         if value is not None and field is not None:
@@ -222,29 +220,22 @@ _ALLOWED = (*_BOUNDED, Kind.BOOL, Kind.STRING, Kind.ENUM)
 # A decimal parameter without scale takes the digits of its default, but never fewer than money has.
 _SCALE_LEAST = 2
 
-Slot = int | float | bool | str
-
 
 def check_params(draft: Draft) -> None:
     """Check the type, default and bounds of each parameter."""
     pattern, collector = draft.pattern, draft.collector
     lists = draft.definitions.list_types
     params: list[ParamDecl] = []
-    spans: dict[str, Span] = {}
+    names: dict[str, syntax.ParamSyntax] = {}
     if len(pattern.params) > PARAMS_MAX:
         message = f"this pattern has {len(pattern.params)} parameters, more than {PARAMS_MAX}"
         collector.add("CEP507", message, pattern.params[PARAMS_MAX].span)
     for param in pattern.params:
-        if param.name in spans:
-            duplicate("parameter", param.name, param.span, spans[param.name], collector)
-            continue
-        spans[param.name] = param.span
-        value_type = _type(param, collector)
-        if value_type is not None:
-            if value_type.kind is Kind.LIST:
-                params.append(_declare_list(param, value_type, lists, collector))
-            else:
-                params.append(_declare(param, value_type, collector))
+        value_type = _type(param, collector) if once(names, param, "parameter", collector) else None
+        if value_type is not None and value_type.kind is Kind.LIST:
+            params.append(_declare_list(param, value_type, lists, collector))
+        elif value_type is not None:
+            params.append(_declare(param, value_type, collector))
     draft.params = tuple(params)
 
 
@@ -311,7 +302,7 @@ def _declare(param: syntax.ParamSyntax, value_type: Type, collector: Collector) 
     return ParamDecl(param.name, value_type, default, minimum, maximum)
 
 
-def _slot(node: syntax.ExprSyntax | None, value_type: Type, collector: Collector) -> Slot | None:
+def _slot(node: syntax.ExprSyntax | None, value_type: Type, collector: Collector) -> Slot:
     """Return the value of a default or a bound, None after a report or if there is none."""
     if node is None:
         return None
@@ -407,11 +398,9 @@ def _stream(draft: Draft) -> list[EventType]:
 
 def check_key(draft: Draft) -> None:
     """Check that the key fields exist in every event type of the stream."""
-    span_by_name: dict[str, Span] = {}
+    key_fields: dict[str, syntax.NameRef] = {}
     for key in draft.pattern.key:
-        if key.name in span_by_name:
-            duplicate("key field", key.name, key.span, span_by_name[key.name], draft.collector)
-        span_by_name.setdefault(key.name, key.span)
+        once(key_fields, key, "key field", draft.collector)
         for event_type in draft.stream:
             if event_type.name in draft.resolved.faulty:
                 continue

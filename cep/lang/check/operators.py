@@ -97,7 +97,10 @@ def unify(
     """
     for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
         if isinstance(const, Const) and types.is_raw(const, other.type):
-            raw(checker, other.type, span, scope)
+            # The report must not quote the value.
+            message = f"a value of type {other.type} is a token here, and this is none"
+            help_line = "write the token, as alerts show it; never write the value itself into a rule"
+            checker.refuse("CEP320", message, span, help_line, scope.labels())
     first_value, second_value = (
         types.as_symbol(first_value, second_value.type),
         types.as_symbol(second_value, first_value.type),
@@ -110,8 +113,8 @@ def unify(
         for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
             if isinstance(const, Const) and not isinstance(other, Const) and types.cast(const, other.type) is not None:
                 target = other.type
-            elif exact and isinstance(const, Const) and _is_finer(const, other):
-                _finer(checker, const, other.type, span, scope)
+            elif exact and isinstance(const, Const) and not isinstance(other, Const):
+                _check_digits(checker, const, other.type, span, scope)
         targets = (target, target)
     first, second = types.cast(first_value, targets[0]), types.cast(second_value, targets[1])
     if first is None or second is None:
@@ -119,23 +122,13 @@ def unify(
     return first, second
 
 
-def raw(checker: Checker, protected: Type, span: Span, scope: Scope) -> NoReturn:
-    """Refuse a constant compared with a value that rules see only as a token. The report does not quote it."""
-    message = f"a value of type {protected} is a token here, and this is none"
-    help_line = "write the token, as alerts show it; never write the value itself into a rule"
-    checker.refuse("CEP320", message, span, help_line, scope.labels())
-
-
-def _is_finer(const: Const, other: Expr) -> bool:
-    decimals = const.type.kind is Kind.DECIMAL and other.type.kind is Kind.DECIMAL
-    return decimals and not isinstance(other, Const) and types.shortened(const).type.scale > other.type.scale
-
-
-def _finer(checker: Checker, const: Const, other: Type, span: Span, scope: Scope) -> NoReturn:
+def _check_digits(checker: Checker, const: Const, other: Type, span: Span, scope: Scope) -> None:
     """Refuse a literal with more digits than the value it is compared with can have."""
-    message = f"this number has {types.shortened(const).type.scale} decimals, but it is compared with {other}"
-    digits = f"write at most {other.scale} decimals" if other.scale else "write a whole number"
-    checker.refuse("CEP304", message, span, digits, scope.labels())
+    scale = types.shortened(const).type.scale
+    if const.type.kind is other.kind is Kind.DECIMAL and scale > other.scale:
+        message = f"this number has {scale} decimals, but it is compared with {other}"
+        digits = f"write at most {other.scale} decimals" if other.scale else "write a whole number"
+        checker.refuse("CEP304", message, span, digits, scope.labels())
 
 
 def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> NoReturn:

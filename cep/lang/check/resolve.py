@@ -78,13 +78,13 @@ def resolve(files: Iterable[syntax.FileSyntax], collector: Collector) -> Resolve
     for file in files:
         for declaration in file.declarations:
             if isinstance(declaration, syntax.EventSyntax):
-                _once(events, declaration, "event type", collector)
-            elif isinstance(declaration, syntax.ListSyntax) and _once(resolved.lists, declaration, "list", collector):
+                once(events, declaration, "event type", collector)
+            elif isinstance(declaration, syntax.ListSyntax) and once(resolved.lists, declaration, "list", collector):
                 _check_list(declaration, collector)
             elif isinstance(declaration, syntax.DefineSyntax):
                 _define(resolved, declaration, collector)
             elif isinstance(declaration, syntax.PatternSyntax):
-                _once(resolved.patterns, declaration, "pattern", collector)
+                once(resolved.patterns, declaration, "pattern", collector)
             elif isinstance(declaration, syntax.PatternTestSyntax):
                 resolved.tests.append(declaration)
     first: dict[str, tuple[Type, Span]] = {}
@@ -99,7 +99,8 @@ def duplicate(noun: str, name: str, span: Span, first: Span, collector: Collecto
     collector.add("CEP207", message, span, "rename one of the two", (Label(first, "first declared here"),))
 
 
-def _once(names: dict[str, _T], declaration: _T, noun: str, collector: Collector) -> bool:
+def once(names: dict[str, _T], declaration: _T, noun: str, collector: Collector) -> bool:
+    """Add a declaration to the names. Return False after a report that its name was given before."""
     before = names.get(declaration.name)
     if before is not None:
         duplicate(noun, declaration.name, declaration.span, before.span, collector)
@@ -112,10 +113,10 @@ def _define(resolved: Resolved, define: syntax.DefineSyntax, collector: Collecto
     if define.name in FUNCTIONS:
         message = f"`{define.name}` is a function of the language"
         collector.add("CEP207", message, define.span, "choose another name")
-    elif _once(resolved.defines, define, "definition", collector):
+    elif once(resolved.defines, define, "definition", collector):
         param_names: dict[str, syntax.NameRef] = {}
         for param in define.params:
-            _once(param_names, param, "parameter", collector)
+            once(param_names, param, "parameter", collector)
 
 
 def _event(
@@ -133,7 +134,7 @@ def _event(
             collector.add("CEP212", "a decimal field needs its number of decimals", declared.type.span, help_line)
             value_type = None
         complete = complete and value_type is not None
-        if _once(field_names, declared, "field", collector) and value_type is not None:
+        if once(field_names, declared, "field", collector) and value_type is not None:
             fields.append(Field(declared.name, value_type))
             _clash(declared, value_type, first, collector)
     if complete:

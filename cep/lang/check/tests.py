@@ -19,8 +19,8 @@ from decimal import Decimal
 from cep.base.limits import PAN_DIGITS_MIN, TEST_EVENTS_MAX
 from cep.base.schema import TIME_FIELD, EventType, Kind, Type
 from cep.lang import ir, syntax
-from cep.lang.check.bind import bind
-from cep.lang.check.resolve import Resolved, duplicate
+from cep.lang.check.bind import bind_at
+from cep.lang.check.resolve import Resolved, duplicate, once
 from cep.lang.check.types import convert_const, symbol_const, written_constant
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 
@@ -39,24 +39,21 @@ def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Col
         collector.add("CEP604", f"`{node.name}` is not a value of {noun}, {_a(value_type)}", node.span, help_line)
         return None
     const = written_constant(node)
-    symbol = None if const is None else symbol_const(const.value, value_type)
-    if symbol is not None:
-        return symbol
-    if const is not None and const.value is None and not value_type.nullable:
-        collector.add("CEP604", f"{noun} is never null", node.span)
-        return None
-    if const is not None and const.value is None:
-        return ir.Const(None, value_type)
-    if const is not None and const.type.kind is Kind.DURATION and value_type.kind is Kind.TIME:
-        return ir.Const(const.value, value_type)
-    if value_type.protected and const is not None and may_be_card_number(str(const.value)):
-        help_line = 'write a name, like "card-1"'
-        collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
-        return None
-    converted = convert_const(const, value_type) if const is not None else None
+    converted: ir.Const | None = None
+    if const is not None:
+        if const.value is None and not value_type.nullable:
+            collector.add("CEP604", f"{noun} is never null", node.span)
+            return None
+        if const.type.kind is Kind.DURATION and value_type.kind is Kind.TIME:
+            return ir.Const(const.value, value_type)
+        converted = symbol_const(const.value, value_type)
+        if converted is None and value_type.protected and may_be_card_number(str(const.value)):
+            help_line = 'write a name, like "card-1"'
+            collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
+            return None
+        converted = converted or convert_const(const, value_type)
     if converted is None:
         collector.add("CEP604", f"this is not a value of {noun}, {_a(value_type)}", node.span, _help(node, value_type))
-        return None
     return converted
 
 
@@ -114,91 +111,6 @@ def neutral(value_type: Type) -> ir.Slot:
     return 0.0 if value_type.kind is Kind.FLOAT else 0
 
 
-# The matches, counts and absences that a test expects (see PatternTest).
-_Expectations = tuple[tuple[ir.Expected, ...], tuple[ir.ExpectedCount, ...], tuple[str | None, ...]]
-
-
-class _ExpectationChecker:
-    """Checks the `expect` lines of one test against its pattern and the labels of its keys."""
-
-    def __init__(
-        self, test: syntax.PatternTestSyntax, pattern: ir.PatternIR, labels: tuple[str, ...], collector: Collector
-    ) -> None:
-        self.test, self.pattern, self.labels, self.collector = test, pattern, labels, collector
-
-    def check(self) -> _Expectations:
-        expects = self.test.expects
-        if not expects and not self.test.broken:
-            message = f"the test `{self.test.name}` expects nothing, so it cannot fail"
-            help_line = "write `expect none` if nothing may come out"
-            self.collector.add("CEP602", message, self.test.span, help_line)
-        self._contradictions()
-        events = [expect for expect in expects if expect.kind in ("match", "timeout")]
-        counted = [expect for expect in expects if expect.kind == "matches"]
-        return (
-            tuple(self._expected(expect) for expect in events),
-            tuple(ir.ExpectedCount(self._key(expect), expect.count, expect.span) for expect in counted),
-            tuple(self._key(expect) for expect in expects if expect.kind == "none"),
-        )
-
-    def _expected(self, expect: syntax.ExpectSyntax) -> ir.Expected:
-        if expect.kind == "timeout" and self.pattern.timeout_measures is None:
-            message = f"`{self.pattern.name}` emits nothing when its time runs out"
-            help_line = "add `on timeout emit …` to the pattern"
-            self.collector.add("CEP607", message, expect.span, help_line)
-        at_ms = None if expect.at is None else expect.at.ms
-        return ir.Expected(expect.kind == "timeout", self._key(expect), at_ms, self._values(expect), expect.span)
-
-    def _key(self, expect: syntax.ExpectSyntax) -> str | None:
-        if expect.key is None:
-            return None
-        label = _label_text(expect.key)
-        if label not in self.labels:
-            message = f"the test has no key `{label}`"
-            self.collector.add("CEP606", message, expect.key.span, did_you_mean(label, self.labels, "its keys"))
-        return label
-
-    def _values(self, expect: syntax.ExpectSyntax) -> tuple[ir.ExpectedValue, ...]:
-        is_timeout = expect.kind == "timeout"
-        measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
-        if is_timeout and self.pattern.timeout_measures is None:
-            return ()  # already reported: the pattern has no time-outs
-        types = {m.name: m.value.type for m in measures}
-        values: list[ir.ExpectedValue] = []
-        span_by_name: dict[str, Span] = {}
-        for measure in expect.measures:
-            if measure.name not in types:
-                message = f"`{self.pattern.name}` emits no `{measure.name}`{' on timeout' if is_timeout else ''}"
-                help_line = did_you_mean(measure.name, types, "it emits")
-                self.collector.add("CEP606", message, measure.span, help_line)
-                continue
-            if measure.name in span_by_name:
-                duplicate("value", measure.name, measure.span, span_by_name[measure.name], self.collector)
-            span_by_name.setdefault(measure.name, measure.span)
-            # Whether a value can be null is a matter of the events; a test may expect it of every one.
-            const = slot_of(measure.value, types[measure.name].as_nullable(), f"`{measure.name}`", self.collector)
-            if const is not None:
-                tolerance = tolerance_of(measure.value, types[measure.name])
-                values.append(ir.ExpectedValue(measure.name, const.value, types[measure.name], tolerance))
-        return tuple(values)
-
-    def _contradictions(self) -> None:
-        """Report the first two expectations that exclude each other: nothing and something, or two numbers."""
-        for later, expect in enumerate(self.test.expects):
-            for earlier in self.test.expects[:later]:
-                kinds = {expect.kind, earlier.kind}
-                overlap = (
-                    expect.key is None or earlier.key is None or _label_text(expect.key) == _label_text(earlier.key)
-                )
-                same = (expect.key is None) == (earlier.key is None) and overlap
-                excluded = "none" in kinds and overlap and not (len(kinds) == 1 and not same)
-                if excluded or (kinds == {"matches"} and same):
-                    message = "these two cannot both be true" if len(kinds) > 1 else "this is expected twice"
-                    labels = (Label(earlier.span, "the other one"),)
-                    self.collector.add("CEP602", message, expect.span, "leave one of the two out", labels)
-                    return
-
-
 def check_tests(
     resolved: Resolved, patterns: Mapping[str, ir.PatternIR], collector: Collector
 ) -> tuple[tuple[ir.PatternTest, ...], tuple[ir.RefusedTest, ...]]:
@@ -207,122 +119,108 @@ def check_tests(
     refused: list[ir.RefusedTest] = []
     first: dict[tuple[str, str], Span] = {}
     for test in resolved.tests:
-        key = (test.pattern.name, test.name)
-        if key in first:
-            duplicate("test", test.name, test.span, first[key], collector)
+        name = test.pattern.name
+        if (name, test.name) in first:
+            duplicate("test", test.name, test.span, first[name, test.name], collector)
             continue
-        first[key] = test.span
-        checked = _TestChecker(test, resolved, patterns, collector).check()
+        first[name, test.name] = test.span
+        if name not in resolved.patterns:
+            help_line = did_you_mean(name, resolved.patterns, "patterns")
+            collector.add("CEP601", f"there is no pattern `{name}`", test.pattern.span, help_line)
+        pattern = patterns.get(name)
+        checked = None if pattern is None else _TestChecker(test, pattern, resolved, collector).check()
         if checked is None:
-            refused.append(ir.RefusedTest(test.name, test.pattern.name, test.span))
+            refused.append(ir.RefusedTest(test.name, name, test.span))
         else:
             sound.append(checked)
     return tuple(sound), tuple(refused)
 
 
 @dataclass(slots=True)
-class _Keys:
-    """The keys of a test by their label: the values of their fields, and where they were first named."""
-
-    values: dict[str, dict[str, ir.Slot]] = field(default_factory=dict)
-    spans: dict[str, Span] = field(default_factory=dict)
-
-
 class _TestChecker:
-    def __init__(
-        self,
-        test: syntax.PatternTestSyntax,
-        resolved: Resolved,
-        patterns: Mapping[str, ir.PatternIR],
-        collector: Collector,
-    ) -> None:
-        self.test = test
-        self.resolved = resolved
-        self.patterns = patterns
-        self.collector = collector
-        self.keys = _Keys()
-        self.ids: dict[str, Span] = {}
+    """Checks one test against its pattern, which may have parameters.
+
+    `keys` are the values of the key fields by the label of the key, `key_spans` where each is first named. `ids` has
+    the written ids of events.
+    """
+
+    test: syntax.PatternTestSyntax
+    pattern: ir.PatternIR
+    resolved: Resolved
+    collector: Collector
+    keys: dict[str, dict[str, ir.Slot]] = field(default_factory=dict)
+    key_spans: dict[str, Span] = field(default_factory=dict)
+    ids: dict[str, Span] = field(default_factory=dict)
 
     def check(self) -> ir.PatternTest | None:
-        """Return the checked test, None after a report of its own mistakes or of its pattern's mistakes."""
-        errors = self.collector.error_count
-        name = self.test.pattern
-        if name.name not in self.resolved.patterns:
-            help_line = did_you_mean(name.name, self.resolved.patterns, "patterns")
-            self.collector.add("CEP601", f"there is no pattern `{name.name}`", name.span, help_line)
+        """Return the checked test, None after a report."""
+        test, errors = self.test, self.collector.error_count
+        arguments = self._arguments()
+        for key in test.keys:
+            self._key(key)
+        events = self._events()
+        if not test.expects and not test.broken:
+            message = f"the test `{test.name}` expects nothing, so it cannot fail"
+            self.collector.add("CEP602", message, test.span, "write `expect none` if nothing may come out")
+        self._contradictions()
+        matches = [expect for expect in test.expects if expect.kind in ("match", "timeout")]
+        expected = tuple(self._expected(expect) for expect in matches)
+        counted = [expect for expect in test.expects if expect.kind == "matches"]
+        counts = tuple(ir.ExpectedCount(self._expected_key(e), e.count, e.span) for e in counted)
+        nothing = tuple(self._expected_key(expect) for expect in test.expects if expect.kind == "none")
+        if test.broken or self.collector.error_count > errors:
             return None
-        pattern = self.patterns.get(name.name)
-        if pattern is None:
-            return None
-        arguments = self._arguments(pattern)
-        for key in self.test.keys:
-            self._key(key, pattern)
-        events = self._events(pattern)
-        labels = tuple(self.keys.values)
-        expected, counts, nothing = _ExpectationChecker(self.test, pattern, labels, self.collector).check()
-        if self.test.broken or self.collector.error_count > errors:
-            return None
-        bound = self._bound(pattern, arguments)
+        spans = {argument.name: argument.value.span for argument in test.arguments}
+        bound = bind_at(self.pattern, arguments, spans, test.pattern.span, self.collector)
         if bound is None:
             return None
         return ir.PatternTest(
-            name=self.test.name,
+            name=test.name,
             pattern=bound,
             arguments=tuple(arguments.items()),
             events=events,
             expected=expected,
             counts=counts,
             nothing=nothing,
-            todo=self.test.todo,
-            span=self.test.span,
+            todo=test.todo,
+            span=test.span,
         )
 
-    def _arguments(self, pattern: ir.PatternIR) -> dict[str, object]:
-        declared = {p.name: p for p in pattern.params}
+    def _arguments(self) -> dict[str, object]:
+        declared = {p.name: p for p in self.pattern.params}
         values: dict[str, object] = {}
-        spans: dict[str, Span] = {}
+        names: dict[str, syntax.AssignSyntax] = {}
         for argument in self.test.arguments:
             param = declared.get(argument.name)
             if param is None:
                 help_line = did_you_mean(argument.name, declared, "parameters")
-                message = f"`{argument.name}` is not a parameter of the pattern `{pattern.name}`"
+                message = f"`{argument.name}` is not a parameter of the pattern `{self.pattern.name}`"
                 self.collector.add("CEP501", message, argument.span, help_line)
-            elif argument.name in spans:
-                duplicate("argument", argument.name, argument.span, spans[argument.name], self.collector)
-            else:
-                spans[argument.name] = argument.span
+            elif once(names, argument, "argument", self.collector):
                 const = slot_of(argument.value, param.type, f"the parameter `{param.name}`", self.collector)
                 if const is not None:
                     values[argument.name] = argument_of(const)
         return values
 
-    def _bound(self, pattern: ir.PatternIR, arguments: Mapping[str, object]) -> ir.PatternIR | None:
-        bound, diagnostics = bind(pattern, arguments)
-        for diagnostic in diagnostics:
-            written = (a.value.span for a in self.test.arguments if f"`{a.name}`" in diagnostic.message)
-            span = next(written, self.test.pattern.span)
-            self.collector.add(diagnostic.code, diagnostic.message, span, diagnostic.help)
-        return bound
-
-    def _key(self, key: syntax.ScriptedKeySyntax, pattern: ir.PatternIR) -> None:
+    def _key(self, key: syntax.ScriptedKeySyntax) -> None:
         """Note the field values of a key at the place where a test first names it."""
         label = _label_text(key.label)
-        if label in self.keys.values:
+        if label in self.keys:
             if key.fields:
-                labels = (Label(self.keys.spans[label], "first named here"),)
+                labels = (Label(self.key_spans[label], "first named here"),)
                 message = f"the fields of the key `{label}` belong to the place where it is first named"
                 self.collector.add("CEP605", message, key.label.span, "leave them out here", labels)
             return
-        columns = {f.name: f.type for e in pattern.event_types for f in self.resolved.events[e].fields}
-        types = {name: columns[name].as_nullable(False) for name in pattern.key}
+        columns = {f.name: f.type for e in self.pattern.event_types for f in self.resolved.events[e].fields}
+        types = {name: columns[name].as_nullable(False) for name in self.pattern.key}
         key_values = self._key_fields(key, types)
         values: dict[str, ir.Slot] = {}
         for name, value_type in types.items():
             const = key_values[name] if name in key_values else self._from_label(key, name, value_type, len(types))
             if const is not None:
                 values[name] = const.value
-        self.keys.values[label] = values
-        self.keys.spans[label] = key.label.span
+        self.keys[label] = values
+        self.key_spans[label] = key.label.span
 
     def _key_fields(self, key: syntax.ScriptedKeySyntax, types: Mapping[str, Type]) -> dict[str, ir.Const | None]:
         key_values: dict[str, ir.Const | None] = {}
@@ -351,7 +249,7 @@ class _TestChecker:
         self.collector.add("CEP605", message, key.label.span, help_line)
         return None
 
-    def _events(self, pattern: ir.PatternIR) -> tuple[ir.ScriptedEvent, ...]:
+    def _events(self) -> tuple[ir.ScriptedEvent, ...]:
         """Return all events of a test, repetitions written out, by time and then in the order of the text."""
         written = [(event, _label_text(key.label)) for key in self.test.keys for event in key.events]
         count = sum(event.count for event, _ in written)
@@ -363,7 +261,7 @@ class _TestChecker:
         self._check_order(written)
         events: list[ir.ScriptedEvent] = []
         for event, label in written:
-            events += self._event(event, label, pattern)
+            events += self._event(event, label)
         events.sort(key=lambda e: e.time_ms)
         return tuple(self._identified(event, number) for number, event in enumerate(events, start=1))
 
@@ -379,7 +277,7 @@ class _TestChecker:
                 self.collector.add("CEP610", message, event.time.span, help_line, labels)
             latest[label] = event
 
-    def _event(self, event: syntax.ScriptedEventSyntax, label: str, pattern: ir.PatternIR) -> list[ir.ScriptedEvent]:
+    def _event(self, event: syntax.ScriptedEventSyntax, label: str) -> list[ir.ScriptedEvent]:
         """Check one written event. Return its repetitions."""
         name = event.event_type
         event_type = self.resolved.events.get(name.name)
@@ -388,12 +286,12 @@ class _TestChecker:
                 help_line = did_you_mean(name.name, self.resolved.events, "event types")
                 self.collector.add("CEP202", f"`{name.name}` is not an event type", name.span, help_line)
             return []
-        missing = [f for f in pattern.key if event_type.field(f) is None]
+        missing = [f for f in self.pattern.key if event_type.field(f) is None]
         if missing:
-            message = f"`{name.name}` has no field `{missing[0]}`, so it belongs to no key of `{pattern.name}`"
+            message = f"`{name.name}` has no field `{missing[0]}`, so it belongs to no key of `{self.pattern.name}`"
             self.collector.add("CEP605", message, name.span, "leave the event out: the pattern never sees it")
             return []
-        values = self._fields(event, event_type, pattern, label)
+        values = self._fields(event, event_type, label)
         if event.count < 1:
             self.collector.add("CEP608", "an event is repeated at least once", event.span, "write `x2 every 20s`")
         id_value = values.get(event_type.id_field)
@@ -418,30 +316,24 @@ class _TestChecker:
             self.collector.add("CEP608", message, event.span, "give each its own id, or leave it out", labels)
         self.ids.setdefault(event_id, event.span)
 
-    def _fields(
-        self, event: syntax.ScriptedEventSyntax, event_type: EventType, pattern: ir.PatternIR, label: str
-    ) -> dict[str, ir.Slot]:
+    def _fields(self, event: syntax.ScriptedEventSyntax, event_type: EventType, label: str) -> dict[str, ir.Slot]:
         """Return the value of each field of an event: written, from the key, or neutral."""
         values = {f.name: None if f.type.kind is Kind.ID else neutral(f.type) for f in event_type.fields}
-        values |= self.keys.values.get(label, {})
-        span_by_name: dict[str, Span] = {}
+        values |= self.keys.get(label, {})
+        names: dict[str, syntax.AssignSyntax] = {}
         for assigned in event.fields:
-            if assigned.name in span_by_name:
-                duplicate("field", assigned.name, assigned.span, span_by_name[assigned.name], self.collector)
-            span_by_name.setdefault(assigned.name, assigned.span)
-            self._field(assigned, event_type, pattern, values)
+            once(names, assigned, "field", self.collector)
+            self._field(assigned, event_type, values)
         return values
 
-    def _field(
-        self, assigned: syntax.AssignSyntax, event_type: EventType, pattern: ir.PatternIR, values: dict[str, ir.Slot]
-    ) -> None:
+    def _field(self, assigned: syntax.AssignSyntax, event_type: EventType, values: dict[str, ir.Slot]) -> None:
         """Check one written field of an event, and put its value into `values`."""
         declared = event_type.field(assigned.name)
         if declared is None:
             names = [f.name for f in event_type.fields]
             message = f"`{event_type.name}` has no field `{assigned.name}`"
             self.collector.add("CEP203", message, assigned.span, did_you_mean(assigned.name, names, "its fields"))
-        elif assigned.name in pattern.key:
+        elif assigned.name in self.pattern.key:
             help_line = "write the events of another key under a label of their own"
             self.collector.add(
                 "CEP603", f"the key field `{assigned.name}` comes from the label", assigned.span, help_line
@@ -466,6 +358,63 @@ class _TestChecker:
         id_field = self.resolved.events[event.event_type].id_field
         fields = tuple((n, event_id if n == id_field and v is None else v) for n, v in event.fields)
         return ir.ScriptedEvent(event.key, event.event_type, event.time_ms, event_id, fields, event.span)
+
+    def _expected(self, expect: syntax.ExpectSyntax) -> ir.Expected:
+        if expect.kind == "timeout" and self.pattern.timeout_measures is None:
+            message = f"`{self.pattern.name}` emits nothing when its time runs out"
+            help_line = "add `on timeout emit …` to the pattern"
+            self.collector.add("CEP607", message, expect.span, help_line)
+        at_ms = None if expect.at is None else expect.at.ms
+        return ir.Expected(
+            expect.kind == "timeout", self._expected_key(expect), at_ms, self._values(expect), expect.span
+        )
+
+    def _expected_key(self, expect: syntax.ExpectSyntax) -> str | None:
+        if expect.key is None:
+            return None
+        label = _label_text(expect.key)
+        if label not in self.keys:
+            message = f"the test has no key `{label}`"
+            self.collector.add("CEP606", message, expect.key.span, did_you_mean(label, self.keys, "its keys"))
+        return label
+
+    def _values(self, expect: syntax.ExpectSyntax) -> tuple[ir.ExpectedValue, ...]:
+        is_timeout = expect.kind == "timeout"
+        measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
+        if is_timeout and self.pattern.timeout_measures is None:
+            return ()  # already reported: the pattern has no time-outs
+        types = {m.name: m.value.type for m in measures}
+        values: list[ir.ExpectedValue] = []
+        names: dict[str, syntax.AssignSyntax] = {}
+        for measure in expect.measures:
+            if measure.name not in types:
+                message = f"`{self.pattern.name}` emits no `{measure.name}`{' on timeout' if is_timeout else ''}"
+                help_line = did_you_mean(measure.name, types, "it emits")
+                self.collector.add("CEP606", message, measure.span, help_line)
+                continue
+            once(names, measure, "value", self.collector)
+            # Whether a value can be null is a matter of the events; a test may expect it of every one.
+            const = slot_of(measure.value, types[measure.name].as_nullable(), f"`{measure.name}`", self.collector)
+            if const is not None:
+                tolerance = tolerance_of(measure.value, types[measure.name])
+                values.append(ir.ExpectedValue(measure.name, const.value, types[measure.name], tolerance))
+        return tuple(values)
+
+    def _contradictions(self) -> None:
+        """Report the first two expectations that exclude each other: nothing and something, or two numbers."""
+        for later, expect in enumerate(self.test.expects):
+            for earlier in self.test.expects[:later]:
+                kinds = {expect.kind, earlier.kind}
+                overlap = (
+                    expect.key is None or earlier.key is None or _label_text(expect.key) == _label_text(earlier.key)
+                )
+                same = (expect.key is None) == (earlier.key is None) and overlap
+                excluded = "none" in kinds and overlap and not (len(kinds) == 1 and not same)
+                if excluded or (kinds == {"matches"} and same):
+                    message = "these two cannot both be true" if len(kinds) > 1 else "this is expected twice"
+                    labels = (Label(earlier.span, "the other one"),)
+                    self.collector.add("CEP602", message, expect.span, "leave one of the two out", labels)
+                    return
 
 
 def _label_text(label: syntax.Literal | syntax.NameRef) -> str:

@@ -7,6 +7,7 @@ Tested by: tests/lang/test_parser.py, tests/lang/test_functions.py
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from decimal import Decimal
 
 from cep.lang import syntax
@@ -34,7 +35,7 @@ _SQL = {
 }
 _LOOK_TWICE = frozenset((*_FOREIGN, "matches", "not"))
 _OF_OPERATORS = (TokenKind.SYMBOL, TokenKind.NAME)
-_WORDS = {"true": True, "false": False, "null": None}
+WORDS = {"true": True, "false": False, "null": None}
 
 
 def parse_expression(cursor: Cursor) -> syntax.ExprSyntax:
@@ -90,7 +91,7 @@ def _chain(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSynt
     return syntax.ChainSyntax(operator, tuple(operands), left.span.to(operands[-1].span))
 
 
-def _binary(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
+def _binary(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyntax) -> syntax.BinarySyntax:
     operator_span = cursor.take().span
     right = _climb(cursor, precedence + 1)
     return syntax.BinarySyntax(operator, operator_span, left, right, left.span.to(right.span))
@@ -173,11 +174,9 @@ def _primary(cursor: Cursor) -> syntax.ExprSyntax:
     if token.kind in NUMBERS:
         return parse_number(cursor)
     if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
-        cursor.take()
-        return syntax.Literal(token.value, token.span)
-    if token.kind is TokenKind.NAME and token.text in _WORDS:
-        cursor.take()
-        return syntax.Literal(_WORDS[token.text], token.span)
+        return syntax.Literal(cursor.take().value, token.span)
+    if token.kind is TokenKind.NAME and token.text in WORDS:
+        return syntax.Literal(WORDS[cursor.take().text], token.span)
     if token.kind is TokenKind.NAME and token.text == "if":
         return _if(cursor)
     name = cursor.name("a value")
@@ -217,6 +216,24 @@ def parse_number(cursor: Cursor) -> syntax.Literal | syntax.DurationLiteral:
         span = token.span.to(unit.span)
         return syntax.DurationLiteral(duration_ms(Decimal(token.value), unit.text, span, cursor.collector), span)
     return syntax.Literal(token.value, token.span)
+
+
+def parse_constant(
+    cursor: Cursor, noun: str, words: Collection[str], number: Callable[[Cursor], syntax.ExprSyntax]
+) -> syntax.ExprSyntax:
+    """Parse a constant with its sign: a text, a symbol, one of the `words`, or what `number` parses."""
+    token = cursor.token
+    if cursor.accept("-"):
+        with cursor.nested():
+            argument = parse_constant(cursor, noun, words, number)
+        return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
+    if token.kind in NUMBERS:
+        return number(cursor)
+    if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
+        return syntax.Literal(cursor.take().value, token.span)
+    if cursor.at(*words):
+        return syntax.Literal(WORDS[cursor.take().text], token.span)
+    return cursor.name_ref(noun)
 
 
 def _if(cursor: Cursor) -> syntax.ExprSyntax:

@@ -19,154 +19,133 @@ from cep.lang.parse.tests import parse_test
 _RESERVED_HELP = "name the field otherwise, and read it from its column: `--columns name=WORD`, or `columns` of a job"
 
 
-class _Parser:
-    def __init__(self, cursor: Cursor, name: str) -> None:
-        self.cursor = cursor
-        self.name = name
-        self.forms: dict[str, Callable[[], syntax.Declaration]] = {
-            "event": self._event,
-            "import": self._import,
-            "list": self._list,
-            "define": self._define,
-            "pattern": lambda: parse_pattern(self.cursor),
-            "test": lambda: parse_test(self.cursor),
-        }
+def _import(cursor: Cursor) -> syntax.ImportSyntax:
+    start = cursor.take().span
+    path = cursor.string("a file")
+    return syntax.ImportSyntax(str(path.value), start.to(path.span))
 
-    def file(self) -> syntax.FileSyntax:
-        declarations: list[syntax.Declaration] = []
-        cursor = self.cursor
-        while not cursor.at_end():
-            try:
-                declarations.append(self._declaration())
-            except Panic:
-                self._skip_to_declaration()
-        return syntax.FileSyntax(self.name, tuple(declarations))
 
-    def _declaration(self) -> syntax.Declaration:
-        token = self.cursor.token
-        form = self.forms.get(token.text) if token.kind is TokenKind.NAME else None
-        if form is None:
-            message = f"expected a declaration, found {self.cursor.shown()}"
-            self.cursor.fail(message, did_you_mean(token.text, DECLARATIONS, "declarations"), code="CEP109")
-        return form()
+def _list(cursor: Cursor) -> syntax.ListSyntax:
+    """Parse the declaration of a list: `list name = […]`, `list name: type`, or `… from "file"`."""
+    doc = cursor.take().doc
+    name = cursor.name("the name of the list")
+    if not cursor.accept(":"):
+        cursor.expect("=", "after the name of the list")
+        return syntax.ListSyntax(name.text, name.span, parse_list(cursor), doc)
+    item_type = parse_type(cursor)
+    if cursor.accept("="):
+        return syntax.ListSyntax(name.text, name.span, parse_list(cursor), doc, item_type)
+    if not cursor.accept("from"):
+        return syntax.ListSyntax(name.text, name.span, (), doc, item_type)
+    return syntax.ListSyntax(name.text, name.span, (), doc, item_type, cursor.string("a file"))
 
-    def _skip_to_declaration(self) -> None:
-        cursor = self.cursor
-        cursor.depth = 0
-        if not cursor.at_declaration():
-            cursor.take()
-        while not cursor.at_end() and not cursor.at_declaration():
-            cursor.take()
 
-    def _import(self) -> syntax.ImportSyntax:
-        cursor = self.cursor
-        start = cursor.take().span
-        path = cursor.string("a file")
-        return syntax.ImportSyntax(str(path.value), start.to(path.span))
+def _define(cursor: Cursor) -> syntax.DefineSyntax:
+    doc = cursor.take().doc
+    name = cursor.name("the name of the definition")
+    params: tuple[syntax.NameRef, ...] = ()
+    if cursor.accept("("):
+        params = cursor.name_refs("the name of a parameter")
+        cursor.expect(")", "at the end of the parameters")
+    cursor.expect("=", "before the expression")
+    return syntax.DefineSyntax(name.text, name.span, params, parse_expression(cursor), doc)
 
-    def _list(self) -> syntax.ListSyntax:
-        """Parse the declaration of a list: `list name = […]`, `list name: type`, or `… from "file"`."""
-        cursor = self.cursor
-        doc = cursor.take().doc
-        name = cursor.name("the name of the list")
-        if not cursor.accept(":"):
-            cursor.expect("=", "after the name of the list")
-            return syntax.ListSyntax(name.text, name.span, parse_list(cursor), doc)
-        item_type = parse_type(cursor)
-        if cursor.accept("="):
-            return syntax.ListSyntax(name.text, name.span, parse_list(cursor), doc, item_type)
-        if not cursor.accept("from"):
-            return syntax.ListSyntax(name.text, name.span, (), doc, item_type)
-        return syntax.ListSyntax(name.text, name.span, (), doc, item_type, cursor.string("a file"))
 
-    def _define(self) -> syntax.DefineSyntax:
-        cursor = self.cursor
-        doc = cursor.take().doc
-        name = cursor.name("the name of the definition")
-        params: tuple[syntax.NameRef, ...] = ()
-        if cursor.accept("("):
-            params = cursor.name_refs("the name of a parameter")
-            cursor.expect(")", "at the end of the parameters")
-        cursor.expect("=", "before the expression")
-        return syntax.DefineSyntax(name.text, name.span, params, parse_expression(cursor), doc)
+def _event(cursor: Cursor) -> syntax.EventSyntax:
+    """Parse the declaration of an event type. After a mistake in a field, continue with the next line."""
+    doc = cursor.take().doc
+    name = cursor.name("the name of the event type")
+    cursor.expect("{", "at the start of the fields")
+    fields: list[syntax.FieldSyntax] = []
+    broken = False
+    retain: syntax.DurationLiteral | None = None
+    order: syntax.NameRef | None = None
+    while not cursor.at("}") and not cursor.at_end():
+        start = cursor.index
+        try:
+            # `retain` may also be the name of a field: then a type follows.
+            if cursor.at("retain") and cursor.ahead().kind in NUMBERS:
+                retain = _retain(cursor, retain)
+                continue
+            if cursor.at("order") and cursor.ahead().text == "by":
+                order = _order(cursor, order)
+                continue
+            field_name = cursor.name("the name of a field", _RESERVED_HELP)
+            cursor.accept(":")
+            fields.append(syntax.FieldSyntax(field_name.text, field_name.span, _field_type(cursor)))
+            cursor.accept(",", ";")
+        except Panic:
+            broken = True
+            if cursor.at_declaration() and cursor.index > start:
+                break
+            _skip_line(cursor, start)
+    if not (broken and cursor.at_declaration()):
+        cursor.expect("}", "at the end of the fields")
+    return syntax.EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
 
-    def _event(self) -> syntax.EventSyntax:
-        """Parse the declaration of an event type. After a mistake in a field, continue with the next line."""
-        cursor = self.cursor
-        doc = cursor.take().doc
-        name = cursor.name("the name of the event type")
-        cursor.expect("{", "at the start of the fields")
-        fields: list[syntax.FieldSyntax] = []
-        broken = False
-        retain: syntax.DurationLiteral | None = None
-        order: syntax.NameRef | None = None
-        while not cursor.at("}") and not cursor.at_end():
-            start = cursor.index
-            try:
-                # `retain` may also be the name of a field: then a type follows.
-                if cursor.at("retain") and cursor.ahead().kind in NUMBERS:
-                    retain = self._retain(retain)
-                    continue
-                if cursor.at("order") and cursor.ahead().text == "by":
-                    order = self._order(order)
-                    continue
-                field_name = cursor.name("the name of a field", _RESERVED_HELP)
-                cursor.accept(":")
-                fields.append(syntax.FieldSyntax(field_name.text, field_name.span, self._field_type()))
-                cursor.accept(",", ";")
-            except Panic:
-                broken = True
-                if cursor.at_declaration() and cursor.index > start:
-                    break
-                self._skip_line(start)
-        if not (broken and cursor.at_declaration()):
-            cursor.expect("}", "at the end of the fields")
-        return syntax.EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
 
-    def _field_type(self) -> syntax.TypeSyntax:
-        """Parse a type, possibly followed by `sensitive`, which may also be the name of the next field."""
-        written = parse_type(self.cursor)
-        after = self.cursor.ahead()
-        ends = after.first_on_line or after.text in (",", ";", "}") or after.kind is TokenKind.END
-        if not self.cursor.at("sensitive") or self.cursor.token.first_on_line or not ends:
-            return written
-        word = self.cursor.take()
-        return replace(written, sensitive=True, span=written.span.to(word.span))
+def _field_type(cursor: Cursor) -> syntax.TypeSyntax:
+    """Parse a type, possibly followed by `sensitive`, which may also be the name of the next field."""
+    written = parse_type(cursor)
+    after = cursor.ahead()
+    ends = after.first_on_line or after.text in (",", ";", "}") or after.kind is TokenKind.END
+    if not cursor.at("sensitive") or cursor.token.first_on_line or not ends:
+        return written
+    word = cursor.take()
+    return replace(written, sensitive=True, span=written.span.to(word.span))
 
-    def _retain(self, before: syntax.DurationLiteral | None) -> syntax.DurationLiteral | None:
-        """Parse `retain 30d`. Return the first valid duration; report a second one."""
-        cursor = self.cursor
-        word = cursor.take()
-        amount = parse_number(cursor)
-        cursor.accept(",", ";")
-        if before is not None:
-            cursor.collector.add("CEP106", "`retain` is given twice", word.span, "leave out one")
-        if not isinstance(amount, syntax.DurationLiteral):
-            help_line = f"write `retain {amount.value} d`"
-            cursor.collector.add("CEP104", "how long events are kept needs a unit of time", amount.span, help_line)
-            return before
-        if amount.ms < 1:
-            cursor.collector.add("CEP402", "events are kept longer than 0", amount.span)
-            return before
-        return amount
 
-    def _order(self, before: syntax.NameRef | None) -> syntax.NameRef:
-        cursor = self.cursor
-        word = cursor.take()
+def _retain(cursor: Cursor, before: syntax.DurationLiteral | None) -> syntax.DurationLiteral | None:
+    """Parse `retain 30d`. Return the first valid duration; report a second one."""
+    word = cursor.take()
+    amount = parse_number(cursor)
+    cursor.accept(",", ";")
+    if before is not None:
+        cursor.collector.add("CEP106", "`retain` is given twice", word.span, "leave out one")
+    if not isinstance(amount, syntax.DurationLiteral):
+        help_line = f"write `retain {amount.value} d`"
+        cursor.collector.add("CEP104", "how long events are kept needs a unit of time", amount.span, help_line)
+        return before
+    if amount.ms < 1:
+        cursor.collector.add("CEP402", "events are kept longer than 0", amount.span)
+        return before
+    return amount
+
+
+def _order(cursor: Cursor, before: syntax.NameRef | None) -> syntax.NameRef:
+    word = cursor.take()
+    cursor.take()
+    field = cursor.name("the field that orders events of one time")
+    cursor.accept(",", ";")
+    if before is not None:
+        cursor.collector.add("CEP106", "`order by` is given twice", word.span, "leave out one")
+    return syntax.NameRef(field.text, field.span)
+
+
+def _skip_line(cursor: Cursor, start: int) -> None:
+    """Go to the next line, `}` or the end; always past the token at index `start`."""
+    while not cursor.at_end() and not cursor.at("}"):
+        if cursor.index > start and cursor.token.first_on_line:
+            return
         cursor.take()
-        field = cursor.name("the field that orders events of one time")
-        cursor.accept(",", ";")
-        if before is not None:
-            cursor.collector.add("CEP106", "`order by` is given twice", word.span, "leave out one")
-        return syntax.NameRef(field.text, field.span)
 
-    def _skip_line(self, start: int) -> None:
-        """Go to the next line, `}` or the end; always past the token at index `start`."""
-        cursor = self.cursor
-        while not cursor.at_end() and not cursor.at("}"):
-            if cursor.index > start and cursor.token.first_on_line:
-                return
-            cursor.take()
+
+_FORMS: dict[str, Callable[[Cursor], syntax.Declaration]] = {
+    "event": _event,
+    "import": _import,
+    "list": _list,
+    "define": _define,
+    "pattern": parse_pattern,
+    "test": parse_test,
+}
+
+
+def _declaration(cursor: Cursor) -> syntax.Declaration:
+    token = cursor.token
+    if token.kind is not TokenKind.NAME or token.text not in _FORMS:
+        message = f"expected a declaration, found {cursor.shown()}"
+        cursor.fail(message, did_you_mean(token.text, DECLARATIONS, "declarations"), code="CEP109")
+    return _FORMS[token.text](cursor)
 
 
 def parse(text: str, name: str, collector: Collector) -> syntax.FileSyntax:
@@ -176,4 +155,14 @@ def parse(text: str, name: str, collector: Collector) -> syntax.FileSyntax:
 
 def parse_tokens(cursor: Cursor, name: str) -> syntax.FileSyntax:
     """Parse the tokens of one file from where the cursor is."""
-    return _Parser(cursor, name).file()
+    declarations: list[syntax.Declaration] = []
+    while not cursor.at_end():
+        try:
+            declarations.append(_declaration(cursor))
+        except Panic:
+            cursor.depth = 0
+            if not cursor.at_declaration():
+                cursor.take()
+            while not cursor.at_end() and not cursor.at_declaration():
+                cursor.take()
+    return syntax.FileSyntax(name, tuple(declarations))

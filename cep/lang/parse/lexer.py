@@ -234,13 +234,11 @@ class _Lexer:
         elif "." in text:
             self._push(TokenKind.DECIMAL, written, span, Decimal(text))
         else:
-            self._push(TokenKind.INT, written, span, self._integer(int(text), span))
-
-    def _integer(self, value: int, span: Span) -> int:
-        if value < 2**63:
-            return value
-        self.collector.add("CEP103", "this number is too large", span, "integers have 64 bits")
-        return 1
+            value = int(text)
+            if value >= 2**63:
+                self.collector.add("CEP103", "this number is too large", span, "integers have 64 bits")
+                value = 1
+            self._push(TokenKind.INT, written, span, value)
 
     def _duration(self, number: Decimal, unit: str, span: Span) -> int:
         if unit not in UNITS_MS:
@@ -413,10 +411,12 @@ class Cursor:
         self.take()
         return Literal(str(token.value), token.span)
 
-    def integer(self, noun: str) -> Token:
+    def integer(self, noun: str) -> int:
         if self.token.kind is not TokenKind.INT:
             self.fail(f"expected {noun}, found {self.shown()}")
-        return self.take()
+        value = self.take().value
+        assert isinstance(value, int)
+        return value
 
     def shown(self) -> str:
         if self.at_end():

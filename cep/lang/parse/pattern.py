@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from cep.lang import syntax
 from cep.lang.diagnostics import Label, Span, did_you_mean
 from cep.lang.ir import SkipKind
-from cep.lang.parse.expressions import parse_expression, parse_number
-from cep.lang.parse.lexer import CLAUSE_WORDS, NUMBERS, Cursor, Panic, TokenKind
+from cep.lang.parse.expressions import parse_constant, parse_expression, parse_number
+from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, Panic, TokenKind
 from cep.lang.parse.structure import parse_structure
 
 # Tokens that follow a field and never an event type: the `where` lacks the event type. (`-` may begin a condition.)
@@ -20,16 +20,22 @@ _SKIPS = {kind.value: kind for kind in SkipKind}
 
 
 @dataclass(slots=True)
-class _Clauses:
-    """The clauses of a pattern that have been parsed so far."""
+class _Parts:
+    """The parts of a pattern that have been parsed so far.
 
+    `lost`: parameters or key fields may be missing, so that the body can only be looked at for its syntax.
+    """
+
+    params: list[syntax.ParamSyntax] = field(default_factory=list)
+    key: tuple[syntax.NameRef, ...] = ()
+    lost: bool = False
     seen: dict[str, Span] = field(default_factory=dict)
     structure: syntax.SequenceSyntax | None = None
     wheres: list[syntax.WhereSyntax] = field(default_factory=list)
     skip: syntax.SkipSyntax | None = None
-    measures: list[syntax.MeasureSyntax] = field(default_factory=list)
+    measures: list[syntax.AssignSyntax] = field(default_factory=list)
     over_all: bool = False
-    timeout_measures: list[syntax.MeasureSyntax] | None = None
+    timeout_measures: list[syntax.AssignSyntax] | None = None
     timeout_span: Span | None = None
     produces: syntax.NameRef | None = None
     broken: bool = False
@@ -39,29 +45,29 @@ def parse_pattern(cursor: Cursor) -> syntax.PatternSyntax:
     """Parse a whole pattern. The cursor is at the word `pattern`."""
     doc = cursor.take().doc
     name = cursor.name("the name of the pattern")
-    head = _Head()
+    parts = _Parts()
     try:
-        _head(cursor, head)
+        _head(cursor, parts)
     except Panic:
-        head.lost = True
+        parts.lost = parts.broken = True
         _skip_to_body(cursor)
     cursor.expect("{", "at the start of the pattern")
-    clauses = _body(cursor)
-    timeout = clauses.timeout_measures
+    _body(cursor, parts)
+    timeout = parts.timeout_measures
     return syntax.PatternSyntax(
         name=name.text,
         span=name.span,
-        params=tuple(head.params),
-        key=head.key,
-        structure=None if head.lost else clauses.structure,
-        wheres=tuple(clauses.wheres),
-        skip=clauses.skip,
-        measures=tuple(clauses.measures),
-        over_all=clauses.over_all,
+        params=tuple(parts.params),
+        key=parts.key,
+        structure=None if parts.lost else parts.structure,
+        wheres=tuple(parts.wheres),
+        skip=parts.skip,
+        measures=tuple(parts.measures),
+        over_all=parts.over_all,
         timeout_measures=None if timeout is None else tuple(timeout),
-        timeout_span=clauses.timeout_span,
-        produces=clauses.produces,
-        broken=clauses.broken or head.broken or head.lost,
+        timeout_span=parts.timeout_span,
+        produces=parts.produces,
+        broken=parts.broken,
         doc=doc,
     )
 
@@ -77,9 +83,7 @@ def parse_type(cursor: Cursor) -> syntax.TypeSyntax:
     if cursor.at("(") and cursor.token.line == name.line:
         cursor.take()
         if name.text == "decimal":
-            value = cursor.integer("the number of decimals").value
-            assert isinstance(value, int)
-            scale = value
+            scale = cursor.integer("the number of decimals")
             if cursor.at(","):
                 cursor.fail(
                     f"expected `)`, found {cursor.shown()}",
@@ -110,27 +114,17 @@ def _symbols(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     return tuple(symbols)
 
 
-@dataclass(slots=True)
-class _Head:
-    """Parameters and key. `lost`: names may be missing, so that the body can only be looked at for its syntax."""
-
-    params: list[syntax.ParamSyntax] = field(default_factory=list)
-    key: tuple[syntax.NameRef, ...] = ()
-    broken: bool = False
-    lost: bool = False
-
-
-def _head(cursor: Cursor, head: _Head) -> None:
+def _head(cursor: Cursor, parts: _Parts) -> None:
     if cursor.accept("("):
         while not cursor.at(")"):
-            _param(cursor, head)
+            _param(cursor, parts)
             if not cursor.accept(","):
                 break
         cursor.expect(")", "at the end of the parameters")
     cursor.expect("by", "and the key of the pattern")
-    head.key = _key(cursor)
+    parts.key = _key(cursor)
     if cursor.at(","):
-        names = f"{head.key[-1].name}, {cursor.ahead().text}"
+        names = f"{parts.key[-1].name}, {cursor.ahead().text}"
         cursor.fail("a key of several fields stands in parentheses", f"write `by ({names})`")
     if cursor.at("(", "."):
         help_line = "write the value into a field of its own where the records are made, and name that field here"
@@ -148,7 +142,7 @@ def _skip_to_body(cursor: Cursor) -> None:
         cursor.take()
 
 
-def _param(cursor: Cursor, head: _Head) -> None:
+def _param(cursor: Cursor, parts: _Parts) -> None:
     """Parse one parameter. After a mistake that follows its type, it has no default and no bounds."""
     name = cursor.name("the name of a parameter")
     cursor.expect(":", "and the type of the parameter")
@@ -170,28 +164,15 @@ def _param(cursor: Cursor, head: _Head) -> None:
             help_line = "a parameter is `name: type = default in low..high`"
             cursor.fail(f"expected `)` at the end of the parameters, found {cursor.shown()}", help_line)
     except Panic:
-        head.broken = True
+        parts.broken = True
         cursor.depth = 0
         while not (cursor.at(",", ")", "by", "{") or cursor.at_end() or cursor.at_declaration()):
             cursor.take()
-    head.params.append(syntax.ParamSyntax(name.text, name.span, type_syntax, default, low, high))
+    parts.params.append(syntax.ParamSyntax(name.text, name.span, type_syntax, default, low, high))
 
 
 def _constant(cursor: Cursor) -> syntax.ExprSyntax:
-    """Parse a default or a bound: a number, duration, text, truth value or symbol."""
-    token = cursor.token
-    if cursor.accept("-"):
-        with cursor.nested():
-            argument = _constant(cursor)
-        return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
-    if token.kind in NUMBERS:
-        return parse_number(cursor)
-    if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
-        cursor.take()
-        return syntax.Literal(token.value, token.span)
-    if cursor.at("true", "false"):
-        return syntax.Literal(cursor.take().text == "true", token.span)
-    return cursor.name_ref("a constant")
+    return parse_constant(cursor, "a constant", ("true", "false"), parse_number)
 
 
 def _key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
@@ -204,19 +185,17 @@ def _key(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
     return tuple(fields)
 
 
-def _body(cursor: Cursor) -> _Clauses:
+def _body(cursor: Cursor, parts: _Parts) -> None:
     """Parse the clauses of a pattern. After a mistake, continue with the next clause."""
-    clauses = _Clauses()
     while not cursor.at("}") and not cursor.at_end():
         try:
-            _clause(cursor, clauses)
+            _clause(cursor, parts)
         except Panic:
-            clauses.broken = True
+            parts.broken = True
             _skip_to_clause(cursor)
             if cursor.at_declaration() or cursor.at_end():
-                return clauses
+                return
     cursor.expect("}", "at the end of the pattern")
-    return clauses
 
 
 def _at_clause(cursor: Cursor) -> bool:
@@ -238,7 +217,7 @@ def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
         cursor.take()
 
 
-def _clause(cursor: Cursor, clauses: _Clauses) -> None:
+def _clause(cursor: Cursor, parts: _Parts) -> None:
     """Parse one clause by its first word. Report one that is given twice."""
     start = cursor.token.span
     if cursor.accept(";"):
@@ -252,41 +231,41 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
             help_line = f"values are separated by commas: `, {cursor.token.text} = …`"
         cursor.fail(f"expected a clause, found {cursor.shown()}", help_line)
     word = cursor.take().text
-    if word in clauses.seen:
-        labels = (Label(clauses.seen[word], "first given here"),)
+    if word in parts.seen:
+        labels = (Label(parts.seen[word], "first given here"),)
         cursor.collector.add("CEP106", f"`{word}` is given twice", start, "join the two", labels)
-    clauses.seen.setdefault(word, start)
+    parts.seen.setdefault(word, start)
     if word == "seq":
-        clauses.structure = parse_structure(cursor)
+        parts.structure = parse_structure(cursor)
     elif word == "where":
-        _wheres(cursor, clauses)
+        _wheres(cursor, parts)
     elif word == "skip":
-        clauses.skip = _skip(cursor, start)
+        parts.skip = _skip(cursor, start)
     elif word == "emit":
-        _measures(cursor, clauses.measures)
+        _measures(cursor, parts.measures)
     elif word == "produce":
         event_type = cursor.name("the event type that a match becomes")
-        clauses.produces = syntax.NameRef(event_type.text, event_type.span)
+        parts.produces = syntax.NameRef(event_type.text, event_type.span)
     elif word == "over":
         cursor.expect("all")
-        clauses.over_all = True
+        parts.over_all = True
     else:
         cursor.expect("timeout")
         cursor.expect("emit", "after `on timeout`")
-        clauses.timeout_span = start
-        clauses.timeout_measures = []
-        _measures(cursor, clauses.timeout_measures)
+        parts.timeout_span = start
+        parts.timeout_measures = []
+        _measures(cursor, parts.timeout_measures)
 
 
-def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
+def _wheres(cursor: Cursor, parts: _Parts) -> None:
     """Parse the entries of a `where`. After a mistake, continue with the next entry or clause."""
     while True:
         start = cursor.index
         try:
-            clauses.wheres.append(_where(cursor))
+            parts.wheres.append(_where(cursor))
             cursor.accept(",")
         except Panic:
-            clauses.broken = True
+            parts.broken = True
             _skip_to_clause(cursor, start)
         # A clause word with a colon after it is a clause: as an entry it would never be skipped.
         if _at_clause(cursor) or not _at_entry(cursor):
@@ -307,13 +286,13 @@ def _where(cursor: Cursor) -> syntax.WhereSyntax:
     return syntax.WhereSyntax(variable.text, variable.span, syntax.NameRef(event_type.text, event_type.span), condition)
 
 
-def _measures(cursor: Cursor, measures: list[syntax.MeasureSyntax]) -> None:
+def _measures(cursor: Cursor, measures: list[syntax.AssignSyntax]) -> None:
     while True:
         name = cursor.name("the name of a value to emit")
         if cursor.at("."):
             cursor.fail("a value to emit needs a name", f"write `name = {name.text}.…`")
         cursor.expect("=", "after the name of the value")
-        measures.append(syntax.MeasureSyntax(name.text, name.span, parse_expression(cursor)))
+        measures.append(syntax.AssignSyntax(name.text, name.span, parse_expression(cursor)))
         if not cursor.accept(","):
             return
 

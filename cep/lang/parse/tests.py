@@ -11,11 +11,11 @@ from decimal import Decimal
 
 from cep.lang import syntax
 from cep.lang.diagnostics import Label, Span, did_you_mean
+from cep.lang.parse.expressions import WORDS, parse_constant
 from cep.lang.parse.lexer import NUMBERS, UNITS_MS, Cursor, Panic, TokenKind, duration_ms
 
 _KINDS = ("match", "none", "timeout", "matches")
 _TIMES = re.compile(r"x([0-9]{1,9})")
-_WORDS = {"true": True, "false": False, "null": None}
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ def parse_test(cursor: Cursor) -> syntax.PatternTestSyntax:
     pattern = cursor.name_ref("a pattern")
     arguments: tuple[syntax.AssignSyntax, ...] = ()
     if cursor.accept("with"):
-        arguments = _in_parentheses(cursor, "the name of a parameter")
+        arguments = _assignments(cursor, "the name of a parameter", "=", "()")
     cursor.expect("{", "at the start of the test")
     body = _body(cursor)
     return syntax.PatternTestSyntax(
@@ -112,7 +112,7 @@ def _skip_to_entry(cursor: Cursor, broken: int) -> None:
 
 def _key(cursor: Cursor, body: _Body) -> None:
     label = _label(cursor)
-    fields = _in_parentheses(cursor, "a key field") if cursor.at("(") else ()
+    fields = _assignments(cursor, "a key field", "=", "()") if cursor.at("(") else ()
     cursor.expect(":", "after the label of a key")
     events: list[syntax.ScriptedEventSyntax] = []
     try:
@@ -126,8 +126,7 @@ def _key(cursor: Cursor, body: _Body) -> None:
 def _label(cursor: Cursor) -> syntax.Literal | syntax.NameRef:
     token = cursor.token
     if token.kind in (TokenKind.STRING, TokenKind.INT):
-        cursor.take()
-        return syntax.Literal(token.value, token.span)
+        return syntax.Literal(cursor.take().value, token.span)
     return cursor.name_ref("the label of a key")
 
 
@@ -205,11 +204,7 @@ def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
         help_line = did_you_mean(cursor.token.text, _KINDS, "write one of")
         cursor.fail(f"expected `match`, `matches`, `timeout` or `none`, found {cursor.shown()}", help_line)
     kind = cursor.take().text
-    count = 0
-    if kind == "matches":
-        value = cursor.integer("the number of matches").value
-        assert isinstance(value, int)
-        count = value
+    count = cursor.integer("the number of matches") if kind == "matches" else 0
     key = time = None
     measures: tuple[syntax.AssignSyntax, ...] = ()
     if _is_stray(cursor) and not cursor.at("on", "at"):
@@ -218,17 +213,14 @@ def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
         key = _label(cursor)
     if kind in ("match", "timeout") and cursor.accept("at"):
         time = _time(cursor)
-    if kind in ("match", "timeout") and cursor.accept("{"):
-        measures = _assignments(cursor, "the name of an emitted value", ":", "}")
+    if kind in ("match", "timeout") and cursor.at("{"):
+        measures = _assignments(cursor, "the name of an emitted value", ":", "{}")
     return syntax.ExpectSyntax(kind, key, time, count, measures, start.to(cursor.previous_span))
 
 
-def _in_parentheses(cursor: Cursor, noun: str) -> tuple[syntax.AssignSyntax, ...]:
-    cursor.expect("(")
-    return _assignments(cursor, noun, "=", ")")
-
-
-def _assignments(cursor: Cursor, noun: str, between: str, end: str) -> tuple[syntax.AssignSyntax, ...]:
+def _assignments(cursor: Cursor, noun: str, between: str, brackets: str) -> tuple[syntax.AssignSyntax, ...]:
+    end = brackets[1]
+    cursor.expect(brackets[0])
     assignments: list[syntax.AssignSyntax] = []
     while not cursor.at(end):
         assignments.append(_assignment(cursor, noun, between))
@@ -241,22 +233,12 @@ def _assignments(cursor: Cursor, noun: str, between: str, end: str) -> tuple[syn
 def _assignment(cursor: Cursor, noun: str, between: str) -> syntax.AssignSyntax:
     name = cursor.name(noun)
     cursor.expect(between, "and a value")
-    return syntax.AssignSyntax(name.text, name.span, _value(cursor))
+    return syntax.AssignSyntax(name.text, name.span, parse_constant(cursor, "a value", WORDS, _number))
 
 
-def _value(cursor: Cursor) -> syntax.ExprSyntax:
-    """Parse a constant. A unit of time belongs to the number before it, unless it names the next field."""
+def _number(cursor: Cursor) -> syntax.ExprSyntax:
+    """Parse a number. A unit of time belongs to it, unless the unit names the next field."""
     token = cursor.token
-    if cursor.accept("-"):
-        with cursor.nested():
-            argument = _value(cursor)
-        return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
-    timed = token.kind in NUMBERS and _unit_ms(cursor) > 0 and cursor.ahead(2).text != "="
-    if timed or token.kind is TokenKind.DURATION:
+    if token.kind is TokenKind.DURATION or (_unit_ms(cursor) > 0 and cursor.ahead(2).text != "="):
         return syntax.DurationLiteral(_part(cursor), token.span.to(cursor.previous_span))
-    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.FLOAT, TokenKind.STRING):
-        cursor.take()
-        return syntax.Literal(token.value, token.span)
-    if cursor.at(*_WORDS):
-        return syntax.Literal(_WORDS[cursor.take().text], token.span)
-    return cursor.name_ref("a value")
+    return syntax.Literal(cursor.take().value, token.span)
