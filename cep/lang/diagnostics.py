@@ -8,7 +8,7 @@ Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -66,6 +66,12 @@ class Diagnostic:
     @property
     def is_error(self) -> bool:
         return self.severity is Severity.ERROR
+
+
+def place_of(diagnostic: Diagnostic, files: Sequence[str]) -> tuple[int, int]:
+    """Return the place of a diagnostic, to sort by: its file among `files`, and its offset there."""
+    span = diagnostic.span
+    return (-1, 0) if span is None else (files.index(span.file), span.start)
 
 
 def warning(code: str, message: str, span: Span | None, help_line: str) -> Diagnostic:

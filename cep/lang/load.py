@@ -31,7 +31,7 @@ from cep.lang.check.expressions import ExpressionChecker
 from cep.lang.check.resolve import ListValue, Resolved, resolve
 from cep.lang.check.structure import check_structure
 from cep.lang.check.tests import check_tests
-from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
+from cep.lang.diagnostics import Collector, Diagnostic, Label, Span, place_of
 from cep.lang.explain.render import render_text
 from cep.lang.ir import PatternIR, PatternTest, RefusedTest, Variable
 from cep.lang.parse.file import parse
@@ -275,7 +275,6 @@ class _Files:
             self.roots[file_name(path)] = root_of([path]) if apart else common
 
     def read(self, path: Path) -> str:
-        """Read a given file. Raises: UnreadableError."""
         name = file_name(path)
         return self.overlay[name] if name in self.overlay else read_source(path, self.roots[name])
 
@@ -387,11 +386,12 @@ class _Loader:
         patterns, by_default = _check_patterns(resolved, collector)  # each pattern → IR: PATTERN_PASSES
         clauses.check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
         tests, refused_tests = check_tests(resolved, patterns, collector)  # tests → events, expectations: CEP6xx
+        order = list(self.sources)
         return Checked(
             schema=resolved.schema,
             patterns=patterns,
             lists=resolved.list_values(),
-            diagnostics=tuple(sorted(collector.diagnostics, key=self._place)),
+            diagnostics=tuple(sorted(collector.diagnostics, key=lambda d: place_of(d, order))),
             sources=self.sources,
             dropped=collector.dropped,
             tests=tests,
@@ -401,11 +401,6 @@ class _Loader:
             roots=self.roots,
             by_default=by_default,
         )
-
-    def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:
-        if diagnostic.span is None:
-            return (-1, 0)
-        return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
 
     def bundled(self, name: str, names: set[str]) -> str:
         """Return the text of a file with its imports in their place, without files in `names` and without tests.

@@ -73,10 +73,6 @@ def _duration(value: object) -> int:
     raise ValueError(f"{value!r} is no time; write a text such as `10 s`")
 
 
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) and value else value
-
-
 def _place(value: object) -> str:
     """Check a place in a topic: earliest, latest, a time or offsets. In a file, offsets may be a table."""
     text = json.dumps(value) if isinstance(value, dict) else str(value)
@@ -157,7 +153,7 @@ def is_loopback(host: str) -> bool:
 
 DurationMs = Annotated[int, BeforeValidator(_duration)]
 DurationMsOrOff = Annotated[int | None, BeforeValidator(lambda v: None if v == OFF else _duration(v))]
-PathText = Annotated[Path, BeforeValidator(_path)]
+PathText = Annotated[Path, BeforeValidator(lambda v: Path(v) if isinstance(v, str) and v else v)]
 Place = Annotated[str, BeforeValidator(_place)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]

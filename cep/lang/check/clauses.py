@@ -457,7 +457,6 @@ def check_produced(draft: Draft) -> None:
 def _check_value(
     measure: Measure, event_type: EventType, span: Span, label: tuple[Label, ...], collector: Collector
 ) -> None:
-    """Check that an emitted value fits the field of the produced event with the same name."""
     name = measure.name
     field = event_type.field(name)
     names = [f.name for f in event_type.fields if not _comes_from_match(f)]

@@ -185,7 +185,6 @@ class ExpressionChecker(Checker):
         self._nodes = 0
 
     def check_condition(self, node: syntax.ExprSyntax, scope: Scope, where: str) -> Expr | None:
-        """Check a whole expression that must be true or false."""
         self._nodes = 0
         return attempt(check_operators.condition, self, node, scope, where)
 

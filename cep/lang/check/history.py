@@ -178,7 +178,6 @@ def _check_key(checker: Checker, node: syntax.ExprSyntax, event_type: EventType,
 
 
 def _field_of(checker: Checker, event_type: EventType, field: syntax.Member, scope: Scope) -> Expr:
-    """Return the field that a history of one event reads."""
     declared = event_type.field(field.field)
     if declared is not None:
         return CurrentField(declared.name, declared.type)

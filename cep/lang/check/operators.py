@@ -91,10 +91,7 @@ def sides(checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, s
 def unify(
     checker: Checker, first_value: Expr, second_value: Expr, spans: tuple[Span, Span], scope: Scope, *, exact: bool
 ) -> tuple[Expr, Expr]:
-    """Convert two values to one type. Refuse types that do not fit.
-
-    With `exact`, a literal must not have more digits than the value that it is compared with.
-    """
+    """Convert two values to one type. With `exact`, a literal may not have more digits than the value next to it."""
     for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
         if isinstance(const, Const) and types.is_raw(const, other.type):
             # The report must not quote the value.
@@ -259,7 +256,7 @@ def _number_arithmetic(
     left, right = pair
     nullable = left.type.nullable or right.type.nullable
     if op in ("/", "%"):
-        nullable = nullable or not _is_not_zero(right)
+        nullable = nullable or not isinstance(right, Const) or right.value in (0, None)
     if op == "/":
         result = types.FLOAT.as_nullable(nullable)
         return Binary("/", types.widened(left, types.FLOAT), types.widened(right, types.FLOAT), result)
@@ -285,7 +282,3 @@ def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
         checker.refuse("CEP308", message, spans[0].to(spans[1]), "use fewer decimals", scope.labels())
     nullable = left.type.nullable or right.type.nullable
     return Binary("*", factors[0], factors[1], Type(Kind.DECIMAL, nullable, scale))
-
-
-def _is_not_zero(value: Expr) -> bool:
-    return isinstance(value, Const) and value.value != 0 and value.value is not None

@@ -138,19 +138,15 @@ def check_tests(
 
 @dataclass(slots=True)
 class _TestChecker:
-    """Checks one test against its pattern, which may have parameters.
-
-    `keys` are the values of the key fields by the label of the key, `key_spans` where each is first named. `ids` has
-    the written ids of events.
-    """
+    """Checks one test against its pattern, which may have parameters."""
 
     test: syntax.PatternTestSyntax
     pattern: ir.PatternIR
     resolved: Resolved
     collector: Collector
-    keys: dict[str, dict[str, ir.Slot]] = field(default_factory=dict)
-    key_spans: dict[str, Span] = field(default_factory=dict)
-    ids: dict[str, Span] = field(default_factory=dict)
+    keys: dict[str, dict[str, ir.Slot]] = field(default_factory=dict)  # label of a key → its fields and their values
+    key_spans: dict[str, Span] = field(default_factory=dict)  # label of a key → the place that names it first
+    ids: dict[str, Span] = field(default_factory=dict)  # of events, if they are written
 
     def check(self) -> ir.PatternTest | None:
         """Return the checked test, None after a report."""
@@ -327,7 +323,6 @@ class _TestChecker:
         return values
 
     def _field(self, assigned: syntax.AssignSyntax, event_type: EventType, values: dict[str, ir.Slot]) -> None:
-        """Check one written field of an event, and put its value into `values`."""
         declared = event_type.field(assigned.name)
         if declared is None:
             names = [f.name for f in event_type.fields]

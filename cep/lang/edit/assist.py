@@ -172,12 +172,13 @@ def meaning(checked: Checked, named: Named) -> str:
     if named.kind == "field":
         owners = [e for e in resolved.events.values() if e.field(named.name) is not None]
         if owners:
-            code = f"{named.name}  {owners[0].fields[[f.name for f in owners[0].fields].index(named.name)].type}"
+            code = f"{named.name}  {owners[0].types[named.name]}"
             words = f"field of {', '.join(f'`{e.name}`' for e in owners)}"
     elif named.kind == "event" and named.name in resolved.events:
         event = resolved.events[named.name]
         code = "\n".join([f"event {event.name}", *(f"  {f.name}  {f.type}" for f in event.fields)])
-        words = _doc(checked, named.name)
+        declarations = (d for file in checked.files for d in file.declarations if isinstance(d, EventSyntax))
+        words = next((d.doc for d in declarations if d.name == named.name), "")
     elif named.kind == "definition" and named.name in resolved.defines:
         define = resolved.defines[named.name]
         params = f"({', '.join(p.name for p in define.params)})" if define.params else ""
@@ -226,11 +227,6 @@ def _of_pattern(checked: Checked, named: Named, pattern: PatternSyntax) -> tuple
 
 def _source(checked: Checked, span: Span) -> str:
     return " ".join(checked.sources.get(span.file, "")[span.start : span.end].split())
-
-
-def _doc(checked: Checked, name: str) -> str:
-    declarations = (declaration for file in checked.files for declaration in file.declarations)
-    return next((d.doc for d in declarations if isinstance(d, EventSyntax) and d.name == name), "")
 
 
 def fixed(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> dict[str, str]:

@@ -49,7 +49,10 @@ def _written(lines: Iterable[Line]) -> str:
 
 
 def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line]:
-    starts = [*_starts(pieces, declarations), len(pieces) - 1]
+    by_offset = {piece.token.span.start: position for position, piece in enumerate(pieces)}
+    # The span of an import is whole; other spans are of a name, and the token before it is the word.
+    starts = [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
+    starts.append(len(pieces) - 1)
     lines: list[Line] = []
     before = ""
     for (begin, end), declaration in zip(pairwise(starts), declarations, strict=True):
@@ -72,29 +75,20 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
     return lines
 
 
-def _starts(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[int]:
-    """Return the start of each declaration. `span` is the span of its name; the token before it is its word."""
-    by_offset = {piece.token.span.start: position for position, piece in enumerate(pieces)}
-    return [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
-
-
 def _simple(group: list[Piece]) -> list[Line]:
     """Format `import` and `define`, which are one expression."""
-    if not any(p.text == "=" for p in group):
-        return flow(group, Layout(0))
-    position = next(i for i, p in enumerate(group) if p.text == "=") + 1
-    return _with_head(group[:position], group[position:], 2 * INDENT, 0)
+    start = next((i for i, p in enumerate(group, start=1) if p.text == "="), None)
+    return flow(group, Layout(0)) if start is None else _with_head(group[:start], group[start:], 2 * INDENT, 0)
 
 
 def _list(group: list[Piece]) -> list[Line]:
     """Format `list name = [a, b]`: on one line if it fits, otherwise with one item per line between the brackets."""
-    if not any(p.text == "[" for p in group):
+    start = next((i for i, p in enumerate(group, start=1) if p.text == "["), None)
+    if start is None:
         return flow(group, Layout(0))
-    start = next(i for i, p in enumerate(group) if p.text == "[") + 1
-    head, items = group[:start], group[start:-1]
     if _is_short(group):
         return [Line(0, joined(group), group[-1].trail)]
-    lines = flow(head, Layout(0))
+    lines, items = flow(group[:start], Layout(0)), group[start:-1]
     if items:
         lines += comment_lines(items[0], INDENT, blanks=False)
         lines += flow(items, Layout(INDENT, aligned="comma"))
@@ -104,9 +98,8 @@ def _list(group: list[Piece]) -> list[Line]:
 
 def _is_short(group: list[Piece]) -> bool:
     """Return True without a comment in between, and short enough for one line."""
-    if any(p.has_comment for p in group[1:]) or any(p.trail for p in group[:-1]):
-        return False
-    return len(joined(group)) <= WIDTH
+    is_commented = any(p.has_comment for p in group[1:]) or any(p.trail for p in group[:-1])
+    return not is_commented and len(joined(group)) <= WIDTH
 
 
 def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -> list[Line]:
@@ -200,7 +193,6 @@ def _index(group: list[Piece], start: int, text: str) -> int:
 
 
 def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
-    """Find the clauses in the body of a pattern. Return the (begin, end) of each."""
     starts: list[int] = []
     depth = 0
     for position, piece in enumerate(body):

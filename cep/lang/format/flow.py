@@ -181,8 +181,9 @@ def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
             space = ""
         elif in_structure:
             space = _structure_space(left, piece, around)
-            if piece.text == "within" and not around and not _goes_on(group, position):
-                space = "  "
+            if piece.text == "within" and not around:
+                is_of_group = any(_is(other, "->", "->>", ",", "|", "&") for other in group[position : position + 4])
+                space = space if is_of_group else "  "
         else:
             space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
         rank = _rank(group, position, in_structure=in_structure)
@@ -214,11 +215,6 @@ def _structure_space(left: Piece, right: Piece, around: str) -> str:
     if _is(left, "(", "[", "!", "{"):
         return ""
     return " "
-
-
-def _goes_on(group: Sequence[Piece], position: int) -> bool:
-    """Return True if this window belongs to a group with something after it."""
-    return any(_is(piece, "->", "->>", ",", "|", "&") for piece in group[position : position + 4])
 
 
 def _is(piece: Piece, *symbols: str) -> bool:
@@ -321,9 +317,9 @@ def _fitting(
     while waiting:
         first, last = waiting.pop()
         strengths = {
-            position: _strength(spots[position])
+            position: (spots[position].depth, rank[0])
             for position in range(first + 1, last)
-            if spots[position].rank is not None
+            if (rank := spots[position].rank) is not None
         }
         if width(first, last) <= WIDTH or not strengths:
             breaks.append((first, last))
@@ -338,8 +334,3 @@ def _fitting(
                 start = cut
         waiting += [(start, last), *reversed(parts)]
     return breaks
-
-
-def _strength(spot: _Spot) -> tuple[int, int]:
-    assert spot.rank is not None
-    return spot.depth, spot.rank[0]

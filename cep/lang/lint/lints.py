@@ -26,7 +26,6 @@ def _structure(checked: Checked, pattern: ir.PatternIR) -> syntax.SequenceSyntax
 
 
 def _place_of(checked: Checked, pattern: ir.PatternIR, name: str) -> Span:
-    """Return where the condition of a variable stands."""
     where = next(w for w in checked.resolved.patterns[pattern.name].wheres if w.variable == name)
     return where.condition.span if where.condition is not None else where.span
 
@@ -189,10 +188,7 @@ def _waits(node: ir.Node) -> bool:
 
 
 def evasion(checked: Checked) -> Iterator[Diagnostic]:
-    """Find patterns that an attacker who knows them evades with one cheap event.
-
-    Only event types with an amount (a decimal) count: their events can be cheap.
-    """
+    """Find patterns that an attacker evades with one cheap event: an event of a type that has an amount (a decimal)."""
     cheap = {e.name for e in checked.schema.event_types if any(f.type.kind is Kind.DECIMAL for f in e.fields)}
     for pattern in checked.patterns.values():
         if cheap.isdisjoint(pattern.event_types):
@@ -255,7 +251,8 @@ def greedy_step(checked: Checked) -> Iterator[Diagnostic]:
     """Find steps that never take an event: their condition has all parts of that of a greedy loop before them."""
     for pattern in checked.patterns.values():
         spans = spans_of(_structure(checked, pattern))
-        for first, second in _adjacent_steps(pattern.structure):
+        sequences = (s for s in nodes_of(pattern.structure, ir.SequenceNode) if s.within_ms is None)
+        for first, second in (pair for sequence in sequences for pair in pairwise(sequence.steps)):
             if not isinstance(first.node, ir.VarNode) or not isinstance(second.node, ir.VarNode):
                 continue
             loop, step = first.node.variable, second.node.variable
@@ -263,13 +260,6 @@ def greedy_step(checked: Checked) -> Iterator[Diagnostic]:
                 message = f"`{step}` never takes an event: each one that fits it fits the greedy loop `{loop}`, too"
                 help_line = f"leave out `greedy`, or exclude the events of `{step}` in the condition of `{loop}`"
                 yield warning("CEP713", message, spans.get(step), help_line)
-
-
-def _adjacent_steps(node: ir.Node) -> Iterator[tuple[ir.Step, ir.Step]]:
-    """Yield each pair of adjacent steps of a sequence, unless the sequence has a window of its own."""
-    for sequence in nodes_of(node, ir.SequenceNode):
-        if sequence.within_ms is None:
-            yield from pairwise(sequence.steps)
 
 
 def _is_endless(step: ir.Step, node: ir.VarNode) -> bool:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest_fix
+from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest_fix, place_of
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.render import lines_of
 from cep.lang.lint.lints import LINTS
@@ -60,7 +60,7 @@ def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Di
     for silences in allows.values():
         reported.extend(_about_allows(silences))
     order = list(checked.sources)
-    return sorted(reported, key=lambda d: (order.index(d.span.file), d.span.start) if d.span is not None else (-1, 0))
+    return sorted(reported, key=lambda d: place_of(d, order))
 
 
 def _allows(name: str, text: str) -> Iterator[_Allow]:

@@ -98,7 +98,6 @@ def _binary(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyn
 
 
 def _comparison(cursor: Cursor, operator: str, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
-    """Parse the rest of a comparison: `is null`, `in`, `between`, or an operator."""
     negated = cursor.accept("not") is not None
     if operator == "is":
         cursor.take()

@@ -333,7 +333,6 @@ class Cursor:
         return self.tokens[max(self.index - 1, 0)].span
 
     def take(self) -> Token:
-        """Return the current token and move on."""
         token = self.token
         if token.kind is not _END:
             self.index += 1
@@ -373,7 +372,6 @@ class Cursor:
         return self.at("}") and (self.token.first_on_line or ends)
 
     def accept(self, *texts: str) -> Token | None:
-        """Take and return the current token, if it is one of these symbols or words."""
         return self.take() if self.at(*texts) else None
 
     def expect(self, text: str, suffix: str = "") -> Token:
@@ -424,7 +422,6 @@ class Cursor:
         return f"`{self.token.text[:40]}`"
 
     def fail(self, message: str, help_line: str = "", code: str = "CEP105") -> NoReturn:
-        """Report at the current token and give up."""
         self.collector.add(code, message, self.token.span, help_line)
         raise Panic
 
@@ -439,5 +436,4 @@ class Cursor:
         """Begin the `with` of `nested`."""
 
     def __exit__(self, *_: object) -> None:
-        """Come back from one level."""
         self.depth -= 1

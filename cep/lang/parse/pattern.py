@@ -21,14 +21,11 @@ _SKIPS = {kind.value: kind for kind in SkipKind}
 
 @dataclass(slots=True)
 class _Parts:
-    """The parts of a pattern that have been parsed so far.
-
-    `lost`: parameters or key fields may be missing, so that the body can only be looked at for its syntax.
-    """
+    """The parts of a pattern that have been parsed so far."""
 
     params: list[syntax.ParamSyntax] = field(default_factory=list)
     key: tuple[syntax.NameRef, ...] = ()
-    lost: bool = False
+    lost: bool = False  # names of the head may be missing, so that only the syntax of the body counts
     seen: dict[str, Span] = field(default_factory=dict)
     structure: syntax.SequenceSyntax | None = None
     wheres: list[syntax.WhereSyntax] = field(default_factory=list)
@@ -218,7 +215,6 @@ def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
 
 
 def _clause(cursor: Cursor, parts: _Parts) -> None:
-    """Parse one clause by its first word. Report one that is given twice."""
     start = cursor.token.span
     if cursor.accept(";"):
         return

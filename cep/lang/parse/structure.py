@@ -138,7 +138,6 @@ def _window(cursor: Cursor) -> syntax.WindowSyntax:
 
 
 def _bound(cursor: Cursor) -> syntax.Bound:
-    """Parse an amount: a number, a duration, or the name of a parameter."""
     token = cursor.token
     if token.kind in NUMBERS:
         return parse_number(cursor)
