@@ -38,8 +38,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def whole_numbers(source: pa.Array) -> pa.Array:
-    """Read whole numbers that are sent as big-endian bytes in two's complement, or as base64 of them: "BBo=" is 04 1A,
-    1050.
+    """Read whole numbers from big-endian bytes in two's complement, or from base64 of them: "BBo=" means 1050.
 
     Debezium sends decimals so (`decimal.handling.mode=precise`). Returns: int64, null for other values and for numbers
     of more bits. Cost: a pass over the columns of characters; no loop over rows.

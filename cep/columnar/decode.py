@@ -206,10 +206,7 @@ def decode_rows(
 def events_of_views(
     schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]
 ) -> tuple[Decoded, NDArray[np.int64], NDArray[np.int64]]:
-    """Decode each view of the records. The events of one record stay together; an unreadable record is set aside once.
-
-    Return the events, the rows of their records and the numbers of their views, int64[N] both.
-    """
+    """Decode each view of the records. Return events in the order of records, their rows and views: int64[N] both."""
     if not mapping.has_views:
         decoded, rows = decode(mapping)
         return decoded, rows, np.zeros(len(rows), np.int64)

@@ -39,10 +39,7 @@ _SIGNS = {"tab": "\t", "space": " ", "\\t": "\t", "none": ""}
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The signs and the encoding of a CSV file; "" means that the content of the file decides.
-
-    `decimal` and `thousands` are the signs in numbers, including numbers that are texts in JSON.
-    """
+    """The signs and encoding of a CSV file; "" means that its content decides. JSON texts may have number signs."""
 
     delimiter: str = ""
     quote: str = ""

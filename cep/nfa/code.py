@@ -366,10 +366,7 @@ class VectorProgram:
     derived_registers: np.ndarray
 
     def below(self, counts: Int64) -> tuple[list[int], list[int]]:
-        """Add up counts by instruction, int64[I], over all instructions that each predicate or derived column needs.
-
-        Returns: the sums of predicates and of derived columns. Cost: a loop over the instructions, for rare cases.
-        """
+        """Return the sums of counts by instruction, int64[I], over the code of each predicate and derived column."""
         needed: dict[int, frozenset[int]] = {}
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
             needed[target] = frozenset({index}).union(

@@ -328,10 +328,7 @@ def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
 
 
 def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, Int64]:
-    """Return the sets of event types in which rules count positions, and the set of each rule, -1 for none.
-
-    Shapes: uint8[streams, event types]; int64[rules].
-    """
+    """Return the streams in which rules count positions, uint8[streams, event types], and each rule's stream or -1."""
     used = {number: symbols.streams.things[number] for number in np.unique(stream[stream >= 0]).tolist()}
     streams = sorted(used.values())
     is_in = np.zeros((len(streams), types_count), np.uint8)
@@ -349,8 +346,7 @@ def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
     """Return (time, giver, taker) for each version of a rule that takes over the open runs of its previous version.
 
-    It takes them from the interval of the previous version that still processes events when it starts. An interval that
-    ended earlier, by a pause or a live version, has no runs left.
+    The giver is an interval that still processes events then: one that ended earlier has no runs left.
     """
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:

@@ -293,10 +293,7 @@ def _shared_start(
 
 
 def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Remove the deferred events of shared prefixes from the predicates that wake a rule, and add the other events.
-
-    `first` and `relevance` are `Program.relevance_first` and `Program.relevance`: a range of predicates for each rule.
-    """
+    """Take deferred events of shared prefixes out of `Program.relevance`, and add the events that stay apart."""
     if not shared:
         return first, relevance
     rule = np.repeat(np.arange(len(first) - 1), np.diff(first))

@@ -140,10 +140,7 @@ def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) 
 
 
 def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
-    """Return True for a list whose entries are in the job's store: declared by the patterns with which the job begins.
-
-    In a later record it would be an attempt to use unrelated content of the store.
-    """
+    """Return True for a declared list of the job's first patterns. A later record must not use content of the store."""
     if not isinstance(record, ListRecord) or record.stored is None:
         return False
     return vouched is None or f"{record.id}/{record.of} {record.stored}" in vouched
@@ -175,10 +172,7 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
 
 
 def schema_of(records: Iterable[UpsertRecord]) -> Schema:
-    """Join the event types of all valid records, in their order.
-
-    A field that clashes with an earlier one is left out; the rule that needs it is then refused by name.
-    """
+    """Join the event types of all valid records, in order. A field that clashes with an earlier one is left out."""
     joined = JoinedTypes()
     last: Checked | None = None
     for record in records:
@@ -290,10 +284,7 @@ def with_lists(directory: Path, record: UpsertRecord) -> UpsertRecord:
 
 
 def first_lists(directory: Path, lists: Sequence[ListRecord], rules: Sequence[UpsertRecord]) -> list[ListRecord]:
-    """Return the lists that a job with signatures begins with: the lists that its rules read.
-
-    If a signed change of a list has the declared entries, its records replace the declared list.
-    """
+    """Return the lists that a job's first signed rules read, or signed changes that have the declared entries."""
     list_keys = _asked(rules) if lists else set()
     first: list[ListRecord] = []
     for record in lists:

@@ -31,10 +31,7 @@ from cep.rulebook.trust import Trust
 
 
 def forget_keys(book: Rulebook, keys: Collection[str]) -> int:
-    """Take keys out of a rulebook, in place; return how many snoozes went.
-
-    Texts of people and refusals that have a key as a whole word go, too.
-    """
+    """Take keys out of a rulebook and, as whole words, out of its texts, in place. Return how many snoozes went."""
     before = len(book.snoozes.names())
     book.snoozes = book.snoozes.without(keys)
     book.ledger = book.ledger.without(keys)

@@ -108,10 +108,7 @@ class _Bundles:
 
 
 def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
-    """Read the lists that patterns of a folder's rules declare with entries.
-
-    Returns: each list once, and one line for each problem. Two files may declare a list if they agree.
-    """
+    """Return the lists that patterns of a folder's rules declare with entries, and a line for each problem."""
     lists: dict[tuple[str, str], tuple[GivenList, Path]] = {}
     problems: list[str] = []
     root = root_of_rules(directory)
@@ -284,10 +281,7 @@ def in_git(directory: Path, rule_id: str, version: int) -> UpsertRecord | None:
 
 @contextmanager
 def folder_at(directory: Path, commit: str) -> Iterator[Path | None]:
-    """Provide a folder as of a git commit while the block runs; None for an unknown commit.
-
-    Cost: all files of that commit are unpacked, because a pattern may import any of them.
-    """
+    """Unpack a whole commit, because patterns may import any file. Yield the folder there, None without the commit."""
     top = _git(directory, "rev-parse", "--show-toplevel").decode().strip() if directory.is_dir() else ""
     archive = _git(Path(top), "archive", "--format=zip", commit) if top else b""
     if not archive:

@@ -145,9 +145,7 @@ class Places:
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
-    """Group rules by level, in their order. If a rule has none, all get one of `levels_count`, or of as many as they
-    need.
-    """
+    """Group rules by level. If a rule has none, all get one of `levels_count`, or of as many as they need."""
     rule_list = list(rules)
     if any(rule.level is None for rule in rule_list):
         levels = placed(rule_list, schema, max(levels_count, levels_needed(rule_list)))

@@ -273,10 +273,7 @@ class LastAlerts:
                 heappush(self._over, (times[0] + times[1], rule_key, times[0]))
 
     def forget(self, before_ms: int) -> int:
-        """Drop entries that cannot suppress an alert at or after `before_ms`: a few, but more than were added.
-
-        Returns: how many more were dropped because of FIRED_MAX, the earliest to expire first.
-        """
+        """Drop some entries that are over at `before_ms`. Return how many more went because of FIRED_MAX."""
         for _ in range(_AT_A_TIME + len(self._before)):
             if not self._over or self._over[0][0] > before_ms:
                 break

@@ -281,10 +281,7 @@ class Trust:
         return " ".join([self.file_digest, *ended])
 
     def after(self, seen_ms: int | None) -> Trust:
-        """Return the trust after events up to `seen_ms`: a key whose last day is over has expired there.
-
-        The time of events decides, not the clock, so that a replay comes to the same answer.
-        """
+        """Return the trust with the keys that have expired by `seen_ms`: event time, so that a replay agrees."""
         day = "" if seen_ms is None else utc_text(seen_ms)[:10]
         signers = tuple(
             replace(signer, only=()) if signer.only is None and (signer.expires or day) < day else signer
@@ -380,10 +377,7 @@ def reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) ->
 
 
 def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome | None:
-    """Refuse a heartbeat without a valid signature for these rules. Return None if it counts.
-
-    One person is enough: it changes no rule. A withdrawn or expired key does not count.
-    """
+    """Refuse a heartbeat that one person has not validly signed for these rules. Return None if it counts."""
     signed = record.signed
     if signed is None:
         return _refused("unsigned", "the heartbeat is not signed; run `cep rules sign --heartbeat TIME`")
