@@ -40,8 +40,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 def whole_numbers(source: pa.Array) -> pa.Array:
     """Read whole numbers from big-endian bytes in two's complement, or from base64 of them: "BBo=" means 1050.
 
-    Debezium sends decimals so (`decimal.handling.mode=precise`). Returns: int64, null for other values and for numbers
-    of more bits. Cost: a pass over the columns of characters; no loop over rows.
+    Debezium sends decimals so (`decimal.handling.mode=precise`). Returns: int64, null for others. Cost: O(bytes).
     """
     if is_bytes(source.type):
         return _of_bytes(source.cast(pa.large_binary()))
@@ -350,8 +349,7 @@ def _exact_doubles(source: pa.Array) -> pa.Array:
 
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
     """Return milliseconds: the microseconds of the reader, cut towards the past."""
-    times = _time_us(source, written)
-    return pa.array(slot_values(times) // US_PER_MS, mask=np.asarray(pc.is_null(times)) if times.null_count else None)
+    return _milliseconds(_time_us(source, written))
 
 
 def _time_us(source: pa.Array, written: Written) -> pa.Array:
@@ -421,7 +419,7 @@ def _duration(source: pa.Array, type_: Type) -> pa.Array:
 
 
 def _milliseconds(us: pa.Array) -> pa.Array:
-    return pa.array(np.asarray(us.fill_null(0)) // 1_000, mask=np.asarray(pc.is_null(us)))
+    return pa.array(slot_values(us) // US_PER_MS, mask=np.asarray(pc.is_null(us)) if us.null_count else None)
 
 
 def _float(source: pa.Array, _type: Type) -> pa.Array:
@@ -584,8 +582,7 @@ _INT64_MAX = 2**63 - 1
 def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> Converted:
     """Convert amounts in minor units to units of the field, by the currency of each amount in `source`.
 
-    1050 minor units of JPY, EUR and KWD are 1050, 10.50 and 1.050. An amount without a currency of ISO 4217, or with
-    more digits than the field has, is a bad value.
+    1050 units of JPY, EUR and KWD are 1050, 10.50 and 1.050. Another currency, or too many digits, is a bad value.
     """
     minor, is_valid = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
     codes = pa.nulls(len(minor), TEXT) if source is None else convert(source, Type(Kind.STRING)).values

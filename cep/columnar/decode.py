@@ -133,8 +133,7 @@ EventRows = tuple[Decoded, NDArray[np.int64]]
 def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN) -> Decoded:
     """Decode JSON objects, one a value (binary or text), whose fields are where the mapping says.
 
-    A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
-    where the schema has a single one.
+    A field that the event's type does not have is ignored. `event_type` names the type, if the schema has several.
     """
     return events_of_views(schema, mapping, partial(json_rows, schema, values))[0]
 
@@ -509,18 +508,13 @@ KeyDomain = tuple[str, ...]
 def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
     """Return the events with a key in this domain, and the number of events without one."""
     parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
-    key = parts[0] if len(parts) == 1 else _composite(parts)
+    separator = pa.scalar(KEY_SEPARATOR, TEXT)
+    key = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*map(_escaped, parts), separator)
     batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns, decoded.order)
     if key.null_count == 0:
         return batch, 0
     keyed = np.asarray(pc.is_valid(key))
     return batch.take(keyed), int(len(keyed) - keyed.sum())
-
-
-def _composite(parts: Sequence[pa.Array]) -> pa.Array:
-    """Join the parts, in their escaped form; null where one is."""
-    safe = [_escaped(part) for part in parts]
-    return pc.binary_join_element_wise(*safe, pa.scalar(KEY_SEPARATOR, TEXT))
 
 
 def _escaped(part: pa.Array) -> pa.Array:

@@ -27,7 +27,7 @@ from cep.columnar.batch import ORDER_US, TEXT, WHOLES, EventBatch, numbers, read
 from cep.columnar.decode import Decoded
 from cep.kernels.arrange import hash_texts
 from cep.kernels.groups import add_numbers, add_texts
-from cep.kernels.layout import UInt8, UInt64
+from cep.kernels.layout import UInt64
 
 KEYS, CONTENT = "\x00keys", "\x00content"  # no field can have such a name
 _TIME, _MICROSECONDS = "\x00time_ms", "\x00us"
@@ -91,7 +91,8 @@ def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
     nulls_count = column.null_count
     if nulls_count == len(column):
         return
-    bits, first = (_bitmap(column), column.offset) if nulls_count else (_ALL_VALID, 0)
+    bits = read_only(np.frombuffer(column.buffers()[0], np.uint8)) if nulls_count else _ALL_VALID
+    first = column.offset if nulls_count else 0
     if column.type == TEXT:
         add_texts(*text_buffers(column), bits, first, salt, digest)
     elif column.type.bit_width == _WORD_BITS:
@@ -99,7 +100,3 @@ def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
         add_numbers(words, bits, first, salt, digest)
     else:
         add_numbers(read_only(slot_values(column)), bits, first, salt, digest)
-
-
-def _bitmap(column: pa.Array) -> UInt8:
-    return read_only(np.frombuffer(column.buffers()[0], np.uint8))

@@ -20,7 +20,7 @@ import json
 import re
 import zoneinfo
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -248,24 +248,18 @@ class FieldMapping:
 
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""
-        time = {"unit": self.time.unit, "form": self.time.form, "zone": self.time.zone, "base": self.time.base}
-        signs = [self.file.decimal, self.file.thousands]
-        columns = [[name, list(path)] for name, path in self.columns]
-        minor = {"minor": self.minor, "minor_by": self.minor_by, "values": self.values}
-        return json.dumps({"columns": columns, "fixed": self.fixed, **minor, "time": time, "signs": signs})
+        return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> FieldMapping:
-        data = json.loads(text)
-        return FieldMapping(
-            tuple((name, tuple(path)) for name, path in data["columns"]),
-            tuple((name, value) for name, value in data["fixed"]),
-            tuple(data["minor"]),
-            Written(**data["time"]),
-            file=FileForm(decimal=data["signs"][0], thousands=data["signs"][1]),
-            minor_by=tuple((name, by) for name, by in data["minor_by"]),
-            values=tuple((name, value, word) for name, value, word in data["values"]),
-        )
+        values = _in_tuples(json.loads(text))
+        return FieldMapping(**values | {"time": Written(**values["time"]), "file": FileForm(**values["file"])})
+
+
+def _in_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _in_tuples(inner) for name, inner in value.items()}
+    return tuple(map(_in_tuples, value)) if isinstance(value, list) else value
 
 
 PLAIN = FieldMapping()

@@ -255,8 +255,7 @@ def _too_long(block: pa.Array) -> int | None:
 def _peeled(
     schema: Schema, block: _Block, mapping: FieldMapping, reject: Callable[[_Block, int, Exception], None]
 ) -> list[_Block] | None:
-    """Set the first records aside while most of them are poison. Return the remaining blocks; None if no record was set
-    aside.
+    """Set first records aside while most of them are poison. Return the remaining blocks; None if all records stay.
 
     A sender of many poison records makes a job work for each of them, and parsing each alone is the cheapest way.
     """

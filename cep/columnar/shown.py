@@ -14,9 +14,7 @@ _CHARACTERS_MAX = 2_000  # as many as a dead letter has of a record
 
 
 class RowTexts:
-    """The rows of a table as JSON. Columns are looked up once: a hostile file has thousands, and all its rows are
-    shown.
-    """
+    """The rows of a table as JSON. Columns are looked up once: a hostile file has thousands, and many rows."""
 
     def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
         self._table = table

@@ -33,7 +33,7 @@ TIME_UNITS = ("s", "ms", "us", "ns")
 INT96_UNIT = "us"  # of times of old Parquet files: in nanoseconds, 9999-12-31 would be a day of 1816
 # Numbers as text that may be times without a unit: from the second day of 1970 on, in milliseconds.
 _TEXT_MS_LEAST = 100_000_000
-_TICKS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _US_MIN, _US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
 _DAY_US, _QUARTER_US = 86_400_000_000, 900_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of local times
@@ -190,7 +190,7 @@ def _scaled(numbers: pa.Array, unit: str) -> pa.Array:
     if unit == "ns":
         scaled, fits = values // 1_000, None
     else:
-        ticks = _TICKS[unit]
+        ticks = UNITS_US[unit]
         fits = (values >= _US_MIN // ticks) & (values <= _US_MAX // ticks)
         scaled = np.where(fits, values, 0) * ticks
     return _masked(scaled, fits, numbers)
@@ -205,7 +205,7 @@ def _whole_numbers(source: pa.Array) -> pa.Array:
 def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
     """Read floats as the nearest microsecond: 0.001 is not exact, and a cut would be one microsecond early."""
     values = np.asarray(source.fill_null(np.nan))
-    ticks = _TICKS.get(unit, 1)
+    ticks = UNITS_US.get(unit, 1)
     fits = np.isfinite(values) & (np.abs(values) <= (_US_MAX / ticks if unit != "ns" else 2.0**62))
     values = np.where(fits, values, 0.0)
     whole = np.floor(values)
@@ -483,15 +483,11 @@ def _equal(texts: pa.Array, text: str) -> NDArray[np.bool_]:
     return np.asarray(pc.equal(texts, text).fill_null(False))
 
 
-UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-
-
 def moments_since(source: pa.Array, base: str, unit: str) -> pa.Array:
     """Convert numbers that count units since a base, such as seconds since 1980, to moments: timestamp("us", "UTC").
 
     `base` is a time as ISO 8601 with a zone; `unit` is from UNITS_US, "" for seconds. Values are numbers, or their
-    texts, rounded to the nearest microsecond; others are null, also moments outside of the range of event times.
-    Timestamps stay.
+    texts. Other values are null, and so are moments outside of the range of event times. Timestamps stay.
     """
     if pa.types.is_timestamp(source.type) or pa.types.is_date(source.type):
         return source

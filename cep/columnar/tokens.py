@@ -94,8 +94,7 @@ def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str
 def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
     """Replace the values of the schema's protected fields by tokens. A value that is not a card number is null.
 
-    `reject` is called with the field of such values, their rows bool[N] of any event type, a code and a reason. Raises:
-    UsageError without keys.
+    `reject` gets the field of such values, their rows bool[N], a code and a reason. Raises: UsageError without keys.
     """
     keys = secret_keys()
     key_numbers = _key_of_rows(schema, columns, keys)

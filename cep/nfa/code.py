@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 import numpy as np
 
@@ -38,7 +39,6 @@ class Constants:
         self._slot_of: dict[tuple[str, object], int] = {}
 
     def add(self, value: float | bool | str, is_float: bool) -> int:
-        """Return the index of a constant's slot."""
         key = ("text" if isinstance(value, str) else "float" if is_float else "int", value)
         if key not in self._slot_of:
             self._slot_of[key] = len(self.slots)
@@ -50,7 +50,12 @@ class Constants:
         return self._slot_of[key]
 
 
-_INTEGER = {"+": o.ADD, "-": o.SUB, "*": o.MUL, "%": o.MOD, "<": o.LT, "<=": o.LE, "==": o.EQ, "!=": o.NE}
+_UNARY = {"not": (o.NOT, o.NOT), "is_null": (o.IS_NULL, o.IS_NULL), "neg": (o.NEG, o.FNEG), "abs": (o.ABS, o.FABS)}
+_EXTREMES = {"least": (o.MIN, o.FMIN), "greatest": (o.MAX, o.FMAX)}
+_INTEGER = {
+    "+": o.ADD, "-": o.SUB, "*": o.MUL, "%": o.MOD, "<": o.LT, "<=": o.LE, "==": o.EQ, "!=": o.NE, "and": o.AND,
+    "or": o.OR,
+}  # fmt: skip
 _FLOATING = {
     "+": o.FADD, "-": o.FSUB, "*": o.FMUL, "/": o.FDIV, "<": o.FLT, "<=": o.FLE, "==": o.FEQ, "!=": o.FNE,
 }  # fmt: skip
@@ -100,7 +105,7 @@ class Lowering(ABC):
         if isinstance(expr, History):
             return self.emit(o.COLUMN, self.columns.history(expr))
         if isinstance(expr, Unary):
-            return self._unary(expr)
+            return self.emit(_UNARY[expr.op][expr.type.is_float], self.lower(expr.argument))
         if isinstance(expr, Binary):
             return self._binary(expr)
         if isinstance(expr, Cast):
@@ -112,17 +117,6 @@ class Lowering(ABC):
             return self.emit(o.SELECT, condition, then, otherwise)
         assert isinstance(expr, Call), f"no code for {expr!r}"
         return self._call(expr)
-
-    def _unary(self, expr: Unary) -> int:
-        argument = self.lower(expr.argument)
-        if expr.op == "not":
-            return self.emit(o.NOT, argument)
-        if expr.op == "is_null":
-            return self.emit(o.IS_NULL, argument)
-        is_float = expr.type.is_float
-        if expr.op == "neg":
-            return self.emit(o.FNEG if is_float else o.NEG, argument)
-        return self.emit(o.FABS if is_float else o.ABS, argument)
 
     def _averages_compared(self, expr: Binary) -> int:
         return compare_twofold(self, expr)
@@ -139,14 +133,7 @@ class Lowering(ABC):
             whole = self.constants.add(1, is_float=False)
             return self.emit(o.FDIV, *(self.emit(o.TO_FLOAT, self.lower(side), whole) for side in units))
         x, z = self.lower(left), self.lower(right)
-        if op == "and":
-            return self.emit(o.AND, x, z)
-        if op == "or":
-            return self.emit(o.OR, x, z)
-        if op == "/":
-            return self.emit(o.FDIV, self._float(x, left.type), self._float(z, right.type))
-        is_float = left.type.is_float or right.type.is_float
-        if is_float:
+        if op == "/" or left.type.is_float or right.type.is_float:
             return self.emit(_FLOATING[op], self._float(x, left.type), self._float(z, right.type))
         return self.emit(_INTEGER[op], x, z)
 
@@ -176,19 +163,13 @@ class Lowering(ABC):
         if expr.fn in ROUNDING:
             return self._rounded(expr)
         arguments = [self.lower(a) for a in expr.arguments]
-        if expr.fn in ("least", "greatest"):
-            is_float = expr.type.is_float
-            if is_float:
-                arguments = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
-            ops = {"least": (o.MIN, o.FMIN), "greatest": (o.MAX, o.FMAX)}[expr.fn]
-            value = arguments[0]
-            for other in arguments[1:]:
-                value = self.emit(ops[is_float], value, other)
-            return value
-        floats = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
+        if expr.type.is_float:
+            arguments = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
+        if expr.fn in _EXTREMES:
+            return reduce(partial(self.emit, _EXTREMES[expr.fn][expr.type.is_float]), arguments)
         if expr.fn == "distance_km":
-            return self._distance(floats)
-        return self.emit(_FLOAT_FUNCTIONS[expr.fn], floats[0])
+            return self._distance(arguments)
+        return self.emit(_FLOAT_FUNCTIONS[expr.fn], arguments[0])
 
     def _rounded(self, expr: Call) -> int:
         """Emit `round`, `floor` or `ceil`. A decimal counts small units, so an integer division rounds it."""
@@ -300,7 +281,6 @@ class VectorCode(Lowering):
         return self._derived.setdefault(self.lower(expr), len(self._derived))
 
     def finish(self) -> VectorProgram:
-        """Return the code in executable form."""
         return allocate(self._instructions, self._predicates, list(self._derived))
 
     def predicate_code(self, number: int) -> list[Instruction]:
@@ -426,10 +406,12 @@ class ScalarCode(Lowering):
         self._register: RunRegister | None = None
         self._variable: Callable[[str], int] | None = None
 
-    def compile(self, expr: Expr, register: RunRegister, variable: Callable[[str], int]) -> tuple[int, int, int]:
+    def compile(
+        self, expr: Expr, register: RunRegister | None = None, variable: Callable[[str], int] | None = None
+    ) -> tuple[int, int, int]:
         """Append code for `expr`; return its first instruction, its end, and the register of the result.
 
-        `register(kind, variable, argument)` returns the run register of an aggregate.
+        `register(kind, variable, argument)` returns the run register of an aggregate; None for an event alone.
         """
         self._registers_count, self._register_of = 0, {}
         self._register, self._variable = register, variable
@@ -460,7 +442,7 @@ class ScalarCode(Lowering):
         return register
 
     def _run_register(self, kind: str, variable: str, argument: Expr | None = None) -> int:
-        assert self._register is not None, "compile sets it"
+        assert self._register is not None, "a predicate of the event alone reads no run"
         return self._register(kind, variable, argument)
 
     def _aggregate(self, expr: Aggregate) -> int:
@@ -471,7 +453,7 @@ class ScalarCode(Lowering):
         assert argument is not None, "only count has no argument"
         if expr.fn == "distinct":
             assert isinstance(argument, CurrentField), "checked before"
-            assert self._variable is not None, "compile sets it"
+            assert self._variable is not None, "a predicate of the event alone reads no run"
             return self.emit(o.DISTINCT, self._variable(expr.variable), self.columns.number(argument.field))
         present = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))
         if expr.fn == "count":

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from cep.base.limits import DIAGNOSTICS_MAX, PIECES_CACHED_MAX, REGISTERS_MAX, SYMBOLS_MAX, WAITS_PER_STATE_MAX
 from cep.base.schema import Kind, Schema
@@ -94,19 +95,10 @@ class Compiler:
         return piece
 
 
-_COMPILERS_CACHED = 4  # a process has one schema; tests and tools have more
-_COMPILERS: OrderedDict[int, tuple[Schema, Compiler]] = OrderedDict()
-_LOCK = threading.Lock()
-
-
+@lru_cache(4)  # a process has one schema; tests and tools have more
 def compiler_of(schema: Schema) -> Compiler:
     """Return the compiler of this process for a schema."""
-    with _LOCK:
-        if id(schema) not in _COMPILERS:
-            _COMPILERS[id(schema)] = schema, Compiler(schema)
-            while len(_COMPILERS) > _COMPILERS_CACHED:
-                _COMPILERS.popitem(last=False)
-        return _COMPILERS[id(schema)][1]
+    return Compiler(schema)
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:

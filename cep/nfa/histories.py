@@ -78,7 +78,6 @@ class HistoryColumn:
 
     @property
     def has_float_tally(self) -> bool:
-        """True if its tally has sums of floats."""
         return bool(self.tally) and _is_of_floats(self.expr)
 
     @property
@@ -171,8 +170,7 @@ class HistoryColumn:
 class HistoryPlan:
     """The histories of a program; the columns of the history table, with code and constants of their own.
 
-    `bitmaps_count` is the number of predicates. `retained_ms`: how long the schema retains events of a type (by its
-    code).
+    `bitmaps_count` is the number of predicates. `retained_ms`: how long the schema retains events, by type code.
     """
 
     histories: tuple[HistoryColumn, ...]

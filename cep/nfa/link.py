@@ -31,7 +31,7 @@ from cep.nfa.histories import plan_histories
 from cep.nfa.image import Gathered, Image, Places, image_of, numbered, segments, starts_of
 from cep.nfa.piece import RULE_MACHINE, RULE_STREAM, Piece, Section
 from cep.nfa.predicates import PredicatePlan, choose
-from cep.nfa.prefixes import Place, SharedStart, Symbols, shared_starts, without_starts
+from cep.nfa.prefixes import SharedStart, Symbols, shared_starts, without_starts
 from cep.nfa.program import Program, RulePrograms
 
 _OPS = 64  # above every opcode
@@ -49,12 +49,11 @@ _REGISTERS = np.array([[operand in register_positions(op) for operand in range(3
 
 @dataclass(frozen=True, slots=True)
 class GatheredPredicates:
-    """The distinct predicates of a program. Each is found through an index, or evaluated for every event.
+    """The distinct predicates of a program, in numbers of the process, found by index or evaluated for each event.
 
     Shapes: place int64 as in Places; dense int64[D] are the numbers of the evaluated predicates, dense_code int64[n, 5]
     their code and results int64[D] the instruction of each result; groups int64[G] and their sizes int64[G]; entries
-    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`. The numbers are
-    the ones of the process.
+    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`.
     """
 
     count: int
@@ -70,10 +69,10 @@ class GatheredPredicates:
 
 @dataclass(frozen=True, slots=True)
 class GatheredVector:
-    """The code of a program that runs over columns: rows (instruction, op, a, b, c) int64[n, 5], each instruction once.
+    """The code of a program over columns, in numbers of the process: rows (instruction, op, a, b, c) int64[n, 5].
 
-    `place` is the index of each instruction, as in Places. `derived` are the instructions of the derived columns.
-    The numbers are the ones of the process.
+    Each instruction is there once, at the index `place`, as in Places. `derived` are the instructions of derived
+    columns.
     """
 
     code: Int64
@@ -224,12 +223,15 @@ def link(
     filled = finish_predicates(predicates, place, image.at_code + MACHINE_WIDTH * int(parts.counts(Section.CODE).sum()))
     shared = _shared(parts, handovers, rows, place, symbols, max(filled.count, 1))
     relevance_first, relevance = without_starts(relevance_first, relevance, shared)
+    states_counts = parts.counts(Section.STATES).tolist()
+    places = zip((rule.identity for rule in rules), image.first_state.tolist(), states_counts, strict=True)
+    in_shadow = {rule.rule_id for rule in rules if rule.status == "shadow"}
     described = _described(symbols, column_ids, place, used_columns)
     return Program(
         schema=schema,
         key_fields=key_fields,
         rules=RulePrograms(rules, pieces, rows),
-        places=(*_places(rules, parts, image), *(start.place for start in shared)),
+        places=(*places, *(start.place for start in shared)),
         columns=event_columns(schema.columns(), described, vector.derived_types),
         histories=plan_histories(
             schema, {n: c[2] for n, c in enumerate(described, start=y.COLUMNS_FIXED) if isinstance(c[2], History)}
@@ -251,7 +253,7 @@ def link(
         shared=shared,
         fingerprint=fingerprint(rules, schema, (start.place[0] for start in shared)),
         handovers=handovers,
-        compared=_compared(rules),
+        compared=tuple(number for number, rule in enumerate(rules) if rule.rule_id in in_shadow),
     )
 
 
@@ -280,11 +282,6 @@ def _rows(rule_rows: Int64, parts: Gathered, image: Image, rules: Sequence[Deplo
     rows[:, y.R_STARTS_UNTIL_MS] = np.fromiter((rule.starts_until_ms for rule in rules), np.int64, len(rules))
     rows[:, y.R_UNTIL_MS] = np.fromiter((rule.until_ms for rule in rules), np.int64, len(rules))
     return rows
-
-
-def _places(rules: Sequence[DeployedRule], parts: Gathered, image: Image) -> list[Place]:
-    counts = parts.counts(Section.STATES).tolist()
-    return list(zip((rule.identity for rule in rules), image.first_state.tolist(), counts, strict=True))
 
 
 def _shared(
@@ -336,11 +333,6 @@ def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, 
         is_in[number, list(types)] = 1
     places = {number: streams.index(types) for number, types in used.items()}
     return is_in, np.array([places.get(number, -1) for number in stream.tolist()], np.int64)
-
-
-def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:
-    in_shadow = {rule.rule_id for rule in rules if rule.status == "shadow"}
-    return tuple(number for number, rule in enumerate(rules) if rule.rule_id in in_shadow) if in_shadow else ()
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:

@@ -60,11 +60,6 @@ def token_lists(pattern: PatternIR) -> set[tuple[str, str]]:
     return lists
 
 
-def raw_in_place(pattern: PatternIR) -> int:
-    """Count the entries that are not tokens, in lists that a rule writes in place."""
-    return sum(raw_count(pa.array(json.loads(name), TEXT)) for name, _ in token_lists(pattern) if name.startswith("["))
-
-
 def raw_count(entries: pa.Array) -> int:
     """Count the entries, large_string, that are not tokens."""
     is_token = pc.match_substring_regex(entries, f"^(?:{TOKENS_MATCH})$")
@@ -139,7 +134,8 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
         name = str(node.value)
         if name.startswith("["):
             wrong += keys_of(json.loads(name), list_kind(node.type))[1]
-    raw_entries = raw_in_place(pattern)
+    protected = (name for name, _ in token_lists(pattern) if name.startswith("["))
+    raw_entries = sum(raw_count(pa.array(json.loads(name), TEXT)) for name in protected)
     if raw_entries:
         mistake = f"{raw_entries} entries of a list are no tokens, and it is looked up in with a token"
         return [f"CEP320 {mistake}; {_HELP['CEP320']}"]

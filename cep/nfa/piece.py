@@ -94,27 +94,27 @@ class Piece:
 
 def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symbols) -> Piece:
     """Translate a rule's own numbers into shared ones, and concatenate its tables."""
-    pattern, tables, vector, scalar = rule.pattern, rule.tables, rule.vector, rule.scalar
+    pattern, states, vector, scalar = rule.pattern, rule.states, rule.vector, rule.scalar
     shared = _Shared(symbols, rule.constants, rule.columns)
     predicate_ids = [symbols.predicates.of(predicate) for predicate in rule.predicates.all()]
     derived_types = dict(rule.derived_types)
     derived_code = [shared.vector(vector.derived_code(number)) for number in range(len(derived_types))]
     derived = [symbols.derived.of((code[-1][0], derived_types[n])) for n, code in enumerate(derived_code)]
     predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(predicates))]
-    waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
+    waits = [wait for nfa_state in states for wait in nfa_state.waits]
     guards = [row for wait in waits for row in wait.guards]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
         Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
-        Section.STATES: [[len(row.waits), *row.accept, len(row.actions), row.variable] for row in tables.states],
+        Section.STATES: [[len(row.waits), *row.accept, len(row.actions), row.variable] for row in states],
         Section.WAITS: [shared.wait(wait, predicate_ids) for wait in waits],
         Section.GUARDS: [
             [row.kind, _at(predicate_ids, row.predicate), *row.code, row.freed, len(row.bounds)] for row in guards
         ],
         Section.BOUNDS: [row for wait in waits for row in wait.bounds],
         Section.MARKS: [wait.marks for wait in waits],
-        Section.ACTIONS: [shared.action(row, derived) for nfa_state in tables.states for row in nfa_state.actions],
-        Section.MEASURES: tables.measures,
+        Section.ACTIONS: [shared.action(row, derived) for nfa_state in states for row in nfa_state.actions],
+        Section.MEASURES: rule.measure_rows,
         Section.CODE: shared.scalar(scalar.instructions[: rule.code_end]),
         Section.REGISTERS: [rule.holds_rows()],
         Section.RELEVANCE: [[_at(predicate_ids, predicate) for predicate in rule.relevance()]],
@@ -166,9 +166,6 @@ class _Shared:
             self._columns.append(y.COLUMNS_FIXED + symbols.columns.of((name, index, function)))
             self._retained.append(int(is_retained))
 
-    def constant(self, slot: int) -> int:
-        return self._constants[slot]
-
     def column(self, number: int) -> int:
         return number if number < y.COLUMNS_FIXED else self._columns[number - y.COLUMNS_FIXED]
 
@@ -180,7 +177,7 @@ class _Shared:
         return [group, len(atom.values), rest[1] - rest[0], rest[2]]
 
     def values(self, atom: Atom) -> list[int]:
-        return [self.constant(self._piece_constants.add(value, is_float=False)) for value in atom.values]
+        return [self._constants[self._piece_constants.add(value, is_float=False)] for value in atom.values]
 
     def action(self, row: tuple[int, ...], derived: Sequence[int]) -> list[int]:
         kind, register, column, other = row
@@ -221,7 +218,7 @@ class _Shared:
     def _operands(self, op: int, operands: Sequence[int]) -> list[int]:
         shared = list(operands)
         if op in CONSTANT_OPERAND:
-            shared[CONSTANT_OPERAND[op]] = self.constant(shared[CONSTANT_OPERAND[op]])
+            shared[CONSTANT_OPERAND[op]] = self._constants[shared[CONSTANT_OPERAND[op]]]
         if op in COLUMN_OPERAND:
             shared[COLUMN_OPERAND[op]] = self.column(shared[COLUMN_OPERAND[op]])
         return shared

@@ -14,7 +14,7 @@ Tested by: tests/nfa/test_compile.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -165,9 +165,7 @@ _INNER_LINK = {
 
 
 def build(structure: ir.SequenceNode) -> Automaton:
-    """Build the automaton of a bound structure. Raises: CompileError for too many positions, or for an absence that
-    nothing can follow.
-    """
+    """Build the automaton of a bound structure. Raises: CompileError, also for an absence that nothing can follow."""
     builder = _Builder()
     fragment = builder.node(structure)
     builder.positions[0].waits = [
@@ -191,8 +189,9 @@ def build(structure: ir.SequenceNode) -> Automaton:
     return Automaton(builder.positions, builder.marks)
 
 
-def _number(value: int | ir.Param | None) -> int:
-    assert isinstance(value, int), "parameters are bound before the automaton is built"
+def bound_number(value: int | ir.Param | None) -> int:
+    """Return a number of a pattern: parameters are bound before compilation."""
+    assert isinstance(value, int), "parameters are bound before compilation"
     return value
 
 
@@ -237,7 +236,17 @@ def _freed_by(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     return tuple(freed)
 
 
-def _joined(entry: Wait, link: ir.Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
+def _skipping(exit_: Exit, fragment: _Fragment, gap: tuple[Bound, ...]) -> Exit:
+    """Return the exit before an optional part as the exit after it, if the part matches no event."""
+    return replace(
+        exit_,
+        guards=exit_.guards + _bounded(fragment.skip_guards, gap + exit_.bounds),
+        bounds=exit_.bounds + fragment.skip_bounds + tuple(replace(b, min_ms=0) for b in gap if b.max_ms is not None),
+        absences_ms=exit_.absences_ms + fragment.skip_absences_ms,
+    )
+
+
+def _joined(entry: Wait, link: ir.Link | None, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
     """Join an entry to an exit: the wait at `exit_` that takes the event of `entry`."""
     joined_link = entry.link or link
     return replace(
@@ -290,15 +299,15 @@ class _Builder:
     def _variable(self, node: ir.VarNode) -> _Fragment:
         """Build one variable with its quantifier, such as `b{2,5}`. A loop has a wait back to itself."""
         quantifier, until = node.quantifier, node.quantifier.until
-        count_min = _number(quantifier.min_count)
-        count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
+        count_min = bound_number(quantifier.min_count)
+        count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
         untils = () if until is None else (until,)
         skip_guards = _greed(node.variable, untils, ()) if quantifier.greedy and count_min == 0 else ()
         entry = Wait(position, untils=untils)
         if count_max == 1:
             return _Fragment((entry,), (Exit(position),), count_min == 0, skip_guards)
-        gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
+        gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
         goes_on = _greed(node.variable, untils, gap) if quantifier.greedy else ()
         stop = () if until is None else (Guard("before", condition=until),)
         link = _INNER_LINK[quantifier.inner]
@@ -324,7 +333,7 @@ class _Builder:
     def _group(self, node: ir.SequenceNode) -> _Fragment:
         if node.within_ms is None:
             return self._repeat(node.quantifier, lambda: self._steps(node.steps))
-        window = Bound(0, _number(node.within_ms), self.marks)
+        window = Bound(0, bound_number(node.within_ms), self.marks)
         self.marks += 1
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
@@ -344,8 +353,8 @@ class _Builder:
 
     def _repeat(self, quantifier: ir.Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
         """Unroll a group: the required copies, then optional ones, or a last one that repeats."""
-        count_min = _number(quantifier.min_count)
-        count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
+        count_min = bound_number(quantifier.min_count)
+        count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)
         if (count_min, count_max) == (1, 1):
             return make()
         until = quantifier.until
@@ -397,7 +406,7 @@ class _Builder:
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: ir.Quantifier, loop: _Loop) -> tuple[Wait, ...]:
         """Return the waits for another round: the gap between rounds applies."""
-        gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
+        gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
         return tuple(
             replace(w, bounds=w.bounds + gap, guards=_bounded(w.guards, gap), loop=loop.number) for w in entries
         )
@@ -418,9 +427,7 @@ class _Builder:
         exits = tuple(replace(e, guards=_freed_by(until, e.guards)) for e in fragment.exits)
         return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by(until, fragment.skip_guards))
 
-    def _join(
-        self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]
-    ) -> None:
+    def _join(self, exits: Iterable[Exit], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:
             if exit_.window is not None and entries:
                 message = "nothing can follow a group that ends in an absence with a window of its own"
@@ -432,56 +439,36 @@ class _Builder:
     def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
         """Build a sequence, once. Optional steps at its beginning add entries to the whole."""
         entries: list[Wait] = []
-        open_exits: tuple[Exit, ...] = ()
+        open_exits: list[Exit] = []
         loops: tuple[_Loop, ...] = ()
         opens_empty = False
         start = Exit(0)  # stands for the exit before the sequence: collects guards of entries past the first
         at_start = True
         for index, step in enumerate(steps):
-            gap_min = 0 if step.gap_min_ms is None else _number(step.gap_min_ms)
-            gap_max = None if step.gap_max_ms is None else _number(step.gap_max_ms)
+            gap_min = 0 if step.gap_min_ms is None else bound_number(step.gap_min_ms)
+            gap_max = None if step.gap_max_ms is None else bound_number(step.gap_max_ms)
             if step.negated:
                 assert isinstance(step.node, ir.VarNode), "only a variable can be negated"
                 moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)
-                open_exits = tuple(
-                    replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max)) for e in open_exits
+                start, *open_exits = (
+                    replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max))
+                    for e in (start, *open_exits)
                 )
-                start = replace(start, guards=(*start.guards, guard), absences_ms=(*start.absences_ms, gap_max))
                 continue
             fragment = self.node(step.node)
             gap = _gap(gap_min, gap_max)
             self._join(open_exits, fragment.entries, step.link, gap)
             if at_start:
-                step_link = None if index == 0 else step.link
-                entries.extend(
-                    replace(
-                        w,
-                        link=w.link or step_link,
-                        guards=_bounded(w.guards, gap + start.bounds) + start.guards,
-                        bounds=w.bounds + gap + start.bounds,
-                    )
-                    for w in fragment.entries
-                )
+                entries += [_joined(entry, None if index == 0 else step.link, start, gap) for entry in fragment.entries]
             loops = fragment.loops
             opens_empty = opens_empty or (index == 0 and (fragment.nullable or fragment.opens_empty))
-            carried = fragment.skip_bounds + (() if gap_max is None else (Bound(0, gap_max),))
-            passing = tuple(
-                replace(
-                    e, guards=e.guards + _bounded(fragment.skip_guards, gap + e.bounds), bounds=e.bounds + carried,
-                    absences_ms=e.absences_ms + fragment.skip_absences_ms,
-                )
-                for e in open_exits
-            )  # fmt: skip
-            start = replace(
-                start, guards=start.guards + _bounded(fragment.skip_guards, gap + start.bounds),
-                bounds=start.bounds + carried, absences_ms=start.absences_ms + fragment.skip_absences_ms,
-            )  # fmt: skip
-            open_exits = fragment.exits + (passing if fragment.nullable else ())
+            start, *passing = (_skipping(e, fragment, gap) for e in (start, *open_exits))
+            open_exits = [*fragment.exits, *(passing if fragment.nullable else ())]
             at_start = at_start and fragment.nullable
         return _Fragment(
-            tuple(entries), open_exits, at_start, start.guards, () if steps[-1].negated else loops, opens_empty,
+            tuple(entries), tuple(open_exits), at_start, start.guards, () if steps[-1].negated else loops, opens_empty,
             start.absences_ms, start.bounds,
         )  # fmt: skip
 

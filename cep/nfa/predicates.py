@@ -21,7 +21,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.lang.ir import Binary, Const, CurrentField, Expr, In, Unary
 from cep.nfa.code import ScalarCode, VectorCode
-from cep.nfa.simplify import TRUE
+from cep.nfa.simplify import all_of
 
 # Below this many predicates on a column, evaluating them for every event is cheaper than an index.
 INDEX_MIN = 8
@@ -33,9 +33,8 @@ _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 class PredicatePlan:
     """The plan that fills a program's bitmaps: one bitmap per predicate, one bit per event.
 
-    Shapes: dense int32[D] are the predicates that vector code evaluates, in the order of its predicate registers;
-    groups int64[G, INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. `count` is the number of
-    bitmaps.
+    Shapes: dense int32[D] are the predicates that vector code evaluates, in the order of its registers; groups int64[G,
+    INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. There are `count` bitmaps.
     """
 
     count: int
@@ -74,7 +73,6 @@ class Predicates:
         return self._numbers.setdefault((frozenset(conjuncts), event_type), len(self._numbers))
 
     def all(self) -> list[tuple[frozenset[Expr], int | None]]:
-        """Return the predicates in the order of their numbers."""
         return list(self._numbers)
 
 
@@ -135,18 +133,7 @@ def rest_code(rest: tuple[Expr, ...], scalar: ScalarCode) -> tuple[int, int, int
     """Return code for the rest of a predicate that an index has found; (-1, -1, -1) if there is no rest."""
     if not rest:
         return -1, -1, -1
-    whole = rest[0]
-    for part in rest[1:]:
-        whole = Binary("and", whole, part, TRUE.type.as_nullable())
-    return scalar.compile(whole, _no_register, _no_variable)
-
-
-def _no_register(kind: str, variable: str, argument: Expr | None) -> int:
-    raise AssertionError(f"{kind} of {variable} ({argument}) in a predicate of the event alone")
-
-
-def _no_variable(name: str) -> int:
-    raise AssertionError(f"variable {name} in a predicate of the event alone")
+    return scalar.compile(all_of(rest))
 
 
 def atoms(conjuncts: list[Expr]) -> list[Atom]:

@@ -49,8 +49,7 @@ Step = tuple[int, int, int, int]
 class Prefix:
     """The longest prefix of a pattern: its conditions in order, as numbers of predicates.
 
-    The prefix of length n + 1 has the conditions up to number n, and the steps[n]. `columns` are read when its deferred
-    events are processed.
+    The prefix of length n + 1 has the conditions up to number n, and steps[n]. Its deferred events need `columns`.
     """
 
     predicates: tuple[int, ...] = ()

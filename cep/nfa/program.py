@@ -141,10 +141,6 @@ class Program:
         past = [] if self.histories is None else [c.name for c in self.histories.stored_columns if c.is_read]
         return tuple(dict.fromkeys((*read, *past)))
 
-    def relevant_to(self, rule: int) -> Int32:
-        """Return the predicates that a rule reacts to; -1 stands for all events."""
-        return self.relevance[self.relevance_first[rule] : self.relevance_first[rule + 1]]
-
     def column(self, name: str) -> int:
         """Return the number of a column, -1 if the program does not have it."""
         return self._numbers.get(name, -1)
@@ -166,7 +162,6 @@ class Program:
 
     @cached_property
     def retained_texts(self) -> tuple[int, ...]:
-        """The numbers of the text columns of `retained`."""
         return tuple(number for number, column in self.retained if column.type.is_text)
 
     @cached_property

@@ -21,11 +21,11 @@ from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, Pattern
 from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.columns import ColumnMap
-from cep.nfa.positions import Automaton, Bound, CompileError, Guard, Position, Wait, guards_of
+from cep.nfa.positions import Automaton, Bound, CompileError, Guard, Position, Wait, bound_number, guards_of
 from cep.nfa.predicates import Predicates
 from cep.nfa.prefixes import NOT_SIMPLE, Prefix, prefix_of
-from cep.nfa.simplify import FALSE, TRUE, Facts, children, conjuncts, needs_run
-from cep.nfa.tables import DERIVED, NO_CODE, GuardRow, Row, StateRow, Tables, WaitRow
+from cep.nfa.simplify import FALSE, TRUE, Facts, all_of, children, conjuncts, needs_run
+from cep.nfa.tables import DERIVED, NO_CODE, GuardRow, Row, StateRow, WaitRow
 
 RegisterKey = tuple[str, str, Expr | None]
 
@@ -67,7 +67,9 @@ class RuleTables:
     def __init__(self, pattern: PatternIR, schema: Schema) -> None:
         self.pattern, self.schema = pattern, schema
         self.constants, self.columns = Constants(), ColumnMap(schema)
-        self.predicates, self.tables = Predicates(), Tables()
+        self.predicates = Predicates()
+        self.states: list[StateRow] = []
+        self.measure_rows: list[Row] = []
         self.vector, self.scalar = VectorCode(self.constants, self.columns), ScalarCode(self.constants, self.columns)
         self.prefix = Prefix()
         self.code_end = 0  # instructions of conditions and measures; the instructions of predicates follow
@@ -116,7 +118,7 @@ class RuleTables:
         # Registers that conditions read come first; the others are only for measures.
         self._control_count = self.registers_count
         self._merges = self._may_merge(automaton)
-        self.tables.measures += [self._scalar_code(measure.value) for measure in self.measures]
+        self.measure_rows += [self._scalar_code(measure.value) for measure in self.measures]
         if self._fires:  # a match may come after its last event, whose histories it emits
             emitted = histories(self.measures)
             self.columns.retained.update(self.columns.history(past) for past in emitted)
@@ -131,7 +133,7 @@ class RuleTables:
             for p in automaton.positions
             for w in p.waits
         )
-        if strict and (self._in_order or self._has_absence or self.pattern.timeout_measures is not None):
+        if strict and self._fires:
             # The moment at which a strict wait is lost matters to a deadline and to a match that waits.
             self.reacts_to_all = True
         elsewhere = len(self.pattern.event_types) < len(self.schema.event_types)
@@ -144,7 +146,7 @@ class RuleTables:
         self.code_end = len(self.scalar.instructions)
         self._plain = self._is_plain()
         if self._plain:
-            self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be deferred (prefixes.py)
+            self.prefix = prefix_of(self.states)  # the events of a prefix can be deferred (prefixes.py)
             self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:
@@ -205,7 +207,7 @@ class RuleTables:
         row.waits = [self._wait_row(automaton, wait, loop, facts) for wait in position.waits]
         for wait, wait_row in zip(position.waits, row.waits, strict=True):
             wait_row.reopens = sum(1 << index for index, w in enumerate(position.waits) if w.loop in wait.reopens)
-        self.tables.states.append(row)
+        self.states.append(row)
 
     @staticmethod
     def _stops_of(position: Position) -> list[Expr]:
@@ -227,7 +229,6 @@ class RuleTables:
         return self._register("loop", str(number), None) if position.loops and is_counted else -1
 
     def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
-        """Convert a wait with its guards and bounds to its row of numbers."""
         assert wait.link is not None, "every wait has been joined"
         low, high = wait.counted
         row = WaitRow(
@@ -325,10 +326,7 @@ class RuleTables:
             simple = self._simple(run_conditions[0])
             if simple is not None:
                 return predicate, NO_CODE, simple
-        whole = run_conditions[0]
-        for part in run_conditions[1:]:
-            whole = Binary("and", whole, part, TRUE.type.as_nullable())
-        return predicate, self._scalar_code(whole), NOT_SIMPLE
+        return predicate, self._scalar_code(all_of(run_conditions)), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
         """Return the fast form of a comparison between a field of the event and one of a bound event; None for others.
@@ -390,7 +388,7 @@ class RuleTables:
             if kind != "mark" and name == (str(number) if kind == "loop" else position.variable)
         ]
         actions.sort(key=lambda item: (_ACTION_ORDER.index(item[0]), item[2]))
-        row = self.tables.states[number]
+        row = self.states[number]
         row.actions = [
             self._action(kind, position.variable, argument, register) for kind, argument, register in actions
         ]
@@ -435,9 +433,7 @@ class RuleTables:
 
     def repeats(self) -> bool:
         """Return True if two runs may bind the same events to the same variables: in two ways, or for two absences."""
-        variable = [s.variable for s in self.tables.states]
-        states = self.tables.states
-        targets = [[variable[w.target] for w in s.waits if w.target >= 0] for s in states]
+        targets = [[self.states[w.target].variable for w in s.waits if w.target >= 0] for s in self.states]
         return self._has_absence or any(len(set(variables)) < len(variables) for variables in targets)
 
     def holds_rows(self) -> list[int]:
@@ -448,7 +444,7 @@ class RuleTables:
         """Return True if match/plain.py suffices: only relaxed waits, nothing else closes them, nothing fires."""
         if self._fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
-        waits = [w for s in self.tables.states for w in s.waits]
+        waits = [w for s in self.states for w in s.waits]
         return all(
             w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
         )
@@ -457,7 +453,7 @@ class RuleTables:
         """Return True if every later NFA state has at most one wait, and all have one condition that plain.py compares:
         one without code, and not of floats.
         """
-        states = self.tables.states[1:]
+        states = self.states[1:]
         conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
         alone = all(len(s.waits) <= 1 for s in states)
         return (
@@ -467,9 +463,9 @@ class RuleTables:
     def row(self) -> list[int]:
         """Build the rule's row for kernels (layout.RULE_WIDTH words). The linker adds its interval and its offsets."""
         pattern, repeats, row = self.pattern, self.repeats(), [0] * y.RULE_WIDTH
-        row[y.R_END_STATE] = len(self.tables.states)
-        row[y.R_WITHIN_MS] = TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms)
-        row[y.R_WITHIN_EVENTS] = TIME_MS_MAX if pattern.within_events is None else _whole(pattern.within_events)
+        row[y.R_END_STATE] = len(self.states)
+        row[y.R_WITHIN_MS] = TIME_MS_MAX if pattern.within_ms is None else bound_number(pattern.within_ms)
+        row[y.R_WITHIN_EVENTS] = TIME_MS_MAX if pattern.within_events is None else bound_number(pattern.within_events)
         row[y.R_SKIP] = _SKIP[pattern.skip.kind]
         row[y.R_SKIP_VARIABLE] = self._variables.get(pattern.skip.variable or "", -1)
         row[y.R_TIMEOUTS] = int(pattern.timeout_measures is not None)
@@ -492,11 +488,6 @@ class RuleTables:
 def _unless(condition: Expr, facts: Facts) -> list[Expr]:
     """Return the opposite of a condition, in which null counts as not true."""
     return conjuncts(If(condition, FALSE, TRUE, TRUE.type), facts)
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int), "parameters are bound before compilation"
-    return value
 
 
 def _compares_the_tested(test: Expr, comparison: Expr) -> bool:

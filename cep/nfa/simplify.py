@@ -8,8 +8,9 @@ Tested by: tests/nfa/test_code.py
 from __future__ import annotations
 
 import operator as op
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from operator import attrgetter
 from typing import Any
 
@@ -45,6 +46,11 @@ def conjuncts(expr: Expr | None, facts: Facts) -> list[Expr]:
         if part not in parts:
             parts.append(part)
     return parts
+
+
+def all_of(parts: Sequence[Expr]) -> Expr:
+    """Join conjuncts to one condition."""
+    return reduce(lambda one, other: Binary("and", one, other, TRUE.type.as_nullable()), parts)
 
 
 def _flatten(expr: Expr) -> list[Expr]:

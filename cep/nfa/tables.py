@@ -55,11 +55,3 @@ class StateRow:
 
 
 DERIVED = 1 << 20  # added to a column number that counts derived columns
-
-
-@dataclass(slots=True)
-class Tables:
-    """NFA states and the code of measures."""
-
-    states: list[StateRow] = field(default_factory=list)
-    measures: list[Row] = field(default_factory=list)

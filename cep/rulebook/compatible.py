@@ -350,8 +350,7 @@ def _variables(node: Node) -> Iterator[str]:
 def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
     """Replace the numbers and texts that bound events are compared with, so that equal automata have equal trees.
 
-    Conditions of `negated` variables and of `until`, counts and windows stay: a run keeps its own window, and the
-    version that takes it over is forgotten by its window.
+    Conditions of `negated` variables and of `until`, counts and windows stay: a run keeps its own window.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)

@@ -22,10 +22,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import read_file, replace_file
+from cep.base.files import read_file
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, RULE_TEXT_CHARS_MAX
 from cep.base.signing import SigningKey, is_signed
 from cep.model.rule import Nonce, Sha256, Signature
+from cep.rulebook.lock import write_file
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.trust import Trust
 
@@ -72,10 +73,7 @@ def write_request(path: Path, keys: Iterable[str], trust: Trust, key: SigningKey
         author = Signature(key=key.public, signature=key.sign(_statement(request, "author")))
         request = request.model_copy(update={"author": author})
         _check_person(request, "author", trust)
-    try:
-        replace_file(path, request.model_dump_json(exclude_none=True).encode() + b"\n", root=path.parent)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from error
+    write_file(path, request.model_dump_json(exclude_none=True).encode() + b"\n", path.parent)
     return request.approver is not None
 
 

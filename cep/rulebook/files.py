@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import Folder, read_file, replace_file, repository_of, repository_root
+from cep.base.files import Folder, read_file, repository_of, repository_root
 from cep.base.limits import (
     CONTROL_FILE_BYTES_MAX,
     CONTROL_RECORD_BYTES_MAX,
@@ -53,7 +53,7 @@ from cep.model.rule import (
 from cep.model.setting_types import Problem
 from cep.nfa.lists import GivenList, given_lists
 from cep.rulebook.compatible import remember
-from cep.rulebook.lock import oldest_first, read_lock
+from cep.rulebook.lock import oldest_first, read_lock, write_file
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.trust import Signable, digest_of, line_of
 
@@ -65,8 +65,7 @@ _IMPORT = re.compile(r'\bimport\b[^"]*"((?:[^"\\]|\\.)*)"')
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     """Read all rule files (`*.toml`) of a folder.
 
-    Returns: the records of the valid files, the oldest versions first (lock.py), and one line for each problem: `file:
-    $.path: message`. The rulebook checks whether the patterns compile.
+    Returns: the valid records, the oldest versions first (lock.py), and `file: $.path: message` of each problem.
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []
@@ -209,8 +208,7 @@ def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
 def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     """Read a file of control records, one JSON object per line, as a consumer of the topic would.
 
-    Returns: the valid records in their order, and one line for each problem: `file:line: $.path: message`. Raises:
-    UsageError for a file that cannot be read.
+    Returns: the valid records in order, and `file:line: $.path: message` of each problem. Raises: UsageError.
     """
     try:
         lines = read_file(path, CONTROL_FILE_BYTES_MAX).splitlines()
@@ -323,11 +321,8 @@ def change_path(directory: Path, record: Signable) -> Path:
 
 def write_change(path: Path, records: Sequence[Signable]) -> None:
     """Write the records of one change. Raises: UsageError."""
-    try:
-        lines = b"".join(record.to_json() + b"\n" for record in records)
-        replace_file(path, lines, root=repository_root(path.parent.parent))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from error
+    lines = b"".join(record.to_json() + b"\n" for record in records)
+    write_file(path, lines, repository_root(path.parent.parent))
 
 
 def read_change(path: Path) -> list[Signable]:

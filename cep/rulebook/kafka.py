@@ -38,8 +38,7 @@ class Topic:
     def send(self, records: Iterable[tuple[bytes, bytes | None]], wait_ms_max: int = KAFKA_WAIT_MS_MAX) -> int:
         """Send (key, value) pairs in this order and wait until the brokers have all; a value None removes its key.
 
-        Returns: the number sent. Raises: SinkAwayError after `wait_ms_max`, SinkError; some of the records may have
-        arrived.
+        Returns: the number sent. Raises: SinkAwayError after `wait_ms_max`, SinkError; some records may have arrived.
         """
         errors: list[KafkaException] = []
 
@@ -68,8 +67,7 @@ class Topic:
     def create(self, settings: Mapping[str, str] | None = None) -> bool:
         """Create the topic, compacted, if it is missing; return whether it was created. Raises: SinkError.
 
-        `settings`: further settings of the topic, by the broker's names. Waits until brokers show the new topic: they
-        confirm it some moments earlier.
+        `settings` are the topic's, by the broker's names. Brokers confirm a topic before they show it: waits for both.
         """
         began_s = monotonic()
         while True:  # a broker that starts again answers at once that it cannot

@@ -101,7 +101,6 @@ class Taken:
 
     @property
     def text(self) -> str:
-        """The version, the beginning of its hash, who sent it and why."""
         return described(self.version, self.hash, self.by, self.reason)
 
     def to_json(self) -> dict[str, Any]:
@@ -194,7 +193,6 @@ class Ledger:
         return next((entry.hash for entry in chain.taken if entry.version == record.to_version), "")
 
     def is_behind(self, record: Signable) -> bool:
-        """Return True if a later version than the record's has been taken."""
         last = self.last(chain_of(record))
         return last is not None and last.version > record.version
 

@@ -143,16 +143,13 @@ class RuleLists:
         return self._timelines
 
     def last(self) -> list[list[str | int]]:
-        """Return the last version of each list, as JSON values."""
         last = ((list_key, listed.versions[-1]) for list_key, listed in sorted(self._lists.items()) if listed.versions)
         return [[*list_key, version.version, version.digest] for list_key, version in last]
 
     def report(self) -> tuple[ListReport, ...]:
-        """Report the last version of each list, and the versions that wait."""
         return tuple(_report(list_key, self._lists[list_key]) for list_key in sorted(self._lists))
 
     def names(self) -> list[str]:
-        """Return the names of the sets in use."""
         names: set[str] = set()
         for listed in self._lists.values():
             for version in listed.versions:

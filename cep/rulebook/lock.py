@@ -75,10 +75,15 @@ def write_lock(directory: Path, lock: Lock) -> None:
     for rule_id, versions in lock.items():
         name = rule_id if rule_id.isidentifier() else json.dumps(rule_id)
         parts.append(f"\n[{name}]\n" + "".join(f'{version} = "{versions[version]}"\n' for version in sorted(versions)))
+    write_file(directory / LOCK_FILE, "".join(parts).encode(), repository_root(directory))
+
+
+def write_file(path: Path, data: bytes, root: Path) -> None:
+    """Replace a file of rules or signatures below `root`. Raises: UsageError if it cannot be written."""
     try:
-        replace_file(directory / LOCK_FILE, "".join(parts).encode(), root=repository_root(directory))
+        replace_file(path, data, root=root)
     except OSError as error:
-        raise UsageError(f"{directory / LOCK_FILE} cannot be written: {error}") from error
+        raise UsageError(f"{path} cannot be written: {error}") from error
 
 
 def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockProblem]:

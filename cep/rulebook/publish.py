@@ -361,13 +361,9 @@ def values_in(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord])
         if isinstance(pattern, Refused):
             continue
         if isinstance(change, ListRecord):
-            outcome = raw_entries(change, [pattern], _not_here)
+            outcome = raw_entries(change, [pattern], dict[str, Keys]().__getitem__)
         else:
             outcome = raw_key(change, [pattern] if upsert.id == change.id else [], schema)
         if outcome is not None:
             return outcome.full_reason
     return None
-
-
-def _not_here(name: str) -> Keys:
-    raise KeyError(name)

@@ -550,7 +550,6 @@ class Rulebook:
         return min([self.snoozes.forget_ms, self.lists.forget_ms, *times])
 
     def report(self) -> RulebookReport:
-        """Report the rules in force, the refused records with their reasons, and the counts of outcomes."""
         inherited = {
             (name, version): runs
             for name, versions in self.rules.items()

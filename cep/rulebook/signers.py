@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import read_file, replace_file, repository_root
+from cep.base.files import read_file, repository_root
 from cep.base.limits import (
     KEY_FILE_BYTES_MAX,
     RULE_PRIORITY_MAX,
@@ -53,6 +53,7 @@ from cep.base.text import HIDDEN, visible
 from cep.base.toml import parse_toml
 from cep.model.setting_types import problems_of
 from cep.rulebook.files import read_change
+from cep.rulebook.lock import write_file
 from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust, body_hash
 
 _HEAD = b"cep signers 1\n"
@@ -144,11 +145,7 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
     """Sign a signers file with the root key. Raises: UsageError for an invalid file."""
     data = _bytes(path)
     trust = _trust(path, data, key.public)
-    try:
-        signature = f"{key.sign(_HEAD + data)}\n".encode()
-        replace_file(signature_path(path), signature, root=repository_root(path.parent))
-    except OSError as error:
-        raise UsageError(f"{signature_path(path)} cannot be written: {error}") from error
+    write_file(signature_path(path), f"{key.sign(_HEAD + data)}\n".encode(), repository_root(path.parent))
     return trust
 
 
@@ -160,10 +157,7 @@ def rotate_root(path: Path, new_root: str, old: SigningKey) -> None:
     rotations = roots_path(path)
     before = read_file(rotations, SIGNERS_FILE_BYTES_MAX) if rotations.exists() else b""
     line = f"{old.public} {new_root} {old.sign(_rotation(trust.rule_set, old.public, new_root))}\n"
-    try:
-        replace_file(rotations, before + line.encode(), root=repository_root(path.parent))
-    except OSError as error:
-        raise UsageError(f"{rotations} cannot be written: {error}") from error
+    write_file(rotations, before + line.encode(), repository_root(path.parent))
 
 
 def roots_path(path: Path) -> Path:
@@ -320,15 +314,11 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
         after = {}
     if not after or _without(after, key) != _without(before, key) or _of(after, key).get("only") != only:
         raise UsageError(f"{path} is written in a way that this verb cannot change; add `only` yourself and sign it")
-    try:
-        replace_file(path, changed.encode(), root=repository_root(path.parent))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from error
+    write_file(path, changed.encode(), repository_root(path.parent))
     return sign_signers(path, root), only
 
 
 def _signed_digests(folder: Path, key: str) -> list[str]:
-    """Return the hash of each record that the key has signed as author or approver."""
     digests: set[str] = set()
     for path in sorted(folder.glob("*.json")):
         for record in read_change(path):

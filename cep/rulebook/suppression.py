@@ -72,7 +72,6 @@ class Policies:
 
     @staticmethod
     def of(book: Rulebook) -> Policies:
-        """Collect the suppression policies of all versions in a rulebook."""
         versions: dict[tuple[str, int], tuple[str | None, int]] = {}
         escalations: dict[tuple[str, int], str] = {}
         keys: dict[tuple[str, int], str] = {}

@@ -189,9 +189,8 @@ class Scope:
     """The limits on the effects that a signer's rules may have on other rules, as patterns of names like in `rules`.
 
     groups: the exclusive groups that a rule may join, in which one rule silences the others; None: as `rules`.
-    produces: the event types that a rule may produce, which other rules read; None: as `rules`. events: the event types
-    that a rule may read. priority_min: the smallest `priority`; of an exclusive group the rule with the smallest one
-    fires.
+    produces: the event types that a rule may produce for other rules; None: as `rules`. events: the event types that a
+    rule may read. priority_min: the smallest `priority`; the rule with the smallest one of an exclusive group fires.
     """
 
     groups: tuple[str, ...] | None = None

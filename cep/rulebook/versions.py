@@ -318,7 +318,6 @@ class Snoozes:
         return Snoozes(self._snoozes)
 
     def apply(self, record: SnoozeRecord, from_ms: int) -> Outcome:
-        """Apply one new record, whose change starts at `from_ms`."""
         rule_key = record.id, record.key
         if rule_key not in self._snoozes and len(self._snoozes) >= SNOOZES_MAX:
             return Outcome("refused", f"there are {SNOOZES_MAX} snoozes, which is the limit")

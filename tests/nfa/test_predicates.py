@@ -80,7 +80,7 @@ def test_index_and_evaluation_agree(seed: int, monkeypatch: pytest.MonkeyPatch) 
         if smallest == 10**9:
             assert len(program.predicates.groups) == 0
         bitmaps = prepare(program, empty_state(program), batch, 0).bitmaps
-        relevant = [program.relevant_to(number) for number in range(len(program.rules))]
+        relevant = np.split(program.relevance, program.relevance_first[1:-1])
         reacts = [[bitmaps[p].tolist() for p in predicates if p >= 0] for predicates in relevant]
         matched.append(reacts)
     assert matched[0] == matched[1] == matched[2]

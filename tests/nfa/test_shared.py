@@ -23,6 +23,11 @@ def program_of(*texts: str) -> Program:
     return program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
 
 
+def relevance(compiled: Program) -> list[list[int]]:
+    """Return the predicates that each rule reacts to."""
+    return [part.tolist() for part in np.split(compiled.relevance, compiled.relevance_first[1:-1])]
+
+
 def pair(number: int, within: str = "1 h") -> str:
     return f"seq a -> b within {within}\nwhere a: e kind == a\n b: e kind == b and amount > {number}.00"
 
@@ -61,8 +66,8 @@ def test_enough_rules_share_what_all_of_them_need() -> None:
     assert start.rules.tolist() == [0, 1, 2, 3]
     assert (start.slot, start.within_ms) == (4, 2 * 3_600_000)
     (predicate,) = start.predicates.tolist()
-    assert all(predicate not in enough.relevant_to(number) for number in range(4))
-    assert all(predicate in program(rule(pair(number))).relevant_to(0) for number in range(4))
+    assert all(predicate not in relevant for relevant in relevance(enough))
+    assert all(predicate in program(rule(pair(number))).relevance for number in range(4))
 
 
 def test_starts_lie_where_one_of_the_rules_sees_them() -> None:
@@ -147,8 +152,8 @@ def test_the_longest_that_enough_rules_have_is_shared() -> None:
 def test_nothing_of_a_shared_prefix_is_reacted_to_but_what_is_set_apart() -> None:
     compiled = program_of(*(three(n) for n in range(4)))
     (start,) = compiled.shared
-    assert all(not set(start.predicates.tolist()) & set(compiled.relevant_to(n).tolist()) for n in range(4))
-    assert all(len(compiled.relevant_to(n)) == 2 and start.apart in compiled.relevant_to(n) for n in range(4))
+    assert all(not set(start.predicates.tolist()) & set(relevant) for relevant in relevance(compiled))
+    assert all(len(relevant) == 2 and start.apart in relevant for relevant in relevance(compiled))
     assert start.apart == compiled.predicates.count
     assert start.place[0][2] == "0,1,2,3/3"
 
