@@ -440,14 +440,11 @@ class _Loader:
         file.
         """
         for source_name, text in self.sources.items():
-            cuts = [
-                *(test.whole for test in self.tests[source_name]),
-                *(each.span for each, _ in self.imports[source_name]),
-            ]
-            if any(
-                text[cut.end : cut.end + 1] not in ("", "\n", "\r") or _ends_in_doc(text, cut.start) for cut in cuts
-            ):
-                return False
+            spans = [test.whole for test in self.tests[source_name]]
+            spans += [declaration.span for declaration, _ in self.imports[source_name]]
+            for span in spans:
+                if text[span.end : span.end + 1] not in ("", "\n", "\r") or _ends_in_doc(text, span.start):
+                    return False
             if source_name != name and _ends_in_doc(text, len(text)):
                 return False
         return True

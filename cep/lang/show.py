@@ -97,9 +97,8 @@ def _show(expr: ir.Expr, owner: str) -> tuple[str, int]:
             return _unary(expr, owner)
         case ir.Binary():
             precedence = _PRECEDENCE[expr.op]
-            chains = (
-                expr.op in ("and", "or", "+", "*") and isinstance(expr.right, ir.Binary) and expr.right.op == expr.op
-            )
+            is_same = isinstance(expr.right, ir.Binary) and expr.right.op == expr.op
+            chains = is_same and expr.op in ("and", "or", "+", "*")
             left = _within(expr.left, owner, precedence + (precedence == _COMPARISON))
             right = _within(expr.right, owner, precedence + (not chains))
             return f"{left} {expr.op} {right}", precedence

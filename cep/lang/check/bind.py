@@ -128,12 +128,9 @@ def _float(value: object) -> float | None:
 
 def _decimal(value: object, scale: int) -> int | None:
     """Convert an argument to an integer of 10^-scale units; None if it is not a number, or would lose digits."""
-    if not isinstance(value, str | int | float | Decimal):
-        return None
-    if isinstance(value, int) and abs(value) > INT64_MAX:
-        return None
-    text = str(value)  # the shortest text of a float is the number that was written
-    if len(text) > _NUMBER_TEXT_MAX:
+    is_number = isinstance(value, str | float | Decimal) or (isinstance(value, int) and abs(value) <= INT64_MAX)
+    text = str(value) if is_number else ""  # the shortest text of a float is the number that was written
+    if not 0 < len(text) <= _NUMBER_TEXT_MAX:
         return None
     try:
         number = Decimal(text)
@@ -142,9 +139,8 @@ def _decimal(value: object, scale: int) -> int | None:
     if not number.is_finite() or (number and abs(number.adjusted()) > 20):  # decimal would round the smallest to 0
         return None
     scaled = number.scaleb(scale)
-    if scaled != scaled.to_integral_value() or abs(scaled) > INT64_MAX:
-        return None
-    return int(scaled)
+    is_whole = scaled == scaled.to_integral_value()
+    return int(scaled) if is_whole and abs(scaled) <= INT64_MAX else None
 
 
 def _list(value: object) -> str | None:
@@ -191,13 +187,14 @@ class _Binder:
             params=(),
             structure=structure,
             variables=tuple(ir.Variable(v.name, v.event_type, self._maybe(v.where)) for v in pattern.variables),
-            measures=tuple(ir.Measure(m.name, self.expr(m.value)) for m in pattern.measures),
+            measures=self._measures(pattern.measures),
             within_ms=self.amount(pattern.within_ms, 1, TIME_MS_MAX),
             within_events=self.amount(pattern.within_events, 1, REPETITIONS_MAX),
-            timeout_measures=None
-            if timeout is None
-            else tuple(ir.Measure(m.name, self.expr(m.value)) for m in timeout),
+            timeout_measures=None if timeout is None else self._measures(timeout),
         )
+
+    def _measures(self, measures: tuple[ir.Measure, ...]) -> tuple[ir.Measure, ...]:
+        return tuple(ir.Measure(m.name, self.expr(m.value)) for m in measures)
 
     def amount(self, value: int | ir.Param | None, least: int, most: int) -> int | None:
         """Return the number of a bound or a window. Check a number that comes from a parameter."""
@@ -218,9 +215,8 @@ class _Binder:
                 return ir.VarNode(node.variable, self.quantifier(node.quantifier))
             case ir.SequenceNode():
                 within = self.amount(node.within_ms, 1, TIME_MS_MAX)
-                return ir.SequenceNode(
-                    tuple(self.step(step) for step in node.steps), self.quantifier(node.quantifier), within
-                )
+                steps = tuple(self.step(step) for step in node.steps)
+                return ir.SequenceNode(steps, self.quantifier(node.quantifier), within)
             case ir.AlternativeNode():
                 return ir.AlternativeNode(tuple(self.node(option) for option in node.options))
             case ir.AnyOrderNode():
@@ -241,14 +237,8 @@ class _Binder:
         if high is not None and high < low:
             names = _names(quantifier.min_count, quantifier.max_count)
             self.collector.add("CEP504", f"the most of a repetition is below its least ({names})")
-        return ir.Quantifier(
-            low,
-            high,
-            quantifier.inner,
-            quantifier.greedy,
-            self._maybe(quantifier.until),
-            self.amount(quantifier.gap_ms, 1, TIME_MS_MAX),
-        )
+        until, gap_ms = self._maybe(quantifier.until), self.amount(quantifier.gap_ms, 1, TIME_MS_MAX)
+        return replace(quantifier, min_count=low, max_count=high, until=until, gap_ms=gap_ms)
 
     def _maybe(self, expr: ir.Expr | None) -> ir.Expr | None:
         return None if expr is None else self.expr(expr)

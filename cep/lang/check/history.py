@@ -40,11 +40,8 @@ def is_event_type(node: object, scope: Scope) -> bool:
 
 
 def history(checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: syntax.Member | None = None) -> Expr:
-    """Check a history. `field` is the field of `last(…).field` or `first(…).field`.
-
-    In `emit` it looks back from the last event of the match.
-    """
-    if scope.fields is None and scope.last is not None:
+    """Check a history. `field` is the field of `last(…).field` or `first(…).field`."""
+    if scope.fields is None and scope.last is not None:  # in `emit`: look back from the last event of the match
         scope = replace(scope, fields=scope.last, fields_of="the last event of a match")
     _check_place(checker, node, scope)
     fn = FUNCTIONS.get(node.name)

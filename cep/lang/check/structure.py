@@ -26,14 +26,11 @@ _FIRST_LINKS = {
 
 @valueclass(frozen=True, slots=True)
 class Around:
-    """The surroundings of an element: is there a time window, and can everything after it match nothing?
+    """The surroundings of an element."""
 
-    `completes`: the match may be complete with the last event of the element, no absence follows.
-    """
-
-    window: bool
-    last: bool
-    completes: bool
+    window: bool  # there is a time window
+    last: bool  # everything after the element can match nothing
+    completes: bool  # the last event of the element may complete the match: no absence follows
 
 
 def check_structure(draft: Draft) -> None:
@@ -101,33 +98,31 @@ class _StructureChecker:
     def duration(self, bound: syntax.Bound, noun: str, least: int = 1) -> int | ir.Param | None:
         """Return a duration or a parameter of that type, None after a report."""
         self.has_window = True
-        if isinstance(bound, syntax.DurationLiteral):
-            if bound.ms >= least:
-                return bound.ms
+        if isinstance(bound, syntax.NameRef):
+            return self._param(bound.name, bound.span, Kind.DURATION)
+        if isinstance(bound, syntax.DurationLiteral) and bound.ms >= least:
+            return bound.ms
+        if isinstance(bound, syntax.DurationLiteral) or bound.value == 0:
             self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
-            return None
-        if isinstance(bound, syntax.Literal):
-            if bound.value == 0:
-                self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
-            else:
-                help_line = f"write `{bound.value} min` or `{bound.value} events`" if noun == "a window" else ""
-                self.collector.add("CEP104", f"{noun} needs a unit of time", bound.span, help_line or "write `5 min`")
-            return None
-        return self._param(bound.name, bound.span, Kind.DURATION)
+        else:
+            help_line = (
+                f"write `{bound.value} min` or `{bound.value} events`" if noun == "a window" else "write `5 min`"
+            )
+            self.collector.add("CEP104", f"{noun} needs a unit of time", bound.span, help_line)
+        return None
 
     def count(self, bound: syntax.Bound, noun: str, least: int) -> int | ir.Param | None:
         """Return a number of events or a parameter of type int, None after a report."""
-        if isinstance(bound, syntax.Literal) and isinstance(bound.value, int):
-            if least <= bound.value <= REPETITIONS_MAX:
-                return bound.value
-            code = "CEP402" if noun == "a window" else "CEP409"
-            message = f"{noun} must be between {least} and {REPETITIONS_MAX}"
-            self.collector.add(code, message, bound.span)
-            return None
-        if isinstance(bound, syntax.Literal | syntax.DurationLiteral):
+        if isinstance(bound, syntax.NameRef):
+            return self._param(bound.name, bound.span, Kind.INT)
+        if not (isinstance(bound, syntax.Literal) and isinstance(bound.value, int)):
             self.collector.add("CEP409", f"{noun} is a whole number here", bound.span)
-            return None
-        return self._param(bound.name, bound.span, Kind.INT)
+        elif least <= bound.value <= REPETITIONS_MAX:
+            return bound.value
+        else:
+            code = "CEP402" if noun == "a window" else "CEP409"
+            self.collector.add(code, f"{noun} must be between {least} and {REPETITIONS_MAX}", bound.span)
+        return None
 
     def _param(self, name: str, span: Span, kind: Kind) -> ir.Param | None:
         param_type = self.params.get(name)

@@ -74,16 +74,12 @@ def resolve_field_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
 
 def resolve_list_type(item_type: TypeSyntax, collector: Collector) -> Type | None:
     """Return the list type whose entries have this type, None after a report."""
-    if item_type.name in LIST_KINDS and item_type.scale is None and not item_type.symbols and not item_type.nullable:
-        return list_type(item_type.name)
-    if (
-        item_type.name == "decimal"
-        and item_type.scale is not None
-        and item_type.scale <= DECIMAL_SCALE_MAX
-        and not item_type.nullable
-    ):
-        return list_type(f"decimal({item_type.scale})")
-    help_line = did_you_mean(item_type.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
+    name, scale = item_type.name, item_type.scale
+    if not item_type.nullable and name in LIST_KINDS and scale is None and not item_type.symbols:
+        return list_type(name)
+    if not item_type.nullable and name == "decimal" and scale is not None and scale <= DECIMAL_SCALE_MAX:
+        return list_type(f"decimal({scale})")
+    help_line = did_you_mean(name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
     collector.add("CEP212", "a list cannot hold values of this type", item_type.span, help_line)
     return None
 

@@ -142,25 +142,17 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
             # The comma between two fields is left out, its comment is not.
             rows[-1][-1].trail = " ".join(c for c in (rows[-1][-1].trail, *piece.lead, piece.trail) if c)
             continue
-        if depth == 0 and rows and [p.text for p in rows[-1]] == ["order", "by"]:
+        is_order = bool(rows) and [p.text for p in rows[-1]] == ["order", "by"]
+        may_end = has_type and piece.text == "sensitive"
+        if depth == 0 and (is_order or (may_end and _ends_field(piece, group[position + 1 : position + 2]))):
             rows[-1].append(piece)
             continue
         is_name = piece.token.kind is TokenKind.NAME
-        if (
-            depth == 0
-            and has_type
-            and piece.text == "sensitive"
-            and _ends_field(piece, group[position + 1 : position + 2])
-        ):
-            rows[-1].append(piece)
-            continue
         if depth == 0 and is_name and has_type:
             rows.append([])
             has_type = False
-        elif depth == 0 and is_name:
-            has_type = True
-        elif depth == 0 and piece.token.kind is TokenKind.DURATION:
-            has_type = True  # `retain 30d`, in one token
+        elif depth == 0 and (is_name or piece.token.kind is TokenKind.DURATION):
+            has_type = True  # `retain 30d` is in one token
         rows[-1].append(piece)
         depth += (piece.text == "(") - (piece.text == ")")
     return rows
@@ -260,14 +252,10 @@ def _entries(body: list[Piece]) -> list[list[Piece]]:
     starts: list[int] = []
     depth = 0
     for position, piece in enumerate(body):
+        follows = body[position + 1].text if position + 1 < len(body) else ""
         if piece.is_symbol:
             depth += (piece.text in ("(", "[", "{")) - (piece.text in (")", "]", "}"))
-        elif (
-            depth == 0
-            and piece.token.kind is TokenKind.NAME
-            and position + 1 < len(body)
-            and body[position + 1].text == ":"
-        ):
+        elif depth == 0 and piece.token.kind is TokenKind.NAME and follows == ":":
             starts.append(position)
     groups: list[list[Piece]] = []
     for begin, end in pairwise([*starts, len(body)]):

@@ -111,11 +111,8 @@ def untested(checked: Checked) -> Iterator[Diagnostic]:
             is_positive = expect.kind in ("match", "timeout") or (expect.kind == "matches" and expect.count > 0)
             (positive if is_positive else negative).add(test.pattern.name)
     for pattern in checked.resolved.patterns.values():
-        missing = [
-            expectation
-            for expectation, tested in (("expects a match", positive), ("expects none", negative))
-            if pattern.name not in tested
-        ]
+        expectations = (("expects a match", positive), ("expects none", negative))
+        missing = [expectation for expectation, tested in expectations if pattern.name not in tested]
         if missing:
             message = f"the pattern `{pattern.name}` has no test that {' and none that '.join(missing)}"
             yield warning("CEP704", message, pattern.span, f'add `test "…" of {pattern.name} {{ … }}`')
@@ -235,15 +232,10 @@ def first_skip(checked: Checked) -> Iterator[Diagnostic]:
     """Find patterns that skip to the variable with which each match begins, which skips nothing."""
     for pattern in checked.patterns.values():
         written = checked.resolved.patterns[pattern.name].skip
-        first = pattern.structure.steps[0].node
-        if (
-            written is not None
-            and pattern.skip.kind is ir.SkipKind.TO_FIRST
-            and isinstance(first, ir.VarNode)
-            and first.variable == pattern.skip.variable
-            and first.quantifier.min_count != 0
-        ):
-            message = f"each match of `{pattern.name}` begins with `{first.variable}`, so this acts like `skip to next`"
+        skip, first = pattern.skip, pattern.structure.steps[0].node
+        begins = isinstance(first, ir.VarNode) and first.variable == skip.variable and first.quantifier.min_count != 0
+        if written is not None and skip.kind is ir.SkipKind.TO_FIRST and begins:
+            message = f"each match of `{pattern.name}` begins with `{skip.variable}`, so this acts like `skip to next`"
             yield warning("CEP711", message, written.span, "write `skip to next`, or `skip past last`")
 
 

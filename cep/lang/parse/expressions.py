@@ -129,13 +129,9 @@ def _items(cursor: Cursor) -> tuple[syntax.ExprSyntax, ...] | syntax.NameRef:
 def parse_list(cursor: Cursor) -> tuple[syntax.ExprSyntax, ...]:
     """Parse `[a, b, c]`, with or without a comma at the end."""
     cursor.expect("[")
-    items: list[syntax.ExprSyntax] = []
-    while not cursor.at("]"):
-        items.append(_climb(cursor, _SUM))
-        if not cursor.accept(","):
-            break
+    items = cursor.separated("]", lambda: _climb(cursor, _SUM))
     cursor.expect("]", "at the end of the list")
-    return tuple(items)
+    return items
 
 
 def _operand(cursor: Cursor) -> syntax.ExprSyntax:

@@ -13,16 +13,19 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from string import ascii_letters
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from cep.base.limits import NESTING_MAX, TIME_MS_MAX
 from cep.base.text import HIDDEN
 from cep.lang.diagnostics import Collector, Fix, Span, did_you_mean
 from cep.lang.syntax import Literal, NameRef
+
+T = TypeVar("T")
 
 
 class TokenKind(StrEnum):
@@ -393,14 +396,17 @@ class Cursor:
         token = self.name(noun)
         return NameRef(token.text, token.span)
 
-    def name_refs(self, noun: str) -> tuple[NameRef, ...]:
-        """Take names with commas between them, up to a closing parenthesis or where no comma follows."""
-        names: list[NameRef] = []
-        while not self.at(")"):
-            names.append(self.name_ref(noun))
+    def separated(self, end: str, item: Callable[[], T]) -> tuple[T, ...]:
+        """Parse items with commas between them, up to the symbol `end` or where no comma follows."""
+        items: list[T] = []
+        while not self.at(end):
+            items.append(item())
             if not self.accept(","):
                 break
-        return tuple(names)
+        return tuple(items)
+
+    def name_refs(self, noun: str) -> tuple[NameRef, ...]:
+        return self.separated(")", lambda: self.name_ref(noun))
 
     def string(self, noun: str, help_line: str = "") -> Literal:
         token = self.token

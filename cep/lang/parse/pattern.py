@@ -87,7 +87,7 @@ def parse_type(cursor: Cursor) -> syntax.TypeSyntax:
                     "a decimal names its digits after the point alone: `decimal(2)`",
                 )
         else:
-            symbols = _symbols(cursor)
+            symbols = cursor.separated(")", lambda: _symbol(cursor))
         if not cursor.at(")") and symbols:
             message = f"expected `)`, found {cursor.shown()}"
             cursor.fail(message, 'a symbol that is no name stands in quotes: `enum("3DS", "card-present")`')
@@ -96,27 +96,17 @@ def parse_type(cursor: Cursor) -> syntax.TypeSyntax:
     return syntax.TypeSyntax(name.text, name.span.to(cursor.previous_span), scale, symbols, nullable)
 
 
-def _symbols(cursor: Cursor) -> tuple[syntax.NameRef, ...]:
-    """Parse the symbols of an enum. A symbol that is not a name, like `"3DS"`, is quoted."""
-    symbols: list[syntax.NameRef] = []
-    while not cursor.at(")"):
-        token = cursor.token
-        if token.kind is TokenKind.STRING:
-            cursor.take()
-            symbols.append(syntax.NameRef(str(token.value), token.span))
-        else:
-            symbols.append(cursor.name_ref("a symbol"))
-        if not cursor.accept(","):
-            break
-    return tuple(symbols)
+def _symbol(cursor: Cursor) -> syntax.NameRef:
+    """Parse a symbol of an enum. A symbol that is not a name, like `"3DS"`, is quoted."""
+    token = cursor.token
+    if token.kind is TokenKind.STRING:
+        return syntax.NameRef(str(cursor.take().value), token.span)
+    return cursor.name_ref("a symbol")
 
 
 def _head(cursor: Cursor, parts: _Parts) -> None:
     if cursor.accept("("):
-        while not cursor.at(")"):
-            _param(cursor, parts)
-            if not cursor.accept(","):
-                break
+        cursor.separated(")", lambda: _param(cursor, parts))
         cursor.expect(")", "at the end of the parameters")
     cursor.expect("by", "and the key of the pattern")
     parts.key = _key(cursor)

@@ -16,6 +16,7 @@ from cep.lang.parse.expressions import INTERVAL, parse_expression, parse_number
 from cep.lang.parse.lexer import NUMBERS, RESERVED, Cursor, TokenKind
 
 _LINKS = {link.value: link for link in Link}
+_REPEATS = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 _INNER = {"strict": Inner.STRICT, "any": Inner.ANY}
 
 
@@ -185,12 +186,10 @@ def _suffix(cursor: Cursor) -> syntax.SuffixSyntax:
 def _repeat(cursor: Cursor) -> syntax.RepeatSyntax | None:
     """Parse `?`, `*`, `+` or `{2,5}`. Return None if none of them comes next."""
     token = cursor.token
-    if cursor.accept("?"):
-        return syntax.RepeatSyntax(syntax.Literal(0, token.span), syntax.Literal(1, token.span), token.span)
-    if cursor.accept("*"):
-        return syntax.RepeatSyntax(syntax.Literal(0, token.span), None, token.span)
-    if cursor.accept("+"):
-        return syntax.RepeatSyntax(syntax.Literal(1, token.span), None, token.span)
+    if cursor.at(*_REPEATS):
+        least, most = _REPEATS[cursor.take().text]
+        bound = None if most is None else syntax.Literal(most, token.span)
+        return syntax.RepeatSyntax(syntax.Literal(least, token.span), bound, token.span)
     if not cursor.accept("{"):
         return None
     minimum = _bound(cursor)

@@ -221,13 +221,9 @@ def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
 def _assignments(cursor: Cursor, noun: str, between: str, brackets: str) -> tuple[syntax.AssignSyntax, ...]:
     end = brackets[1]
     cursor.expect(brackets[0])
-    assignments: list[syntax.AssignSyntax] = []
-    while not cursor.at(end):
-        assignments.append(_assignment(cursor, noun, between))
-        if not cursor.accept(","):
-            break
+    assignments = cursor.separated(end, lambda: _assignment(cursor, noun, between))
     cursor.expect(end, "at the end of the list")
-    return tuple(assignments)
+    return assignments
 
 
 def _assignment(cursor: Cursor, noun: str, between: str) -> syntax.AssignSyntax:
