@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -266,7 +267,7 @@ class Alerts:
         return int(self.table.num_rows)
 
     def __repr__(self) -> str:
-        return "\n".join([self._summary(), *self._lines()])
+        return "\n".join([self._summary(), *in_columns([_SHOWN, *self._shown()] if len(self) else [])])
 
     def _repr_html_(self) -> str:
         head = f"<p>{escape(self._summary())}</p>"
@@ -292,11 +293,6 @@ class Alerts:
         shown = self.table.slice(0, _SHOWN_MAX).select(list(_SHOWN)).to_pylist()
         return [[str(row[name]).replace(KEY_SEPARATOR, ", ") for name in _SHOWN] for row in shown]
 
-    def _lines(self) -> list[str]:
-        rows = [list(_SHOWN), *self._shown()] if len(self) else []
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_SHOWN))] if rows else []
-        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
     def _row(self, which: int | str) -> dict[str, Any]:
         if isinstance(which, str):
             rows = np.flatnonzero(np.asarray(pc.starts_with(self.table["alert_id"], which)))
@@ -307,6 +303,12 @@ class Alerts:
             raise UsageError(f"there is no alert {which}, only {len(self)} of them")
         row: dict[str, Any] = self.table.slice(which % len(self), 1).to_pylist()[0]
         return row
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of text as lines, with columns of equal width."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def members_of(alerts: pa.Table) -> pa.Table:

@@ -19,6 +19,7 @@ from cep.analysis.measure import Measured
 from cep.analysis.one_rule import Drawn
 from cep.analysis.prune import Pruned, prune
 from cep.analysis.report import report
+from cep.api.alerts import in_columns
 from cep.api.frames import Like
 from cep.base.errors import SinkError, UsageError
 from cep.base.files import replace_file
@@ -125,11 +126,7 @@ class Quality:
         ]
 
     def __str__(self) -> str:
-        rows = self._rows()
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join(in_columns(self._rows()))
 
     __repr__ = __str__
 

@@ -49,7 +49,7 @@ from cep.runners.embedded import replay as embedded
 from cep.runners.job import read_folder
 from cep.runners.output import Replayed, replay_to_the_end
 from cep.sources.files import KeyRecords
-from cep.sources.pieces import Pieces
+from cep.sources.pieces import ALWAYS, Period, Pieces
 from cep.step.dead_letters import under_rules
 from cep.step.duplicates import without_repeats
 from cep.step.history_end import watermark_at_end, within_history
@@ -181,16 +181,13 @@ class GivenRules:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a replay: threads, for how long event ids are remembered, how far ahead of the clock an event may be
-    dated (None: as far as it likes), from when to when events count, and whether all windows close at the end."""
+    """The terms of a replay: threads, key groups, how far ahead of the clock an event may be dated (None: as far as it
+    likes), and the period in which events count."""
 
     cores: int = 2
     key_groups: int = KEY_GROUPS_DEFAULT
-    dedup_ms: int = DEDUP_MS_DEFAULT
     ahead_ms: int | None = AHEAD_MS_DEFAULT
-    since_ms: int = TIME_MS_MIN
-    until_ms: int = TIME_MS_MAX
-    to_the_end: bool = False
+    period: Period = ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +200,17 @@ class Outcome:
 
 def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
     """Describe the job that replays these rules, with at least so many levels."""
+    period = terms.period
     return Job(
         deployment.schema,
         deployment.key_domains,
         terms.key_groups,
-        dedup_ms=terms.dedup_ms,
+        dedup_ms=period.dedup_ms,
         levels_count=max(levels_count, levels_needed(deployment.rulebook.deployed())),
-        begins_ms=terms.since_ms,
-        ends_ms=terms.until_ms,
+        begins_ms=period.since_ms,
+        ends_ms=period.until_ms,
         ahead_ms=terms.ahead_ms,
-        to_the_end=terms.to_the_end,
+        to_the_end=period.to_the_end,
     ).begin()
 
 
@@ -250,7 +248,7 @@ def replay(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Term
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The records of one key of a history, and all records in pieces. `dedup_ms` is as in `Terms`."""
+    """The records of one key of a history, and all records in pieces. `dedup_ms` is as in `Period`."""
 
     of_key: ReadKey
     pieces: Callable[[Schema], Pieces]
@@ -332,7 +330,7 @@ def _read(rules: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
     """Return the events of a history, the job that replays it, and the watermark at its end."""
     now_ms = int(time.time() * 1_000)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
-    job = job_of(rules.deployment, Terms(until_ms=pieces.until_ms, dedup_ms=dedup_ms))
+    job = job_of(rules.deployment, Terms(period=Period(until_ms=pieces.until_ms, dedup_ms=dedup_ms)))
     decoded = [piece.decode().between(TIME_MS_MIN, job.latest_ms(now_ms) + 1) for piece in pieces.pieces]
     events = concat_decoded(job.schema, decoded)
     return events, job, watermark_at_end(job, int(events.time_ms.max(initial=TIME_MS_MIN)), now_ms)

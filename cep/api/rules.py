@@ -44,6 +44,7 @@ from cep.nfa.lists import given_lists
 from cep.report.picture import picture
 from cep.report.plan import plan, plan_text
 from cep.rulebook.files import folder_at
+from cep.sources.pieces import Period
 
 
 class Measuring(ReplayForms, total=False):
@@ -156,14 +157,7 @@ class Rules:
         44
         """
         written, period = parted(forms)
-        terms = Terms(
-            cores=cores or processors_count(),
-            dedup_ms=period.dedup_ms,
-            ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
-            since_ms=period.since_ms,
-            until_ms=period.until_ms,
-            to_the_end=period.to_the_end,
-        )
+        terms = Terms(cores or processors_count(), ahead_ms=_limit_ms(ahead_max), period=period)
         naming = Naming(columns, tz, written)
         if is_spark(events):
             if forms.get("strict"):
@@ -216,7 +210,7 @@ class Rules:
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
-        terms = Terms(dedup_ms=0, ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max))
+        terms = Terms(ahead_ms=_limit_ms(ahead_max), period=Period(dedup_ms=0))
         return aside_spark(self._given, events, Naming(columns, tz, forms), terms)
 
     def why_not(
@@ -246,7 +240,7 @@ class Rules:
         UsageError, SourceError.
         """
         written, period = parted(forms)
-        terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
+        terms = Terms(cores or processors_count(), period=Period(until_ms=period.until_ms))
         source = open_source(events, Naming(columns, tz, written)).within(period)
         both = (other._given, self._given)
         before, after = (matches(each, source.pieces, terms) for each in both)
@@ -269,17 +263,11 @@ class Rules:
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
-        replays = Replays(
-            self._one_rule,
-            source.pieces,
-            lambda schema: _labels(source, labels, schema, terms),
-            terms,
-            Terminal(quiet=True),
-        )
-        deployment, console = self._given.deployment, Terminal(quiet=True)
-        known_labels = _labels(source, labels, deployment.schema, terms)
-        measured = measure(deployment, source.pieces, known_labels, terms, console)
+        labels_of, console = partial(_labels, source, labels, terms), Terminal(quiet=True)
+        deployment = self._given.deployment
+        measured = measure(deployment, source.pieces, labels_of(deployment.schema), terms, console)
         warn_of_replay(measured.history.replayed, given)
+        replays = Replays(self._one_rule, source.pieces, labels_of, terms, console)
         return Quality(measured, source.pieces, partial(drawn, replays))
 
     def suggest(
@@ -298,7 +286,7 @@ class Rules:
         terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
         check_wanted(search := Wanted(steps, count, precision, tuple(exclude), tuple(use), naming.tz or "UTC"))
         schema = self._given.deployment.schema
-        labelled = _labels(source, labels, schema, terms)
+        labelled = _labels(source, labels, terms, schema)
         search = replace(search, label_fields=labelled.fields)
         left_out = left_out_fields(schema, key, search)
         fields = [*key_fields(key, fields_of(schema), schema), *(f for f in fields_of(schema) if f not in left_out)]
@@ -328,7 +316,7 @@ class Rules:
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
         console = Terminal(quiet=True)
-        labelled = _labels(source, labels, rule.deployment.schema, terms)
+        labelled = _labels(source, labels, terms, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         warn_of_replay(measured.history.replayed, given)
         parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
@@ -363,7 +351,12 @@ class Rules:
         return "\n".join([*(repr(rule) for rule in self), *self.problems])
 
 
-def _labels(source: Source, labels: Any, schema: Schema, terms: MeasureTerms) -> Labels:
+def _limit_ms(text: str) -> int | None:
+    """Read how far ahead of the clock an event may be dated; None for any time. Raises: UsageError."""
+    return None if text == OFF else length_ms("ahead_max", text)
+
+
+def _labels(source: Source, labels: Any, terms: MeasureTerms, schema: Schema) -> Labels:
     """Read labels: a frame, the path of a file, or a column of the events. Raises: UsageError, SourceError."""
     if not isinstance(labels, str | Path):
         read = labels_of_table(open_frame(labels).whole(), schema, "the frame of labels", terms.label_words)

@@ -24,6 +24,7 @@ from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords
+from cep.sources.pieces import Period
 from cep.step.duplicates import without_repeats
 from cep.step.rejections import NO_REJECTIONS, Rejections, rejections_of_poison
 from cep.testing.inquiry import Answer, MatchPath, World, suppression_reasons, why, why_not
@@ -159,7 +160,7 @@ def _records(
     """Read the records of a key, repeated events once. A rule that reads produced events needs the whole history."""
     schema, domain = rules.deployment.schema, rule.pattern.key
     records = past.of_key(schema, domain, key)
-    job = job_of(rules.deployment, Terms(dedup_ms=past.dedup_ms))
+    job = job_of(rules.deployment, Terms(period=Period(dedup_ms=past.dedup_ms)))
     batch, reused_ids = without_repeats(job, records.batch)
     rejections = rejections_of_poison(len(records.batch), records.poison, reused_ids)
     records = replace(records, batch=batch)

@@ -20,6 +20,7 @@ from cep.base.errors import StateCorruptError, StateFormatError, UnreadableError
 from cep.base.files import read_document, read_lines
 from cep.base.terminal import Terminal, new_table
 from cep.cli.settings import add_setting_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.rulebook.audit import FIRST
 from cep.rulebook.kafka import Topic
 from cep.runners.control_topic import read_audit, read_status
@@ -48,24 +49,23 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the verbs below `cep rules audit` and their arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, line in (("verify", "report the faults of the trail"), ("show", "print the trail")):
         verb = verbs.add_parser(name, help=line)
-        verb.add_argument(
-            "path", nargs="?", type=Path, metavar="PATH",
-            help="JSON lines of the audit, or a folder of dead letters; without it the topic is read",
-        )  # fmt: skip
-        verb.add_argument(
-            "--dead-letter-topic", dest="output.dead_letter_topic", metavar="TOPIC", help="the job's topic of letters"
+        verb.declare(
+            "path PATH",
+            "JSON lines of the audit, or a folder of dead letters; without it the topic is read",
+            nargs="?",
         )
+        verb.declare("--dead-letter-topic TOPIC", "the job's topic of letters", dest="output.dead_letter_topic")
         if name == "verify":
-            verb.add_argument("--head", metavar="COUNT:HASH", help="the last line that must be there")
-            verb.add_argument(
-                "--checkpoint", type=Path, metavar="FOLDER",
-                help="checkpoint folder of the job, which has the head (default: the folder around PATH, if it is one)",
-            )  # fmt: skip
+            verb.declare("--head COUNT:HASH", "the last line that must be there")
+            verb.declare(
+                "--checkpoint FOLDER",
+                "checkpoint folder of the job, which has the head (default: the folder around PATH, if it is one)",
+            )
         add_setting_arguments(verb, *(("control", "kafka") if name == "verify" else ("kafka",)))
 
 

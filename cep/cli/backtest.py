@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 
@@ -28,6 +27,7 @@ from cep.cli.labelled import (
     terms_of,
     write_json,
 )
+from cep.cli.verbs import Parser
 from cep.rulebook.suppression import SHADOW
 from cep.runners.output import check_writable
 
@@ -43,11 +43,11 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     add_rules_argument(parser)
     add_label_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+    parser.declare("--json FILE", "write all figures here, too")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -148,22 +148,18 @@ examples:
 """
 
 
-def add_arguments_prune(parser: argparse.ArgumentParser) -> None:
+def add_arguments_prune(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     add_rules_argument(parser)
     add_label_arguments(parser)
-    parser.add_argument(
-        "--tolerance", type=float, default=0.0, metavar="SHARE", help="recall of frauds that may be lost (default 0)"
-    )
-    parser.add_argument("--budget", metavar="N/day", help="the most alerts a day of the rules that stay, on average")
-    parser.add_argument(
-        "--alert-cost",
-        type=float,
-        metavar="FRAUDS",
-        help="how many frauds an alert must find to be worth a look, 0 for a look that costs nothing (default: a tenth "
+    parser.declare("--tolerance SHARE", "recall of frauds that may be lost (default 0)", default=0.0)
+    parser.declare("--budget N/day", "the most alerts a day of the rules that stay, on average")
+    parser.declare(
+        "--alert-cost FRAUDS",
+        "how many frauds an alert must find to be worth a look, 0 for a look that costs nothing (default: a tenth "
         "of the frauds that an alert of the budget finds on average; without --budget, one of the present alerts)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+    parser.declare("--json FILE", "write all figures here, too")
 
 
 def run_prune(options: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ Tested by: tests/lang/test_diagnostics.py
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from pathlib import Path
@@ -15,6 +14,7 @@ from cep.base.files import read_file
 from cep.base.limits import RULE_FILE_BYTES_MAX
 from cep.cli.help_pages import RULE_FILES, read_on, with_page
 from cep.cli.paths import printed
+from cep.cli.verbs import Parser
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_files
 from cep.lang.syntax import PatternSyntax
@@ -35,15 +35,15 @@ examples:
 _NAMES_PATTERN = re.compile(r"^\s*pattern\s*=", re.MULTILINE)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a pattern file, a rule file (*.toml), or a folder")
-    parser.add_argument("--json", action="store_true", help="print diagnostics as JSON, for editors")
-    parser.add_argument(
+    parser.declare("files FILE", "a pattern file, a rule file (*.toml), or a folder", type=str, nargs="+")
+    parser.declare("--json", "print diagnostics as JSON, for editors")
+    parser.declare(
         "--color",
+        "auto: when standard output is a terminal and NO_COLOR is not set",
         choices=("auto", "always", "never"),
         default="auto",
-        help="auto: when standard output is a terminal and NO_COLOR is not set",
     )
 
 

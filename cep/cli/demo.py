@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
+from cep.cli.verbs import Parser
 from cep.demo.day import CONTROL, PAYMENTS, PAYMENTS_FILE, SEED, SIZES, Day, Outcome, run_day
 from cep.demo.in_process import InProcess, MemoryTopics
 from cep.demo.labels import LABELS_FILE
@@ -32,15 +33,13 @@ examples:
 _FOLDER = Path("day")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--into", type=Path, metavar="FOLDER", help="keep the payments, patterns and rules here")
-    parser.add_argument("--size", choices=tuple(SIZES), default="default", help="small is a twentieth of the payments")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"another day (default {SEED})")
-    parser.add_argument(
-        "--seconds", type=float, default=12.0, metavar="N", help="how long the day takes at least (default 12)"
-    )
-    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use (default 2)")
+    parser.declare("--into FOLDER", "keep the payments, patterns and rules here")
+    parser.declare("--size", "small is a twentieth of the payments", choices=tuple(SIZES), default="default")
+    parser.declare("--seed N", f"another day (default {SEED})", default=SEED)
+    parser.declare("--seconds N", "how long the day takes at least (default 12)", type=float, default=12.0)
+    parser.declare("--cores N", "cores to use (default 2)", default=2)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from pathlib import Path
 
 from cep.api.describe import describe
 from cep.cli.paths import printed
+from cep.cli.verbs import Parser
 from cep.columnar.mapping import form_of_flags
 
 HELP = """\
@@ -27,12 +27,12 @@ _FLAGS = {"tz": "--time-zone"}
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("events", type=Path, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines")
+    parser.declare("events PATH", "a file or folder of Parquet, CSV or JSON lines")
     for sign in _SIGNS:
         parser.add_argument(f"--{sign}", metavar="SIGN", help="of CSV, as in cep replay (default: detected)")
-    parser.add_argument("--name", metavar="NAME", help="of the event type (default: from the name of the path)")
+    parser.declare("--name NAME", "of the event type (default: from the name of the path)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from cep.cli.given_events import (
     judged,
 )
 from cep.cli.labelled import add_label_terms, deployed_folder
+from cep.cli.verbs import Parser
 from cep.rulebook.difference import Comparison, compare
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
@@ -48,21 +49,17 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("old", type=Path, metavar="OLD", help="folder of rules")
-    parser.add_argument("new", type=Path, metavar="NEW", help="folder of rules")
+    parser.declare("old OLD", "folder of rules", type=Path)
+    parser.declare("new NEW", "folder of rules", type=Path)
     add_events_arguments(parser)
     add_period_arguments(parser)
     add_to_the_end_argument(parser)
-    parser.add_argument(
-        "--label",
-        metavar="COLUMN|FILE",
-        help="column of the events that is true, or 1, for bad ones, or a file of labels",
-    )
+    parser.declare("--label COLUMN|FILE", "column of the events that is true, or 1, for bad ones, or a file of labels")
     add_label_terms(parser)
-    parser.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
-    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
+    parser.declare("--examples N", "alerts shown of each kind (3)", default=3)
+    parser.declare("--cores N", "cores of this machine to use (default 2)", default=2)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -108,9 +105,10 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
         _add_quality(table, "all matches", [(each.together, each.rules) for each in matches])
     else:
         table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
-    table.add_row("µs an event", *(_cost(each) for each in replays))
+    table.add_row("µs an event", *(_per_event(each, each.seconds * 1e6, 2) for each in replays))
     for name in ("run_steps", "runs_started"):
-        table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(each, name) for each in replays))
+        rates = (_per_event(each, each.counters[name], 3) for each in replays)
+        table.add_row(f"{name.replace('_', ' ')} an event", *rates)
     print_whole(table, console)
 
 
@@ -130,14 +128,9 @@ def _add_figures(table: Table, title: str, figures: Sequence[Figures | None]) ->
     table.add_row(f"{indent}recall", *("–" if each is None else show_ratio(each.event_recall) for each in figures))
 
 
-def _cost(replayed: Replayed) -> str:
+def _per_event(replayed: Replayed, amount: float, digits: int) -> str:
     events = replayed.counters["events"]
-    return f"{replayed.seconds / events * 1e6:.2f}" if events else "–"
-
-
-def _rate(replayed: Replayed, name: str) -> str:
-    events = replayed.counters["events"]
-    return f"{replayed.counters[name] / events:.3f}" if events else "–"
+    return f"{amount / events:.{digits}f}" if events else "–"
 
 
 def print_changes(comparison: Comparison, examples_count: int, console: Console) -> None:

@@ -34,6 +34,7 @@ from cep.base.errors import UsageError
 from cep.base.files import replace_file
 from cep.base.terminal import Terminal
 from cep.cli.paths import printed
+from cep.cli.verbs import Parser
 from cep.lang.diagnostics import did_you_mean
 
 PACKAGE = Path(cep.__file__).parent
@@ -152,13 +153,13 @@ _HOST = "127.0.0.1"
 _WIDTH_MAX = 100
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("page", nargs="?", metavar="PAGE", help="a page, like guides/replay")
-    which.add_argument("--html", type=Path, metavar="FOLDER", help="write all pages as HTML into this folder")
-    which.add_argument(
-        "--serve", nargs="?", type=int, const=8000, metavar="PORT", help="serve them at 127.0.0.1 (default port: 8000)"
+    parser.declare("page PAGE", "a page, like guides/replay", nargs="?", group=which)
+    parser.declare("--html FOLDER", "write all pages as HTML into this folder", group=which)
+    parser.declare(
+        "--serve PORT", "serve them at 127.0.0.1 (default port: 8000)", nargs="?", type=int, const=8000, group=which
     )
 
 
@@ -278,9 +279,9 @@ examples:
 """
 
 
-def add_arguments_monitor(parser: argparse.ArgumentParser) -> None:
+def add_arguments_monitor(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("what", choices=sorted(MONITORING_FILES), help="which file")
+    parser.declare("what", "which file", choices=sorted(MONITORING_FILES))
 
 
 def run_monitor(options: argparse.Namespace) -> int:

@@ -24,19 +24,14 @@ from cep.base.secrets import use_secrets_file
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
 from cep.cli.settings import add_secrets_argument, add_setting_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.columnar.decode import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.rulebook.erasure import check_request, read_request, write_request
 from cep.rulebook.trust import names_key, snoozed_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.opening import default_target, is_embedded, target_of
-from cep.runners.handover.erase import (
-    Erased,
-    erase_savepoint,
-    has_any_in_file,
-    has_other_tokens,
-    ways_to_write,
-)
+from cep.runners.handover.erase import Erased, erase_savepoint, has_any_in_file, has_other_tokens, ways_to_write
 from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
 from cep.runners.rule_output import AUDIT_FOLDER
@@ -70,40 +65,32 @@ A job that takes signed changes erases keys only if two people have signed the r
 _ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument(
-        "--key",
+    parser.declare(
+        "--key FIELD=VALUE,…",
+        "a key, with the value of each of its fields; may be given several times",
         action="append",
         default=[],
-        metavar="FIELD=VALUE,…",
-        help="a key, with the value of each of its fields; may be given several times",
     )
-    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="a file of keys, a line each, as with --key")
+    parser.declare("--keys-file FILE", "a file of keys, a line each, as with --key")
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder of a stopped `cep run`")
-    group.add_argument("--savepoint", type=Path, metavar="FOLDER", help="folder of a portable savepoint")
-    parser.add_argument(
-        "--audit",
-        type=Path,
-        metavar="FOLDER",
-        help="with --savepoint: a folder of the job's dead letters, whose audit loses its texts about the keys",
+    parser.declare("--checkpoint FOLDER", "checkpoint folder of a stopped `cep run`", group=group)
+    parser.declare("--savepoint FOLDER", "folder of a portable savepoint", group=group)
+    parser.declare(
+        "--audit FOLDER",
+        "with --savepoint: a folder of the job's dead letters, whose audit loses its texts about the keys",
     )
-    parser.add_argument(
-        "--dead-letter-topic",
+    parser.declare(
+        "--dead-letter-topic TOPIC",
+        "with --checkpoint: the topic of the job's dead letters, if it has one; its audit goes on there",
         dest="output.dead_letter_topic",
-        metavar="TOPIC",
-        help="with --checkpoint: the topic of the job's dead letters, if it has one; its audit goes on there",
     )
-    parser.add_argument(
-        "--request",
-        type=Path,
-        metavar="FILE",
-        help="of a job that takes signed changes: the request that an author and another person have signed",
+    parser.declare(
+        "--request FILE",
+        "of a job that takes signed changes: the request that an author and another person have signed",
     )
-    parser.add_argument(
-        "--sign-with", type=Path, metavar="FILE", help="sign the request with this private key, and erase nothing"
-    )
+    parser.declare("--sign-with FILE", "sign the request with this private key, and erase nothing")
     add_setting_arguments(parser, "kafka")
     add_secrets_argument(parser)
 

@@ -9,7 +9,6 @@ import argparse
 import re
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from cep.base.terminal import Terminal
 from cep.base.text import visible
 from cep.cli.given_events import add_events_arguments, add_period_arguments, given_forms, tell_rejections
 from cep.cli.paths import printed
+from cep.cli.verbs import Parser
 from cep.sinks.csv_cells import write_csv
 
 HELP = """\
@@ -39,17 +39,15 @@ _NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
 _FORMATS = (".parquet", ".csv")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("expressions", nargs="+", metavar="[NAME=]EXPRESSION", help="a function of past events")
+    parser.declare("expressions [NAME=]EXPRESSION", "a function of past events", nargs="+")
     add_events_arguments(parser)
     add_period_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="*.parquet or *.csv")
-    parser.add_argument("--by", metavar="FIELDS", help="fields of the key, with commas between them")
-    parser.add_argument(
-        "--declare", type=Path, metavar="FILE", help="pattern file that declares the events (default: as they look)"
-    )
-    parser.add_argument("--tz", metavar="ZONE", help="the same as --time-zone")
+    parser.declare("--out FILE", "*.parquet or *.csv", required=True)
+    parser.declare("--by FIELDS", "fields of the key, with commas between them")
+    parser.declare("--declare FILE", "pattern file that declares the events (default: as they look)")
+    parser.declare("--tz ZONE", "the same as --time-zone")
 
 
 def run(options: argparse.Namespace) -> int:

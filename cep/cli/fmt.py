@@ -14,6 +14,7 @@ from cep.base.errors import UnreadableError, UsageError
 from cep.base.files import root_of
 from cep.cli.help_pages import page_of_code
 from cep.cli.paths import pattern_files, printed, replace_text
+from cep.cli.verbs import Parser
 from cep.lang.diagnostics import did_you_mean
 from cep.lang.explain.catalogue import CATALOGUE, explain
 from cep.lang.explain.render import render_text
@@ -31,10 +32,10 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, a folder of them (*.cep), or -")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something would change")
+    parser.declare("paths PATH", "a pattern file, a folder of them (*.cep), or -", type=str, nargs="+")
+    parser.declare("--check", "change nothing; exit with 1 if something would change")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -91,11 +92,11 @@ examples:
 """
 
 
-def add_arguments_explain(parser: argparse.ArgumentParser) -> None:
+def add_arguments_explain(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("code", nargs="?", metavar="CODE", help="like CEP401")
-    which.add_argument("--all", action="store_true", help="list every code with its title")
+    parser.declare("code CODE", "like CEP401", nargs="?", group=which)
+    parser.declare("--all", "list every code with its title", group=which)
 
 
 def run_explain(options: argparse.Namespace) -> int:
@@ -174,16 +175,15 @@ test "the large approval is not large enough" of {name} {{
 """
 
 
-def add_arguments_new(parser: argparse.ArgumentParser) -> None:
+def add_arguments_new(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("what", choices=("pattern",), help="the kind of skeleton")
-    parser.add_argument("name", metavar="NAME", help="its name, in lower case with underscores")
-    parser.add_argument("--folder", default=".", metavar="DIR", help="where the file goes; here by default")
-    parser.add_argument(
-        "--events",
-        metavar="FILE",
-        help="import the event types from this file instead of declaring one; by default events.cep, if the folder has "
-        "one",
+    parser.declare("what", "the kind of skeleton", choices=("pattern",))
+    parser.declare("name NAME", "its name, in lower case with underscores")
+    parser.declare("--folder DIR", "where the file goes; here by default", default=".")
+    parser.declare(
+        "--events FILE",
+        "import the event types from this file instead of declaring one; by default events.cep, if the folder has one",
+        type=str,
     )
 
 

@@ -9,18 +9,18 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 from rich.console import Console
 
 from cep.api.frames import Forms
-from cep.base.errors import UsageError
 from cep.base.limits import REJECTED_PERCENT_MAX
 from cep.base.schema import Schema
 from cep.base.text import visible
+from cep.cli.paths import pairs
 from cep.cli.settings import add_settings
+from cep.cli.verbs import Parser
 from cep.columnar.mapping import check_fields, mapping_of_settings
 from cep.model.setting_types import length_ms
 from cep.model.settings import MappingSettings, read_settings
@@ -36,9 +36,9 @@ _EVENTS = (
 )
 
 
-def add_events_arguments(parser: argparse.ArgumentParser) -> None:
+def add_events_arguments(parser: Parser) -> None:
     """Declare where the events are, and where their fields are in the records."""
-    parser.add_argument("--events", type=Path, required=True, action="append", metavar="PATH", help=_EVENTS)
+    parser.declare("--events PATH", _EVENTS, required=True, action="append")
     add_rejected_argument(parser)
     group = parser.add_argument_group("fields", MappingSettings.__doc__)
     add_settings(group, MappingSettings, "")
@@ -57,50 +57,38 @@ def given_events(options: argparse.Namespace, schema: Schema) -> Records:
 
 def given_forms(options: argparse.Namespace) -> tuple[dict[str, str], str | None, Forms]:
     """Return the flags as the library has them: columns, the zone, and how values are written. Raises: UsageError."""
-    columns = _pairs(options.columns or (), "--columns", "FIELD=PATH")
-    fixed = _pairs(options.fixed or (), "--fixed", "FIELD=VALUE")
-    values = _pairs(options.values or (), "--values", "FIELD.VALUE=WORD")
+    columns = pairs(options.columns or (), "--columns", "FIELD=PATH")
+    fixed = pairs(options.fixed or (), "--fixed", "FIELD=VALUE")
+    values = pairs(options.values or (), "--values", "FIELD.VALUE=WORD")
     forms = Forms(fixed=fixed, minor=options.minor or (), values=values)
     texts = ("time_unit", "time_form", "time_base", "delimiter", "quote", "encoding", "decimal", "thousands")
     forms = cast("Forms", forms | {name: value for name in texts if (value := getattr(options, name))})
     return columns, options.time_zone, forms
 
 
-def _pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:
-    parted = [text.partition("=") for text in texts]
-    for name, sign, value in parted:
-        if not name.strip() or not sign:
-            raise UsageError(f"{flag} {name}{sign}{value}: write {form}")
-    return {name.strip(): value.strip() for name, _, value in parted}
-
-
-def add_period_arguments(parser: argparse.ArgumentParser) -> None:
+def add_period_arguments(parser: Parser) -> None:
     """Declare from when to when events count."""
-    parser.add_argument(
-        "--since", metavar="TIME", help="events before this event time are left out, like 2026-03-01T00:00:00Z"
-    )
-    parser.add_argument("--until", metavar="TIME", help="events from this event time on are left out")
+    parser.declare("--since TIME", "events before this event time are left out, like 2026-03-01T00:00:00Z")
+    parser.declare("--until TIME", "events from this event time on are left out")
     add_dedup_argument(parser)
 
 
-def add_dedup_argument(parser: argparse.ArgumentParser) -> None:
+def add_dedup_argument(parser: Parser) -> None:
     """Declare for how long event ids are remembered."""
-    parser.add_argument(
-        "--dedup",
-        default="10 min",
-        metavar="TIME",
-        help="event time for which event ids are remembered, as in the live job that had these events: an event that "
+    parser.declare(
+        "--dedup TIME",
+        "event time for which event ids are remembered, as in the live job that had these events: an event that "
         "comes again is ignored and counted as a duplicate, another event of its type and keys with its id is set "
         "aside (default 10 min; 0 s: never)",
+        default="10 min",
     )
 
 
-def add_to_the_end_argument(parser: argparse.ArgumentParser) -> None:
+def add_to_the_end_argument(parser: Parser) -> None:
     """Declare that all windows close at the end of the history."""
-    parser.add_argument(
+    parser.declare(
         "--to-the-end",
-        action="store_true",
-        help="close all windows that are open at the last event, or at --until; a later event could still refute an "
+        "close all windows that are open at the last event, or at --until; a later event could still refute an "
         "alert that only this gives, and `cep replay` marks it as `unconfirmed`",
     )
 
@@ -112,7 +100,7 @@ def given_period(options: argparse.Namespace) -> Period:
     return period_of(options.since, options.until, "--", to_the_end=to_the_end, dedup_ms=dedup_ms)
 
 
-def add_rejected_argument(parser: argparse.ArgumentParser) -> None:
+def add_rejected_argument(parser: Parser) -> None:
     """Declare the share of the records that may be rejected."""
     parser.add_argument(
         REJECTED_MAX,
@@ -133,16 +121,8 @@ def _share(text: str) -> float:
 
 def judged(options: argparse.Namespace, errors: Console, code: int, *replays: Replayed) -> int:
     """Print the rejected records of the replays. Return 1 if they are too many, otherwise `code`."""
-    for replayed in replays:
-        code = max(code, report_rejected(options, errors, replayed.counters, replayed.dead_letters))
-    return code
-
-
-def report_rejected(
-    options: argparse.Namespace, errors: Console, counters: Mapping[str, int], dead_letters: Iterable[bytes]
-) -> int:
-    """Print the rejected records. Return 1 if they are too many, otherwise 0."""
-    return tell_rejections(rejections_of(counters, dead_letters), options.rejected_max, errors)
+    rejections = [rejections_of(replayed.counters, replayed.dead_letters) for replayed in replays]
+    return max([code, *(tell_rejections(each, options.rejected_max, errors) for each in rejections)])
 
 
 def tell_rejections(rejections: Rejections, share_max: float, errors: Console) -> int:

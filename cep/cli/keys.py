@@ -19,6 +19,7 @@ from cep.base.terminal import Terminal, new_table
 from cep.base.text import utc_ms, utc_text
 from cep.cli.paths import printed
 from cep.cli.settings import add_setting_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.lang.format.file import format_text
 from cep.lang.parse.lexer import without_comments
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
@@ -63,28 +64,28 @@ examples:
 PASSPHRASE = "CEP_KEY_PASSPHRASE"  # noqa: S105 the name of the variable
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the verbs below `cep keys` and their arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, line in (
         ("new", "make a key: FILE, and FILE with the ending .pub"),
         ("show", "print the public part of a key"),
     ):
-        verbs.add_parser(name, help=line).add_argument("file", type=Path, metavar="FILE", help="the private key")
+        verbs.add_parser(name, help=line).declare("file FILE", "the private key")
     trust = verbs.add_parser("trust", help="sign a signers file with the root key")
-    trust.add_argument("file", type=Path, metavar="FILE", help="file of signers (signers.toml)")
-    trust.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
+    trust.declare("file FILE", "file of signers (signers.toml)")
+    trust.declare("--sign-with FILE", "the root key", required=True)
     gone = verbs.add_parser("withdraw", help="withdraw a key, but for the versions that it has signed")
-    gone.add_argument("file", type=Path, metavar="FILE", help="file of signers; the signed changes are next to it")
-    gone.add_argument("--key", required=True, metavar="KEY", help="public key of the person (ed25519:…)")
-    gone.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
+    gone.declare("file FILE", "file of signers; the signed changes are next to it")
+    gone.declare("--key KEY", "public key of the person (ed25519:…)", required=True)
+    gone.declare("--sign-with FILE", "the root key", required=True)
     rotate = verbs.add_parser("rotate", help="sign the change to another root key with the old one")
-    rotate.add_argument("file", type=Path, metavar="FILE", help="file of signers (signers.toml)")
-    rotate.add_argument("--key", required=True, metavar="KEY", help="public part of the new root key (ed25519:…)")
-    rotate.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the old root key")
+    rotate.declare("file FILE", "file of signers (signers.toml)")
+    rotate.declare("--key KEY", "public part of the new root key (ed25519:…)", required=True)
+    rotate.declare("--sign-with FILE", "the old root key", required=True)
     check = verbs.add_parser("check", help="check a signers file, and print the rights of each person")
-    check.add_argument("file", type=Path, metavar="FILE", help="file of signers (signers.toml)")
-    check.add_argument("--root-key", required=True, metavar="KEY", help="public key that it is signed with")
+    check.declare("file FILE", "file of signers (signers.toml)")
+    check.declare("--root-key KEY", "public key that it is signed with", required=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -152,19 +153,19 @@ examples:
 _STEP = "cep rules approve {path} --sign-with FILE"
 
 
-def add_arguments_sign(parser: argparse.ArgumentParser) -> None:
+def add_arguments_sign(parser: Parser) -> None:
     """Declare the arguments of `cep rules sign`."""
-    parser.add_argument("rule", metavar="RULE", nargs="?", help="the rule's id")
-    parser.add_argument("--heartbeat", metavar="TIME", help="sign that no event before this time will come; no rule")
-    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
-    parser.add_argument("--retire", action="store_true", help="end the rule, with the version after the file's")
-    parser.add_argument("--effective-at", metavar="TIME", help="event time from which it holds (2026-01-31T00:00:00Z)")
+    parser.declare("rule RULE", "the rule's id", nargs="?")
+    parser.declare("--heartbeat TIME", "sign that no event before this time will come; no rule")
+    parser.declare("--rules FOLDER", "rule files (rules)", default=Path("rules"))
+    parser.declare("--retire", "end the rule, with the version after the file's")
+    parser.declare("--effective-at TIME", "event time from which it holds (2026-01-31T00:00:00Z)")
     add_setting_arguments(parser, "control", "publish")
 
 
-def add_arguments_approve(parser: argparse.ArgumentParser) -> None:
+def add_arguments_approve(parser: Parser) -> None:
     """Declare the arguments of `cep rules approve`."""
-    parser.add_argument("change", type=Path, metavar="FILE", help="a change that `cep rules sign` has written")
+    parser.declare("change FILE", "a change that `cep rules sign` has written")
     add_setting_arguments(parser, "control", "publish")
 
 

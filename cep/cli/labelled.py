@@ -22,6 +22,7 @@ from cep.base.files import replace_file, repository_root
 from cep.base.text import utc_ms
 from cep.cli.given_events import add_events_arguments, add_period_arguments, add_to_the_end_argument, given_period
 from cep.cli.settings import add_secrets_argument
+from cep.cli.verbs import Parser
 from cep.lists.store import ListStore
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
@@ -30,58 +31,46 @@ from cep.rulebook.files import read_lists, read_rules
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(?:/day)?")
 
 
-def add_label_arguments(parser: argparse.ArgumentParser) -> None:
+def add_label_arguments(parser: Parser) -> None:
     """Declare the arguments for events, labels and terms."""
     add_events_arguments(parser)
     add_period_arguments(parser)
     add_to_the_end_argument(parser)
-    parser.add_argument(
-        "--labels",
+    parser.declare(
+        "--labels FILE|COLUMN",
+        "a file of labels, or a column of the events that is true, 1 or a kind of fraud for bad ones",
         required=True,
-        metavar="FILE|COLUMN",
-        help="a file of labels, or a column of the events that is true, 1 or a kind of fraud for bad ones",
     )
     add_label_terms(parser)
-    parser.add_argument(
-        "--amount",
-        metavar="FIELD",
-        help="field of an event's money (default: amount, or the only field whose name says money)",
+    parser.declare(
+        "--amount FIELD", "field of an event's money (default: amount, or the only field whose name says money)"
     )
-    parser.add_argument(
-        "--as-of",
-        metavar="TIME",
-        help="use only events and reports from before this time, like 2026-03-01T00:00:00Z",
-    )
-    parser.add_argument(
-        "--maturity",
-        metavar="TIME",
-        help="age at which an event without a report counts as honest, like 30d (default: the age at which 95 "
+    parser.declare("--as-of TIME", "use only events and reports from before this time, like 2026-03-01T00:00:00Z")
+    parser.declare(
+        "--maturity TIME",
+        "age at which an event without a report counts as honest, like 30d (default: the age at which 95 "
         "of 100 frauds are reported; 0 s without reported_at in the labels)",
     )
-    parser.add_argument(
-        "--episodes",
-        metavar="[KEY:]TIME",
-        help="with a column of labels: labelled events of a key at most so far apart are one fraud, like 1d or "
+    parser.declare(
+        "--episodes [KEY:]TIME",
+        "with a column of labels: labelled events of a key at most so far apart are one fraud, like 1d or "
         "card_id:12h; 0s for each event by itself (default: 1d, by the rules' key if all have the same)",
     )
-    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
+    parser.declare("--cores N", "cores of this machine to use (default 2)", default=2)
     add_secrets_argument(parser)
 
 
-def add_label_terms(parser: argparse.ArgumentParser) -> None:
+def add_label_terms(parser: Parser) -> None:
     """Declare what words of labels mean, and whether rules may read the labels."""
-    parser.add_argument(
-        "--label-words",
-        action="append",
-        default=[],
-        metavar="WORD=fraud|honest",
-        help="meaning of a word of the labels; *=fraud or *=honest is for all words that no list knows (default: no, "
+    parser.declare(
+        "--label-words WORD=fraud|honest",
+        "meaning of a word of the labels; *=fraud or *=honest is for all words that no list knows (default: no, "
         "false, 0, none, legit, genuine, normal, OK and the like are honest, yes, true, 1, fraud and kinds such as "
         "stolen_card are fraud, any other word is an error that lists it)",
+        action="append",
+        default=[],
     )
-    parser.add_argument(
-        "--allow-label", action="store_true", help="measure rules although they read the column of the labels"
-    )
+    parser.declare("--allow-label", "measure rules although they read the column of the labels")
 
 
 def terms_of(options: argparse.Namespace) -> Terms:
@@ -109,12 +98,10 @@ def alerts_a_day(text: str) -> float:
     return float(written[1])
 
 
-def add_rules_argument(parser: argparse.ArgumentParser) -> None:
+def add_rules_argument(parser: Parser) -> None:
     """Declare where the rules are: a pattern file, or a folder of rule files."""
-    parser.add_argument(
-        "patterns", nargs="?", type=Path, metavar="FILE.cep", help="a pattern file: each of its patterns is a rule"
-    )
-    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), in place of a pattern file")
+    parser.declare("patterns FILE.cep", "a pattern file: each of its patterns is a rule", nargs="?", type=Path)
+    parser.declare("--rules FOLDER", "rule files (*.toml), in place of a pattern file")
 
 
 def rules_path(options: argparse.Namespace) -> Path:

@@ -30,6 +30,7 @@ from cep.cli.diff import print_changes
 from cep.cli.given_events import add_dedup_argument, add_events_arguments, given_events, judged
 from cep.cli.labelled import deployed_folder
 from cep.cli.settings import add_setting_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.columnar.batch import NO_TEXTS, TEXT
 from cep.model.setting_types import length_ms
 from cep.model.settings import Settings
@@ -63,15 +64,15 @@ examples:
 _FIRST, _LATE = HELP.split("\n\n", maxsplit=1)[0], "late"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     again = subparsers.add_parser("replay", help="say which alerts would have been", description=_FIRST)
-    again.add_argument("letters", type=Path, metavar="LETTERS", help="folder or file of dead letters")
-    again.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
-    again.add_argument("--repaired", type=Path, action="append", metavar="PATH", help="repaired records, as --events")
-    again.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
-    again.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (2)")
+    again.declare("letters LETTERS", "folder or file of dead letters", type=Path)
+    again.declare("--rules FOLDER", "rule files (rules)", default=Path("rules"))
+    again.declare("--repaired PATH", "repaired records, as --events", action="append")
+    again.declare("--examples N", "alerts shown of each kind (3)", default=3)
+    again.declare("--cores N", "cores of this machine to use (2)", default=2)
     add_events_arguments(again)
     add_dedup_argument(again)
     where = "folder or file of dead letters, or kafka:TOPIC"
@@ -85,15 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "from the files.",
     )
     for parser_of_refused in (shown, sent):
-        parser_of_refused.add_argument("letters", type=Path, metavar="LETTERS", help=where)
+        parser_of_refused.declare("letters LETTERS", where, type=Path)
         add_setting_arguments(parser_of_refused, "kafka")
     old = subparsers.add_parser(
         "remove",
         help="delete letters that are older",
         description="Delete files of letters that are older than a time. Lines of the audit stay.",
     )
-    old.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="dead letters, or suppressed alerts")
-    old.add_argument("--older-than", required=True, metavar="TIME", help='as "90 d"')
+    old.declare("folders FOLDER", "dead letters, or suppressed alerts", nargs="+")
+    old.declare("--older-than TIME", 'as "90 d"', required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,7 +13,8 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.cli.help_pages import read_on
-from cep.cli.paths import pattern_files, printed, replace_text
+from cep.cli.paths import pairs, pattern_files, printed, replace_text
+from cep.cli.verbs import Parser
 from cep.lang.diagnostics import Diagnostic, did_you_mean
 from cep.lang.edit.assist import fixed
 from cep.lang.explain.render import render_text, summary, to_json
@@ -35,11 +36,11 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, or a folder of them (*.cep)")
-    parser.add_argument("--fix", action="store_true", help="apply the fixes of mistakes and findings, then look again")
-    parser.add_argument("--json", action="store_true", help="print findings as JSON")
+    parser.declare("paths PATH", "a pattern file, or a folder of them (*.cep)", type=str, nargs="+")
+    parser.declare("--fix", "apply the fixes of mistakes and findings, then look again")
+    parser.declare("--json", "print findings as JSON")
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
@@ -95,21 +96,13 @@ examples:
 """
 
 
-def add_arguments_plan(parser: argparse.ArgumentParser) -> None:
+def add_arguments_plan(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, or a folder of them (*.cep)")
-    parser.add_argument("--pattern", metavar="P", help="show only this pattern")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter a value; repeat for more"
-    )
-    parser.add_argument(
-        "--events",
-        type=int,
-        default=PLAN_EVENTS_PER_KEY,
-        metavar="N",
-        help="assume this many events of a busy key in a window",
-    )
-    parser.add_argument("--svg", metavar="FILE", help="write the automaton of one pattern as a picture")
+    parser.declare("paths PATH", "a pattern file, or a folder of them (*.cep)", type=str, nargs="+")
+    parser.declare("--pattern P", "show only this pattern")
+    parser.declare("--set NAME=VALUE", "give a parameter a value; repeat for more", action="append", default=[])
+    parser.declare("--events N", "assume this many events of a busy key in a window", default=PLAN_EVENTS_PER_KEY)
+    parser.declare("--svg FILE", "write the automaton of one pattern as a picture", type=str)
 
 
 def run_plan(options: argparse.Namespace, color: bool) -> int:
@@ -128,7 +121,8 @@ def run_plan(options: argparse.Namespace, color: bool) -> int:
         patterns = {options.pattern: patterns[options.pattern]}
     if options.events < 1:
         raise UsageError(f"--events is {options.events}, it must be at least 1")
-    planned = plan(patterns.values(), checked.schema, _arguments(options.set), options.events)
+    arguments = {name: _value(text) for name, text in pairs(options.set, "--set", "NAME=VALUE").items()}
+    planned = plan(patterns.values(), checked.schema, arguments, options.events)
     if options.svg is not None:
         if len(planned.patterns) != 1:
             raise UsageError(f"--svg draws one pattern, here are {len(planned.patterns)}; name it with --pattern")
@@ -137,17 +131,8 @@ def run_plan(options: argparse.Namespace, color: bool) -> int:
     return int(bool(planned.refused))
 
 
-def _arguments(items: list[str]) -> dict[str, object]:
-    """Parse `tries=5` as a rule file would: whole numbers and truth values as such, other values as text."""
-    arguments: dict[str, object] = {}
-    for item in items:
-        name, sign, text = item.partition("=")
-        if not sign:
-            raise UsageError(f"--set {item}: write NAME=VALUE")
-        value: object = text
-        if text.lstrip("-").isdigit():
-            value = int(text)
-        elif text in ("true", "false"):
-            value = text == "true"
-        arguments[name] = value
-    return arguments
+def _value(text: str) -> object:
+    """Read a value as a rule file would: whole numbers and truth values as such, other values as text."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    return text == "true" if text in ("true", "false") else text

@@ -33,6 +33,7 @@ from cep.cli.topics import (
     topics_of,
     written_against,
 )
+from cep.cli.verbs import Parser
 from cep.lang.show import show_time
 from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
 from cep.model.rule import ListRecord
@@ -60,20 +61,18 @@ _SHORT = 12
 _PIPE_WIDTH = 240  # A pipe lacks a width. Lines stay whole, so that they can be searched.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     show = subparsers.add_parser("show", help="entries of lists", description=HELP.split("\n\n", maxsplit=1)[0])
-    show.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
+    show.declare("--rules FOLDER", "rule files (rules)", default=Path("rules"))
     add_topic_arguments(show)
     for name, line in (("add", "entries more"), ("remove", "entries less"), ("replace", "all entries")):
         changes = subparsers.add_parser(name, help=line, description=HELP.split("\n\n", maxsplit=1)[0])
-        changes.add_argument("list", metavar="LIST", help="the list's name")
-        changes.add_argument("entries", nargs="*", metavar="ENTRY", help="entries; or entries of a file, with --from")
-        changes.add_argument("--from", dest="file", type=Path, metavar="FILE", help="an entry a line, or a .csv file")
-        changes.add_argument(
-            "--of", metavar="KIND", help="string, int, decimal(2), prefix or cidr (default: the list's type)"
-        )
+        changes.declare("list LIST", "the list's name")
+        changes.declare("entries ENTRY", "entries; or entries of a file, with --from", nargs="*")
+        changes.declare("--from FILE", "an entry a line, or a .csv file", dest="file")
+        changes.declare("--of KIND", "string, int, decimal(2), prefix or cidr (default: the list's type)")
         add_person_arguments(changes)
         add_topic_arguments(changes)
 
@@ -84,14 +83,14 @@ def run(options: argparse.Namespace) -> int:
     return _show(options, console) if options.what == "show" else _change(options, console)
 
 
-def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) -> None:
+def send_lists(topics: Topics, changes: Sequence[ListRecord]) -> None:
     """Send list records. Remove the sent records that a replacement in force makes unnecessary."""
-    send(topics, changes, console)
+    send(topics, changes)
     places = [(place.key, place.record) for place in read_control_topic(topics.control)[0]]
     forgotten = pointless_keys(places, int(time.time() * 1_000))
     if forgotten:
         topics.control.send((key, None) for key in forgotten)
-        console.print(f"forgot {len(forgotten)} record(s) of earlier versions", markup=False)
+        topics.console.print(f"forgot {len(forgotten)} record(s) of earlier versions", markup=False)
 
 
 def _show(options: argparse.Namespace, console: Console) -> int:
@@ -109,7 +108,7 @@ def _show(options: argparse.Namespace, console: Console) -> int:
         console.print(problem, markup=False, style="red")
     settings = settings_of(options)
     if settings.kafka.bootstrap_servers is not None and settings.control.topic is not None:
-        topics = topics_of(options)
+        topics = topics_of(options, console)
         status = last_status(topics)
         _print_running(running_lists(status, published(topics)), status, console)
     return 1 if problems else 0
@@ -131,7 +130,7 @@ def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] 
 
 def _change(options: argparse.Namespace, console: Console) -> int:
     """Send a change of a list, and wait for the job's answer. Return 1 if an entry is wrong or the job refuses it."""
-    topics = topics_of(options)
+    topics = topics_of(options, console)
     there = published(topics)
     status = last_status(topics)
     running = running_lists(status, there)
@@ -144,19 +143,19 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         console.print("nothing is sent", markup=False)
         return 1
     version = next_version(running.get((options.list, kind)))
-    starts, chains = effective_at(options, topics.settings), taken_so_far(topics, there)
+    starts, chains = effective_at(topics), taken_so_far(topics, there)
     records = replacing(options.list, kind, version, entries, starts, options.what)
-    records = [written_against(record, chains, options) for record in records]
+    records = [written_against(topics, record, chains) for record in records]
     rules = [*there, *rules_of_folder(topics)]
     for reason in filter(None, (values_in(record, rules) for record in records)):
         console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    signed = stand_for(options, topics, records, there, console)
+    signed = stand_for(topics, records, there)
     if signed is None:
         return 0
     changes = [record for record in signed if isinstance(record, ListRecord)]
-    send_lists(topics, changes, console)
-    return await_answer(options, topics, changes, console).tell_epoch(console)
+    send_lists(topics, changes)
+    return await_answer(topics, changes).tell_epoch(console)
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:

@@ -10,6 +10,7 @@ import sys
 
 from cep.base.errors import UsageError
 from cep.cli.settings import add_job_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.runners.assembly import run_job
 from cep.runners.observe import Log
 
@@ -24,13 +25,13 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     add_job_arguments(parser, "spark")
-    parser.add_argument(
-        "--accept-gap", action="store_true",
-        help="refused: Spark cannot go on after deleted events; the message names the way, over `cep run --accept-gap`",
-    )  # fmt: skip
+    parser.declare(
+        "--accept-gap",
+        "refused: Spark cannot go on after deleted events; the message names the way, over `cep run --accept-gap`",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -392,15 +392,12 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:
         checked, target = _place(texts, params, whole=False)
-        text = "" if target is None else meaning(checked, target.named)
         if target is None:
             document = texts.opened(params.text_document.uri)
-            text = keyword_meaning(document.word_at_position(params.position))
-            return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text)) if text else None
-        if not text:
-            return None
-        content = types.MarkupContent(types.MarkupKind.Markdown, text)
-        return types.Hover(content, texts.span_range(target.span))
+            text, place = keyword_meaning(document.word_at_position(params.position)), None
+        else:
+            text, place = meaning(checked, target.named), texts.span_range(target.span)
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), place) if text else None
 
     @served.feature(
         types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[".", ":", "=", "[", ","])

@@ -24,7 +24,7 @@ from cep.base.files import private_files
 from cep.base.process import missing_extra
 from cep.base.text import visible
 from cep.cli.help_pages import page_of_error, with_page
-from cep.cli.verbs import MOVED, TOP, Group, Verb, find, unknown
+from cep.cli.verbs import MOVED, TOP, Group, Parser, Verb, find, unknown
 
 _DEBUG = "CEP_DEBUG"  # the variable that asks for tracebacks
 
@@ -173,9 +173,9 @@ def _end_with_help(parser: argparse.ArgumentParser) -> NoReturn:
     sys.exit(Exit.USAGE)
 
 
-def parser_of(name: str, entry: Verb | Group) -> argparse.ArgumentParser:
+def parser_of(name: str, entry: Verb | Group) -> Parser:
     """Return a parser with the arguments of a verb, or with the help of a group."""
-    parser = argparse.ArgumentParser(prog=f"cep {name}".strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=f"cep {name}".strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
     if isinstance(entry, Group):
         parser.usage, parser.description, parser.epilog = f"{parser.prog} VERB …", entry.described(), entry.ending
         if entry is TOP:

@@ -1,4 +1,4 @@
-"""Helpers of the verbs that work on pattern files: find the files, and print text that a terminal can show.
+"""Helpers of the verbs: find pattern files, read NAME=VALUE, and print text that a terminal can show.
 
 Tested by: tests/cli/test_authoring.py
 """
@@ -6,6 +6,7 @@ Tested by: tests/cli/test_authoring.py
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from cep.base.errors import UsageError
@@ -25,6 +26,15 @@ def pattern_files(paths: list[str]) -> list[Path]:
             raise UsageError(f"there is no file or folder {name}")
         pattern_paths.update(dict.fromkeys(files))
     return list(pattern_paths)
+
+
+def pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:
+    """Read the values of a repeated flag, each NAME=VALUE. Raises: UsageError that shows the form."""
+    parted = [text.partition("=") for text in texts]
+    for name, sign, value in parted:
+        if not name.strip() or not sign:
+            raise UsageError(f"{flag} {name}{sign}{value}: write {form}")
+    return {name.strip(): value.strip() for name, _, value in parted}
 
 
 def printed(text: str, *, is_styled: bool = False) -> None:

@@ -21,6 +21,7 @@ from cep.cli.lint import findings_of
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
 from cep.cli.topics import (
+    Change,
     Topics,
     add_person_arguments,
     add_topic_arguments,
@@ -37,9 +38,10 @@ from cep.cli.topics import (
     topics_of,
     written_against,
 )
+from cep.cli.verbs import Parser
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, load_files
-from cep.model.rule import ControlRecord, ListRecord, RetireRecord, UpsertRecord
+from cep.model.rule import ControlRecord, ListRecord, UpsertRecord
 from cep.nfa.compile import compilable
 from cep.nfa.lists import GivenList, asked_lists
 from cep.rulebook.deploy import deploy
@@ -85,13 +87,13 @@ examples:
 _STYLES = {"new": "green", "changed": "yellow", "retired": "magenta", "refused": "bold red", "missing": "dim"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
-    parser.add_argument("--only", action="append", metavar="RULE", help="this rule and no other; may be given again")
-    parser.add_argument("--dry-run", action="store_true", help="check, compare, and send nothing")
-    parser.add_argument("--retire-missing", action="store_true", help="end running rules without a file")
-    parser.add_argument("--change", action="append", type=Path, metavar="FILE", help="send only this signed change")
+    parser.declare("--rules FOLDER", "rule files (rules)", default=Path("rules"))
+    parser.declare("--only RULE", "this rule and no other; may be given again", action="append")
+    parser.declare("--dry-run", "check, compare, and send nothing")
+    parser.declare("--retire-missing", "end running rules without a file")
+    parser.declare("--change FILE", "send only this signed change", action="append")
     add_person_arguments(parser)
     add_topic_arguments(parser)
 
@@ -99,17 +101,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Publish changed rules. Return 0, or 1 if a change is refused here or by the job."""
     console = Terminal(highlight=False, soft_wrap=True)
-    topics = topics_of(options)
+    topics = topics_of(options, console)
     if options.change:
-        return _send_changes(options, topics, console)
-    records = _records(options, console)
+        return _send_changes(topics)
+    records = _records(topics)
     if records is None:
         return 1
     there = published(topics)
     current, source = running(topics, there)
     if options.only:  # The other rules are not read, so it is not known whether they have a file.
         current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
-    starts = effective_at(options, topics.settings)
+    starts = effective_at(topics)
     steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
     status = last_status(topics)
     current_lists = running_lists(status, there)
@@ -119,15 +121,15 @@ def run(options: argparse.Namespace) -> int:
     changes = [step.record for step in steps if step.record is not None]
     list_changes = [record for step in list_steps for record in step.records]
     refused = [step for step in steps if step.kind == "refused"]
-    refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
-    levels_count = _check_levels(changes, status, console)
+    refused_count = len(refused) + _check_changes(topics, changes)
+    levels_count = _check_levels(topics, changes, status)
     # A job that has matched nothing determines its levels again for rules that start at once.
     refused_count += 0 if options.at_once else levels_count
     if topics.trust is None:
-        changes = [written_against(record, chains, options) for record in changes]
-        list_changes = [written_against(record, chains, options) for record in list_changes]
-    changes, unsigned_count = signed_rules(topics, options.rules, changes, console)
-    list_changes, unsigned_lists_count = signed_lists(topics, options.rules, list_changes, console)
+        changes = [written_against(topics, record, chains) for record in changes]
+        list_changes = [written_against(topics, record, chains) for record in list_changes]
+    changes, unsigned_count = signed_rules(topics, changes)
+    list_changes, unsigned_lists_count = signed_lists(topics, list_changes)
     refused_count += unsigned_count + unsigned_lists_count
     if refused_count:
         console.print("nothing is sent", markup=False)
@@ -135,14 +137,14 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run or not (changes or list_changes):
         console.print("a dry run: nothing is sent" if changes or list_changes else "nothing to send", markup=False)
         return 0
-    return _send(options, topics, [*list_changes, *changes], console)
+    return _send(topics, [*list_changes, *changes])
 
 
-def _send_changes(options: argparse.Namespace, topics: Topics, console: Console) -> int:
+def _send_changes(topics: Topics) -> int:
     """Send signed changes unchanged. Return 0, or 1 if one is refused here or by the job."""
-    changes = checked_changes(options.change, topics.trust, console)
-    if changes is None or options.dry_run:
-        console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
+    changes = checked_changes(topics)
+    if changes is None or topics.options.dry_run:
+        topics.console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
         return 1 if changes is None else 0
     chains = taken_so_far(topics, published(topics))
     passed = [record for record in changes if chains.is_behind(record)]
@@ -150,22 +152,22 @@ def _send_changes(options: argparse.Namespace, topics: Topics, console: Console)
         last = chains.last(chain_of(record))
         assert last is not None, "it is behind something"
         refusal = f"{name_of_change(record)} is older than {last.text}, which holds; nothing is sent"
-        console.print(refusal, markup=False, style="red")
+        topics.console.print(refusal, markup=False, style="red")
     if passed:
         return 1
-    return _send(options, topics, changes, console)
+    return _send(topics, changes)
 
 
-def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signable], console: Console) -> int:
+def _send(topics: Topics, changes: Sequence[Signable]) -> int:
     """Send records, and print the answer of the job. Return 0, or 1 if it refuses one."""
     list_changes = [record for record in changes if isinstance(record, ListRecord)]
     others = [record for record in changes if not isinstance(record, ListRecord)]
     # Lists first: a rule needs the lists that it uses.
     if list_changes:
-        send_lists(topics, list_changes, console)
+        send_lists(topics, list_changes)
     if others:
-        send(topics, others, console)
-    answer = await_answer(options, topics, changes, console)
+        send(topics, others)
+    answer, console = await_answer(topics, changes), topics.console
     status = answer.status
     if status is not None:
         for line in lacking_past(status, changes):
@@ -184,8 +186,9 @@ def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int
     return int(status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0))
 
 
-def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord] | None:
+def _records(topics: Topics) -> list[UpsertRecord] | None:
     """Read the rules of the folder. Report their mistakes and return None if there are any."""
+    options = topics.options
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     records, problems = read_rules(options.rules)
@@ -201,7 +204,7 @@ def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord
         for rule in deployment.set_aside
     ]
     for problem in problems:
-        console.print(problem, markup=False, style="red")
+        topics.console.print(problem, markup=False, style="red")
     return None if problems else chosen
 
 
@@ -210,9 +213,7 @@ def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenLis
     return [declared for declared in declared_lists(directory)[0] if (declared.name, declared.kind) in names_and_kinds]
 
 
-def _check_changes(
-    changes: Sequence[UpsertRecord | RetireRecord], directory: Path, topics: Topics, console: Console
-) -> int:
+def _check_changes(topics: Topics, changes: Sequence[Change]) -> int:
     """Print every reason against the changes. Return how many there are."""
     upserts = [record for record in changes if isinstance(record, UpsertRecord)]
     count = 0
@@ -220,21 +221,19 @@ def _check_changes(
         for record in upserts:
             problem = approval_problem(record)
             if problem is not None:
-                console.print(f"{record.id}: {problem}", markup=False, style="red")
+                topics.console.print(f"{record.id}: {problem}", markup=False, style="red")
                 count += 1
-    files = {_pattern_file(directory, record.id) for record in upserts}
-    return count + (_check_patterns(sorted(files), console) if files else 0)
+    files = {_pattern_file(topics.options.rules, record.id) for record in upserts}
+    return count + (_check_patterns(topics.console, sorted(files)) if files else 0)
 
 
-def _check_levels(
-    changes: Sequence[UpsertRecord | RetireRecord], status: dict[str, Any] | None, console: Console
-) -> int:
+def _check_levels(topics: Topics, changes: Sequence[Change], status: dict[str, Any] | None) -> int:
     """Print the rules that the job will refuse because they need more levels than it has. Return their number."""
     upserts = [record for record in changes if isinstance(record, UpsertRecord)]
     deployment = deploy(upserts)
     reasons = foreseen_levels(deployment.rulebook.deployed(), status, deployment.schema)
     for rule_id, reason in reasons.items():
-        console.print(f"the job will refuse {rule_id}: {reason}", markup=False, style="red")
+        topics.console.print(f"the job will refuse {rule_id}: {reason}", markup=False, style="red")
     return len(reasons)
 
 
@@ -245,7 +244,7 @@ def _pattern_file(directory: Path, rule_id: str) -> Path:
     return path.parent / rule.file
 
 
-def _check_patterns(files: Sequence[Path], console: Console) -> int:
+def _check_patterns(console: Console, files: Sequence[Path]) -> int:
     """Check, lint and test the patterns of changed rules. Print the problems and return their number."""
     checked: Checked = compilable(load_files(files))
     findings = findings_of(checked, files)

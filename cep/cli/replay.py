@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,13 +17,7 @@ from rich.text import Text
 
 from cep.api.replay import GivenRules, Terms, finish, job_of
 from cep.base.errors import UsageError
-from cep.base.limits import (
-    EVENT_TIME_MS_MAX,
-    EVENT_TIME_MS_MIN,
-    IN_PROCESS_BYTES_MAX,
-    KEY_GROUPS_DEFAULT,
-    TIME_MS_MAX,
-)
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.base.terminal import Terminal, new_table
 from cep.base.text import utc_text
@@ -36,6 +31,7 @@ from cep.cli.given_events import (
 )
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.settings import add_secrets_argument, add_trust_arguments
+from cep.cli.verbs import Parser
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF, length_ms
@@ -69,89 +65,70 @@ of the records, which find their levels together.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml) that the job begins with")
-    parser.add_argument(
-        "--control",
-        type=Path,
-        metavar="FILE",
-        help="control records (JSON lines) that came to the job then, in the order of the topic: each version sees its "
+    parser.declare("--rules FOLDER", "rule files (*.toml) that the job begins with")
+    parser.declare(
+        "--control FILE",
+        "control records (JSON lines) that came to the job then, in the order of the topic: each version sees its "
         "own span of event time, so each needs its `effective_at`, as `cep rules publish` stamps it",
     )
     add_trust_arguments(parser)
     add_events_arguments(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="alerts go here; set-aside records to FILE.dead.jsonl"
-    )
-    parser.add_argument(
-        "--format",
-        choices=("parquet", "jsonl"),
-        help="of the alerts; told from the name of FILE if left out",
-    )
-    parser.add_argument(
+    parser.declare("--out FILE", "alerts go here; set-aside records to FILE.dead.jsonl", required=True)
+    parser.declare("--format", "of the alerts; told from the name of FILE if left out", choices=("parquet", "jsonl"))
+    parser.declare(
         "--engine",
-        choices=("spark", "embedded"),
-        help="embedded matches in this process, from memory and without Java; spark starts in half a minute "
+        "embedded matches in this process, from memory and without Java; spark starts in half a minute "
         "and can match more than fits into memory; both give the same alerts (default: embedded for up to "
         f"{IN_PROCESS_BYTES_MAX >> 20} MB of events or without Java, otherwise spark)",
+        choices=("spark", "embedded"),
     )
-    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
-    parser.add_argument(
-        "--partitions", type=int, metavar="N", help="Spark's matching tasks (default: as many as cores)"
-    )
-    parser.add_argument(
-        "--key-groups",
-        type=int,
+    parser.declare("--cores N", "cores of this machine to use (default 2)", default=2)
+    parser.declare("--partitions N", "Spark's matching tasks (default: as many as cores)")
+    parser.declare(
+        "--key-groups N",
+        f"how finely keys are divided among tasks (default {KEY_GROUPS_DEFAULT}); does not change the alerts",
         default=KEY_GROUPS_DEFAULT,
-        metavar="N",
-        help=f"how finely keys are divided among tasks (default {KEY_GROUPS_DEFAULT}); does not change the alerts",
     )
     _add_job(parser)
 
 
-def _add_job(parser: argparse.ArgumentParser) -> None:
+def _add_job(parser: Parser) -> None:
     """Declare the arguments that describe the live job: the one with these alerts, or the one that goes on."""
-    parser.add_argument(
-        "--levels",
-        type=int,
-        default=1,
-        metavar="N",
-        help="levels of patterns that feed each other, as the live job's --levels: with --control, a record for which "
+    parser.declare(
+        "--levels N",
+        "levels of patterns that feed each other, as the live job's --levels: with --control, a record for which "
         "that leaves none is refused; with --savepoint, the job that goes on has them (default: as many as the first "
         "rules need)",
+        default=1,
     )
-    parser.add_argument(
-        "--key",
+    parser.declare(
+        "--key FIELDS",
+        "with --control: fields by which the job routes, in addition to the keys of its first rules; "
+        "like the live job's --key",
         action="append",
         default=[],
-        metavar="FIELDS",
-        help="with --control: fields by which the job routes, in addition to the keys of its first rules; "
-        "like the live job's --key",
     )
     add_dedup_argument(parser)
-    parser.add_argument(
-        "--ahead-max",
-        default="1 min",
-        metavar="TIME",
-        help="how far ahead of this machine's clock an event may be dated; later events are set aside "
+    parser.declare(
+        "--ahead-max TIME",
+        "how far ahead of this machine's clock an event may be dated; later events are set aside "
         "(default 1 min; off: no limit)",
+        default="1 min",
     )
-    parser.add_argument(
-        "--savepoint",
-        type=Path,
-        metavar="FOLDER",
-        help="end in a cut, and put the state there: `cep live --from FOLDER` and "
+    parser.declare(
+        "--savepoint FOLDER",
+        "end in a cut, and put the state there: `cep live --from FOLDER` and "
         "`cep run --from FOLDER` go on with open windows, runs and histories",
     )
-    parser.add_argument(
-        "--until",
-        metavar="TIME",
-        help="events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is "
+    parser.declare(
+        "--until TIME",
+        "events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is "
         "the cut: the rest belongs to the job that continues (default: just after the last event)",
     )
     add_to_the_end_argument(parser)
-    parser.add_argument("--since", metavar="TIME", help="events before this event time are left out")
+    parser.declare("--since TIME", "events before this event time are left out")
     add_secrets_argument(parser)
 
 
@@ -202,16 +179,9 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
     ahead_ms = None if options.ahead_max == OFF else length_ms("--ahead-max", options.ahead_max)
     period = given_period(options)
-    terms = Terms(
-        options.cores,
-        options.key_groups,
-        period.dedup_ms,
-        ahead_ms,
-        period.since_ms,
-        period.until_ms if options.savepoint is None else TIME_MS_MAX,
-        period.to_the_end,
-    )
-    return job_of(deployment, terms, levels_count)
+    if options.savepoint is not None:  # the job goes on after the cut
+        period = replace(period, until_ms=TIME_MS_MAX)
+    return job_of(deployment, Terms(options.cores, options.key_groups, ahead_ms, period), levels_count)
 
 
 def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppression: Suppression, job: Job) -> None:

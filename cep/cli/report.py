@@ -19,6 +19,7 @@ from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, shown_progress
 from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
+from cep.cli.verbs import Parser
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -41,31 +42,22 @@ examples:
 _NONE = "none"  # of --thresholds: draw nothing
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="other rules, to be shown next to these")
+    parser.declare("--rules FOLDER", "rule files (*.toml)", required=True)
+    parser.declare("--against FOLDER", "other rules, to be shown next to these")
     add_label_arguments(parser)
-    parser.add_argument(
-        "--review-cost", type=float, default=0.0, metavar="MONEY", help="cost of the review of an alert (default 0)"
-    )
-    parser.add_argument(
-        "--thresholds",
-        action="append",
-        metavar="RULE",
-        help="draw the results of this rule with other values of each parameter that is a number or a length "
+    parser.declare("--review-cost MONEY", "cost of the review of an alert (default 0)", default=0.0)
+    parser.declare(
+        "--thresholds RULE",
+        "draw the results of this rule with other values of each parameter that is a number or a length "
         "of time, from a quarter of its value to four times its value, and the alerts near the threshold: "
         "dozens of replays. May be given several times; `none` leaves it out (default: the rule with the most "
         "alerts that has such "
         f"parameters, in a history of up to {REPORT_REPLAYED_EVENTS_MAX:,} events)",
+        action="append",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the page, *.html; its numbers go to the same name with .json",
-    )
+    parser.declare("--out FILE", "the page, *.html; its numbers go to the same name with .json", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

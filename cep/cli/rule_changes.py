@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
@@ -18,7 +15,6 @@ from cep.base.text import utc_text
 from cep.cli.keys import private_key
 from cep.cli.settings import add_setting_arguments
 from cep.cli.topics import (
-    Answer,
     Topics,
     add_person_arguments,
     add_topic_arguments,
@@ -34,12 +30,12 @@ from cep.cli.topics import (
     who,
     written_against,
 )
+from cep.cli.verbs import Parser
 from cep.model.rule import ControlRecord, HeartbeatRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
 from cep.model.setting_types import moment_ms
 from cep.rulebook.files import in_git, signed_version
-from cep.rulebook.ledger import Ledger
-from cep.rulebook.publish import on_topic, values_in
-from cep.rulebook.trust import Signable, reason_against_heartbeat, sign_heartbeat
+from cep.rulebook.publish import Running, on_topic, values_in
+from cep.rulebook.trust import reason_against_heartbeat, sign_heartbeat
 
 HELP_PAUSE = """\
 Stop a rule until `cep rules resume`. A paused rule does not match, and its open runs are dropped. Versions that are
@@ -89,9 +85,9 @@ examples:
 """
 
 
-def add_arguments_pause(parser: argparse.ArgumentParser) -> None:
+def add_arguments_pause(parser: Parser) -> None:
     """Declare the arguments of `cep rules pause`."""
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    parser.declare("rule RULE", "the rule's id")
     add_person_arguments(parser)
     add_topic_arguments(parser)
 
@@ -99,70 +95,50 @@ def add_arguments_pause(parser: argparse.ArgumentParser) -> None:
 add_arguments_resume = add_arguments_pause
 
 
-def add_arguments_snooze(parser: argparse.ArgumentParser) -> None:
+def add_arguments_snooze(parser: Parser) -> None:
     """Declare the arguments of `cep rules snooze`."""
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
-    parser.add_argument("--until", required=True, metavar="TIME", help="event time, as 2026-07-01T00:00:00Z")
-    parser.add_argument("--key", metavar="KEY", help="only alerts of this key")
+    parser.declare("rule RULE", "the rule's id")
+    parser.declare("--until TIME", "event time, as 2026-07-01T00:00:00Z", required=True)
+    parser.declare("--key KEY", "only alerts of this key")
     add_person_arguments(parser)
     add_topic_arguments(parser)
 
 
-def add_arguments_rollback(parser: argparse.ArgumentParser) -> None:
+def add_arguments_rollback(parser: Parser) -> None:
     """Declare the arguments of `cep rules rollback`."""
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
-    parser.add_argument("--to", type=int, required=True, metavar="VERSION", help="the version to go back to")
-    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files in git (rules)")
-    parser.add_argument(
+    parser.declare("rule RULE", "the rule's id")
+    parser.declare("--to VERSION", "the version to go back to", required=True)
+    parser.declare("--rules FOLDER", "rule files in git (rules)", default=Path("rules"))
+    parser.declare(
         "--on-update",
+        "how the runs of the replaced version end (drain)",
         choices=("drain", "restart", "carry"),
         default="drain",
-        help="how the runs of the replaced version end (drain)",
     )
     add_person_arguments(parser)
     add_topic_arguments(parser)
 
 
-def add_arguments_heartbeat(parser: argparse.ArgumentParser) -> None:
+def add_arguments_heartbeat(parser: Parser) -> None:
     """Declare the arguments of `cep job heartbeat`."""
-    parser.add_argument("--event-time", metavar="TIME", help="as 2026-06-01T00:00:00Z (the clock of this machine)")
+    parser.declare("--event-time TIME", "as 2026-06-01T00:00:00Z (the clock of this machine)")
     add_setting_arguments(parser, "control", "publish", "kafka")
 
 
-@dataclass(frozen=True, slots=True)
-class _RunningJob:
-    """The topics of a job, the records on its control topic, and the running version of the rule of the verb."""
-
-    options: argparse.Namespace
-    topics: Topics
-    records: list[ControlRecord]
-    version: int
-    console: Console
-
-    @staticmethod
-    def read(options: argparse.Namespace) -> _RunningJob:
-        topics = topics_of(options)
-        records = published(topics)
-        version = running_rule(options.rule, topics, records).version
-        return _RunningJob(options, topics, records, version, Terminal(highlight=False, soft_wrap=True))
-
-    @property
-    def chains(self) -> Ledger:
-        return taken_so_far(self.topics, self.records)
-
-    def starts(self) -> str | None:
-        return effective_at(self.options, self.topics.settings)
-
-    def send(self, record: Signable) -> Answer:
-        return send_change(self.options, self.topics, record, self.records, self.console)
+def _topics_and_rule(options: argparse.Namespace) -> tuple[Topics, list[ControlRecord], Running]:
+    """Return the topics of a job, the records on its control topic, and the running version of the verb's rule."""
+    topics = topics_of(options, Terminal(highlight=False, soft_wrap=True))
+    records = published(topics)
+    return topics, records, running_rule(options.rule, topics, records)
 
 
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
     """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it."""
-    job = _RunningJob.read(options)
-    answer = job.send(numbered(kind(id=options.rule, version=1, effective_at=job.starts()), job.chains, options))
+    topics, records, _ = _topics_and_rule(options)
+    first = kind(id=options.rule, version=1, effective_at=effective_at(topics))
+    answer = send_change(topics, numbered(topics, first, taken_so_far(topics, records)), records)
     is_paused = answer.status is not None and options.rule in answer.status["paused"]
-    return answer.tell_epoch(job.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
+    return answer.tell_epoch(topics.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
 
 
 def run_pause(options: argparse.Namespace) -> int:
@@ -177,22 +153,23 @@ def run_resume(options: argparse.Namespace) -> int:
 
 def run_snooze(options: argparse.Namespace) -> int:
     """Suppress a rule's alerts until a date. Return 0, or 1 if the job refuses it."""
-    job = _RunningJob.read(options)
+    topics, records, _ = _topics_and_rule(options)
     until = utc_text(moment_ms("--until", options.until))
     first = SnoozeRecord(
-        id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=job.starts()
+        id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=effective_at(topics)
     )
-    reason = values_in(first, [*job.records, *rules_of_folder(job.topics)])
+    reason = values_in(first, [*records, *rules_of_folder(topics)])
     if reason is not None:
-        job.console.print(f"{reason}\nnothing is sent", markup=False)
+        topics.console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    return job.send(numbered(first, job.chains, options)).tell_epoch(job.console)
+    record = numbered(topics, first, taken_so_far(topics, records))
+    return send_change(topics, record, records).tell_epoch(topics.console)
 
 
 def run_rollback(options: argparse.Namespace) -> int:
     """Put an earlier version in force. Return 0, or 1 if the job refuses it."""
-    job = _RunningJob.read(options)
-    earlier = on_topic(job.records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
+    topics, records, present = _topics_and_rule(options)
+    earlier = on_topic(records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
     if earlier is None:
         raise UsageError(
             f"version {options.to} of {options.rule} is neither on the control topic nor in the history of "
@@ -200,16 +177,16 @@ def run_rollback(options: argparse.Namespace) -> int:
         )
     record = RollbackRecord(
         id=options.rule,
-        version=job.version + 1,
+        version=present.version + 1,
         to_version=options.to,
         rule=signed_version(options.rules, earlier) or earlier,
-        effective_at=job.starts(),
+        effective_at=effective_at(topics),
         on_update=options.on_update,
     )
-    answer = job.send(written_against(record, job.chains, options))
+    answer = send_change(topics, written_against(topics, record, taken_so_far(topics, records)), records)
     if answer.is_sent and answer.code == 0:
         again = f"cep rules bump {options.rule} --above {record.version}"
-        job.console.print(
+        topics.console.print(
             f"{options.rule} is version {record.version}, which is {options.to} again; mend the file and run `{again}`"
         )
     return answer.code
@@ -217,7 +194,7 @@ def run_rollback(options: argparse.Namespace) -> int:
 
 def run_heartbeat(options: argparse.Namespace) -> int:
     """Send one heartbeat, signed if the job needs signatures. Raises: UsageError, SinkError."""
-    topics = topics_of(options)
+    topics = topics_of(options, Terminal(highlight=False, soft_wrap=True))
     now_ms = int(time.time() * 1_000)
     at_ms = now_ms if options.event_time is None else moment_ms("--event-time", options.event_time)
     record = HeartbeatRecord(event_time=utc_text(at_ms))
@@ -228,5 +205,5 @@ def run_heartbeat(options: argparse.Namespace) -> int:
         if refusal is not None:
             raise UsageError(refusal.full_reason)
     topics.control.create()
-    send(topics, [record], Terminal(highlight=False, soft_wrap=True))
+    send(topics, [record])
     return 0

@@ -24,6 +24,7 @@ from cep.base.terminal import Terminal, new_table
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_text
 from cep.cli.settings import add_trust_arguments
+from cep.cli.verbs import Parser
 from cep.lang.load import Checked, load_files
 from cep.model.rule import RollbackRecord, UpsertRecord, control_json_schema, rule_file_json_schema
 from cep.rulebook.deploy import Deployment, deploy, entries_name, list_name
@@ -36,15 +37,7 @@ from cep.rulebook.files import (
     read_rule_file,
     read_rules,
 )
-from cep.rulebook.lock import (
-    changed_lists,
-    locked,
-    locked_lists,
-    problems_of_lock,
-    read_lock,
-    with_version,
-    write_lock,
-)
+from cep.rulebook.lock import changed_lists, locked, locked_lists, problems_of_lock, read_lock, with_version, write_lock
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust, reason_against
@@ -255,36 +248,36 @@ _CHANGED_LIST = "list {name}: its entries have changed since they were locked; s
 _SHORT = 12  # characters of a hash that a person can compare
 
 
-def add_arguments_list(parser: argparse.ArgumentParser) -> None:
+def add_arguments_list(parser: Parser) -> None:
     """Declare the folder."""
-    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
+    parser.declare("--rules FOLDER", "rule files (rules)", default=Path("rules"))
 
 
-def add_arguments_show(parser: argparse.ArgumentParser) -> None:
+def add_arguments_show(parser: Parser) -> None:
     """Declare the rule and the folder."""
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    parser.declare("rule RULE", "the rule's id")
     add_arguments_list(parser)
 
 
 add_arguments_lock, add_arguments_history = add_arguments_list, add_arguments_show
 
 
-def add_arguments_bump(parser: argparse.ArgumentParser) -> None:
+def add_arguments_bump(parser: Parser) -> None:
     """Declare the arguments of `cep rules bump`."""
     add_arguments_show(parser)
-    parser.add_argument("--above", type=int, default=0, metavar="VERSION", help="at least one more than this")
+    parser.declare("--above VERSION", "at least one more than this", default=0)
 
 
-def add_arguments_card(parser: argparse.ArgumentParser) -> None:
+def add_arguments_card(parser: Parser) -> None:
     """Declare the arguments of `cep rules card`."""
     add_arguments_show(parser)
-    parser.add_argument("--figures", type=Path, metavar="FILE", help="figures of the last backtest (a JSON object)")
+    parser.declare("--figures FILE", "figures of the last backtest (a JSON object)")
     add_trust_arguments(parser)
 
 
-def add_arguments_schema(parser: argparse.ArgumentParser) -> None:
+def add_arguments_schema(parser: Parser) -> None:
     """Declare the arguments of `cep rules schema`."""
-    parser.add_argument("--files", action="store_true", help="of rule files, for editors")
+    parser.declare("--files", "of rule files, for editors")
 
 
 def run_schema(options: argparse.Namespace) -> int:

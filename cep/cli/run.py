@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from cep.cli.settings import add_job_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.report.keyed_state import runs_of_key
 from cep.runners.assembly import run_job
 from cep.runners.embedded.job import EmbeddedRunner
@@ -31,14 +32,14 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     add_job_arguments(parser, "embedded")
-    parser.add_argument(
-        "--accept-gap", action="store_true",
-        help="go on though the topic has deleted events before they were read; alerts that may lack events say so in "
+    parser.declare(
+        "--accept-gap",
+        "go on though the topic has deleted events before they were read; alerts that may lack events say so in "
         "`history_from`, and the audit has a line",
-    )  # fmt: skip
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,13 +7,13 @@ Tested by: tests/cli/test_main.py, tests/cli/test_publish.py
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from cep.base.secrets import use_secrets_file
 from cep.cli.paths import printed
+from cep.cli.verbs import Parser
 from cep.model.settings import SECTIONS, Settings, default_file, extra_of, read_settings
 
 HELP = """\
@@ -26,11 +26,9 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="say whether this file can be used; secrets come from here as well"
-    )
+    parser.declare("--check FILE", "say whether this file can be used; secrets come from here as well")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,21 +45,19 @@ _SEPARATOR = "."
 _OF_JOBS = ("job", "events", "control", "kafka", "output", "observe", "secrets")
 
 
-def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> None:
+def add_setting_arguments(parser: Parser, *sections: str) -> None:
     """Declare `--conf` and a flag for each setting of these sections that has one."""
-    parser.add_argument(
-        "--conf", type=Path, metavar="FILE", help="settings file (TOML); flags override it. `cep settings` prints one"
-    )
+    parser.declare("--conf FILE", "settings file (TOML); flags override it. `cep settings` prints one")
     for section in sections:
         group = parser.add_argument_group(section, (SECTIONS[section].__doc__ or "").strip())
         add_settings(group, SECTIONS[section], f"{section}{_SEPARATOR}")
 
 
-def add_job_arguments(parser: argparse.ArgumentParser, section: str) -> None:
+def add_job_arguments(parser: Parser, section: str) -> None:
     """Declare the flags of a live job; `section` has the flags of the verb's own runner."""
     add_setting_arguments(parser, *_OF_JOBS, section)
     parser.add_argument("--connector", dest="events.connector", help=argparse.SUPPRESS)  # refused with the way forward
-    parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
+    parser.declare("--available-now", "stop when everything that is there is processed")
 
 
 def add_settings(group: argparse._ArgumentGroup, section: type[BaseModel], prefix: str) -> None:
@@ -99,22 +95,18 @@ class _Once(argparse.Action):
         setattr(options, self.dest, value)
 
 
-def add_secrets_argument(parser: argparse.ArgumentParser) -> None:
+def add_secrets_argument(parser: Parser) -> None:
     """Declare `--secrets` for a verb without settings; `use_secrets_file` takes its value."""
-    parser.add_argument(
-        "--secrets",
-        type=Path,
-        metavar="FILE",
-        help="the file of keys of fields that are declared pan or sensitive (default: CEP_SECRETS_FILE or CEP_SECRETS)",
+    parser.declare(
+        "--secrets FILE",
+        "the file of keys of fields that are declared pan or sensitive (default: CEP_SECRETS_FILE or CEP_SECRETS)",
     )
 
 
-def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+def add_trust_arguments(parser: Parser) -> None:
     """Declare the flags that name the signers of changes, for verbs without a settings file."""
-    parser.add_argument(
-        "--signers", type=Path, metavar="FILE", help="who may sign changes, as the job has it: others are refused"
-    )
-    parser.add_argument("--root-key", metavar="KEY", help="public key that the signers file is signed with")
+    parser.declare("--signers FILE", "who may sign changes, as the job has it: others are refused")
+    parser.declare("--root-key KEY", "public key that the signers file is signed with")
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

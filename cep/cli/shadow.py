@@ -23,6 +23,7 @@ from cep.base.text import utc_text
 from cep.cli.diff import print_changes
 from cep.cli.given_events import checked_alert
 from cep.cli.settings import add_setting_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.rulebook.difference import compare
 from cep.rulebook.suppression import SHADOW
 from cep.runners.live_checkpoint import read_progress
@@ -48,17 +49,15 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the verb below `cep rules shadow` and its arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     report = verbs.add_parser("report", help="alerts gained and lost, volume, and cost")
-    report.add_argument("rule", metavar="RULE", help="the rule's id")
-    report.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the job")
-    report.add_argument(
-        "--alerts", required=True, metavar="WHERE", help="where the job sends them: FOLDER, kafka:TOPIC"
-    )
+    report.declare("rule RULE", "the rule's id")
+    report.declare("--checkpoint FOLDER", "of the job", required=True)
+    report.declare("--alerts WHERE", "where the job sends them: FOLDER, kafka:TOPIC", required=True)
     add_setting_arguments(report, "kafka")
-    report.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
+    report.declare("--examples N", "alerts shown of each kind (3)", default=3)
 
 
 def run(options: argparse.Namespace) -> int:

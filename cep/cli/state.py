@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.base.terminal import Terminal, new_table
 from cep.cli.paths import printed
+from cep.cli.verbs import Parser
 from cep.model.setting_types import moment_ms, range_of
 from cep.report.keyed_state import BusyKey, RunFacts, RunTotals, busiest_keys, count_runs, runs_of_key
 from cep.report.past import KeyPast, PastPart, PastShare, past_of_key, past_shares
@@ -49,13 +51,13 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the live job")
+    parser.declare("--checkpoint FOLDER", "of the live job", required=True)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--key", metavar="KEY", help="only this key; a key of several fields has U+001F between them")
-    which.add_argument("--busiest", type=int, metavar="N", help="the N keys with the most runs of a rule")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.declare("--key KEY", "only this key; a key of several fields has U+001F between them", group=which)
+    parser.declare("--busiest N", "the N keys with the most runs of a rule", group=which)
+    parser.declare("--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,29 +74,37 @@ def run(options: argparse.Namespace) -> int:
         runs = list(runs_of_key(newest.pages, options.key, newest.programs))
         past = list(past_of_key(newest.pasts, options.key, newest.programs))
         return _print_key(options.key, runs, past, options.json)
-    # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.session import create_session  # noqa: PLC0415
-    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415
+    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415 as `_session`
 
     job = job_of(options.checkpoint)
+    with _session("cep job state", "reading the state", 1) as session:
+        pages = stored_pages(session, options.checkpoint, job, options.key)
+        if options.busiest is not None:
+            return _print_busiest(busiest_keys(pages, options.busiest), options.json)
+        pasts = stored_pasts(session, options.checkpoint, job, options.key)
+        programs = programs_of(session, options.checkpoint, job)
+        if options.key is None:
+            _print_totals(count_runs(pages), past_shares(pasts, programs), options.json)
+            return 0
+        runs = list(runs_of_key(pages, options.key, programs))
+        past = list(past_of_key(pasts, options.key, programs))
+    return _print_key(options.key, runs, past, options.json)
+
+
+@contextmanager
+def _session(name: str, task: str, cores: int) -> Iterator[Any]:
+    """Start Spark for a block whose task a terminal shows."""
+    # Loaded here because Spark takes a second to import, and `cep check` does without.
+    from cep.runners.spark.session import create_session  # noqa: PLC0415
+
     console = Terminal(stderr=True, highlight=False)
     with console.status("starting Spark"):
-        spark = create_session("cep job state", 1)
+        session = create_session(name, cores)
     try:
-        with console.status("reading the state"):
-            pages = stored_pages(spark, options.checkpoint, job, options.key)
-            if options.busiest is not None:
-                return _print_busiest(busiest_keys(pages, options.busiest), options.json)
-            pasts = stored_pasts(spark, options.checkpoint, job, options.key)
-            programs = programs_of(spark, options.checkpoint, job)
-            if options.key is None:
-                _print_totals(count_runs(pages), past_shares(pasts, programs), options.json)
-                return 0
-            runs = list(runs_of_key(pages, options.key, programs))
-            past = list(past_of_key(pasts, options.key, programs))
+        with console.status(task):
+            yield session
     finally:
-        spark.stop()
-    return _print_key(options.key, runs, past, options.json)
+        session.stop()
 
 
 def _named(rule_id: str, version: int) -> str:
@@ -224,54 +234,45 @@ examples:
 """
 
 
-def add_arguments_savepoint(parser: argparse.ArgumentParser) -> None:
+def add_arguments_savepoint(parser: Parser) -> None:
     """Declare the arguments of `cep job savepoint`."""
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
+    parser.declare(
+        "--checkpoint FOLDER",
+        "checkpoint folder of the stopped job; for `cep run` the folders of all its processes",
         required=True,
         nargs="+",
-        metavar="FOLDER",
-        help="checkpoint folder of the stopped job; for `cep run` the folders of all its processes",
     )
-    parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or a URL of fsspec")
-    parser.add_argument(
-        "--portable", action="store_true", help="write a job on Spark in the form that `cep run` can start from too"
-    )
+    parser.declare("--to PLACE", "a folder, or a URL of fsspec", required=True)
+    parser.declare("--portable", "write a job on Spark in the form that `cep run` can start from too")
 
 
-def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
+def add_arguments_restore(parser: Parser) -> None:
     """Declare the arguments of `cep job restore`."""
-    parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="where savepoints are")
+    parser.declare("--from PLACE", "where savepoints are", dest="source", required=True)
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder to make; new or empty")
-    group.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
-    parser.add_argument("--name", metavar="NAME", help="name of the savepoint (default: the latest)")
-    parser.add_argument("--groups", metavar="RANGE", help="key groups of this process of `cep run`, such as 0-15")
-    parser.add_argument(
+    parser.declare("--checkpoint FOLDER", "checkpoint folder to make; new or empty", group=group)
+    parser.declare("--list", "print the names of the savepoints, the latest last", group=group)
+    parser.declare("--name NAME", "name of the savepoint (default: the latest)")
+    parser.declare("--groups RANGE", "key groups of this process of `cep run`, such as 0-15")
+    parser.declare(
         "--engine",
+        "make a folder for `cep run` or for `cep live`; for savepoints of `cep run` and portable ones",
         choices=("embedded", "spark"),
-        help="make a folder for `cep run` or for `cep live`; for savepoints of `cep run` and portable ones",
     )
-    parser.add_argument(
-        "--watermark-back",
-        metavar="TIME",
-        help="set the watermark back to this time, such as 2026-03-01T00:00:00Z: for a job whose events are "
+    parser.declare(
+        "--watermark-back TIME",
+        "set the watermark back to this time, such as 2026-03-01T00:00:00Z: for a job whose events are "
         "all late because one was from the future. Prints the consequences, and does it with --yes",
     )
-    parser.add_argument("--yes", action="store_true", help="accept the consequences of --watermark-back")
-    parser.add_argument(
-        "--store", choices=("rocksdb", "memory"), default="rocksdb", help="store of `cep run` (default rocksdb)"
-    )
+    parser.declare("--yes", "accept the consequences of --watermark-back")
+    parser.declare("--store", "store of `cep run` (default rocksdb)", choices=("rocksdb", "memory"), default="rocksdb")
 
 
-def add_arguments_rescale(parser: argparse.ArgumentParser) -> None:
+def add_arguments_rescale(parser: Parser) -> None:
     """Declare the arguments of `cep job rescale`."""
-    parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="FOLDER", help="checkpoint folder of the stopped job"
-    )
-    parser.add_argument("--partitions", type=int, required=True, metavar="N", help="matching tasks from now on")
-    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use for the move (default 2)")
+    parser.declare("--checkpoint FOLDER", "checkpoint folder of the stopped job", required=True)
+    parser.declare("--partitions N", "matching tasks from now on", required=True)
+    parser.declare("--cores N", "cores to use for the move (default 2)", default=2)
 
 
 def run_savepoint(options: argparse.Namespace) -> int:
@@ -285,19 +286,11 @@ def run_savepoint(options: argparse.Namespace) -> int:
         return 0
     if len(options.checkpoint) > 1:
         raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")
-    # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.savepoint import (  # noqa: PLC0415
-        save,
-        save_for_both,
-    )
-    from cep.runners.spark.session import create_session  # noqa: PLC0415
+    from cep.runners.spark.savepoint import save, save_for_both  # noqa: PLC0415 as `_session`
 
     if options.portable:
-        spark = create_session("cep job savepoint")
-        try:
-            written = save_for_both(spark, options.checkpoint[0], Target(options.to))
-        finally:
-            spark.stop()
+        with _session("cep job savepoint", "writing the savepoint", 2) as session:
+            written = save_for_both(session, options.checkpoint[0], Target(options.to))
         printed(f"{options.to}: all {len(written.groups)} key groups, {written.files_count:,} files, for either engine")
         return 0
     saved = save(options.checkpoint[0], Target(options.to))
@@ -345,12 +338,7 @@ def run_restore(options: argparse.Namespace) -> int:
 
 def run_rescale(options: argparse.Namespace) -> int:
     """Divide a job's state among another number of tasks. Raises: UsageError, StateError."""
-    # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.session import create_session  # noqa: PLC0415
-    from cep.runners.spark.state import (  # noqa: PLC0415
-        job_of,
-        rescale,
-    )
+    from cep.runners.spark.state import job_of, rescale  # noqa: PLC0415 as `_session`
 
     if is_embedded(options.checkpoint):
         raise UsageError(
@@ -359,14 +347,8 @@ def run_rescale(options: argparse.Namespace) -> int:
             "(`cep docs guides/move`)"
         )
     job_of(options.checkpoint)
-    console = Terminal(stderr=True, highlight=False)
-    with console.status("starting Spark"):
-        spark = create_session("cep job rescale", options.cores)
-    try:
-        with console.status("moving key groups"):
-            before = rescale(spark, options.checkpoint, options.partitions)
-    finally:
-        spark.stop()
+    with _session("cep job rescale", "moving key groups", options.cores) as session:
+        before = rescale(session, options.checkpoint, options.partitions)
     printed(f"{options.checkpoint}: {before} partitions are {options.partitions} now")
     return 0
 

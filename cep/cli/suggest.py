@@ -24,14 +24,8 @@ from cep.base.terminal import Terminal, new_table, print_whole, shown_progress
 from cep.base.text import utc_text
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events, judged
-from cep.cli.labelled import (
-    add_label_arguments,
-    add_rules_argument,
-    deployed_folder,
-    rules_path,
-    terms_of,
-    write_bytes,
-)
+from cep.cli.labelled import add_label_arguments, add_rules_argument, deployed_folder, rules_path, terms_of, write_bytes
+from cep.cli.verbs import Parser
 from cep.rulebook.deploy import Deployment
 from cep.runners.output import check_writable
 
@@ -53,50 +47,30 @@ _NAME = re.compile(r"suggested_(\d{1,9})")
 _REJECTED_SHOWN = 3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     add_rules_argument(parser)
     add_label_arguments(parser)
-    parser.add_argument(
-        "--key",
-        required=True,
-        metavar="FIELD",
-        help="field that the events of a sequence share; payer+payee for a value that is in either field, so that a "
+    parser.declare(
+        "--key FIELD",
+        "field that the events of a sequence share; payer+payee for a value that is in either field, so that a "
         "sequence goes over both sides of an account; with the paying field first, also over money that comes back to "
         "an account over two or three others",
+        required=True,
     )
-    parser.add_argument(
-        "--zone", metavar="ZONE", help="zone of the clock for hours and weekdays (default: --time-zone, or UTC)"
-    )
-    parser.add_argument(
-        "--max-steps",
-        type=int,
-        default=3,
-        metavar="N",
-        help=f"events of a sequence, 1 to {SUGGEST_STEPS_MAX} (default 3)",
-    )
-    parser.add_argument("--count", type=int, default=5, metavar="N", help="patterns at most (default 5)")
-    parser.add_argument(
-        "--precision",
-        type=float,
-        default=0.8,
-        metavar="SHARE",
-        help="least precision on the time that chooses (default 0.8)",
-    )
-    parser.add_argument(
-        "--exclude", action="append", default=[], metavar="FIELD", help="a field that no condition may read; repeatable"
-    )
-    parser.add_argument(
-        "--use",
+    parser.declare("--zone ZONE", "zone of the clock for hours and weekdays (default: --time-zone, or UTC)")
+    parser.declare("--max-steps N", f"events of a sequence, 1 to {SUGGEST_STEPS_MAX} (default 3)", default=3)
+    parser.declare("--count N", "patterns at most (default 5)", default=5)
+    parser.declare("--precision SHARE", "least precision on the time that chooses (default 0.8)", default=0.8)
+    parser.declare("--exclude FIELD", "a field that no condition may read; repeatable", action="append", default=[])
+    parser.declare(
+        "--use FIELD",
+        "a field that conditions may read although its name looks like a label, a personal trait or a coordinate; "
+        "repeatable",
         action="append",
         default=[],
-        metavar="FIELD",
-        help="a field that conditions may read although its name looks like a label, a personal trait or a coordinate; "
-        "repeatable",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the patterns to this new file instead of printing them"
-    )
+    parser.declare("--out FILE", "write the patterns to this new file instead of printing them")
 
 
 def run(options: argparse.Namespace) -> int:

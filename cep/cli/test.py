@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from cep.base.limits import WATCH_POLLS_MAX
 from cep.base.terminal import Terminal, new_table
 from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed
+from cep.cli.verbs import Parser
 from cep.engine.advance import CARRIERS
 from cep.lang.explain.render import render_text, summary
 from cep.runners.ahead import compiled_ahead
@@ -44,31 +46,25 @@ _POLL_SECONDS = 0.5
 _MISSING_SHOWN_MAX = 20
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument(
-        "paths", nargs="*", metavar="PATH", default=["patterns"],
-        help="a pattern file, or a folder of them (default: patterns)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--only",
-        metavar="NAME",
-        help="run only the tests with this in their names, or of the pattern of this name",
+    parser.declare(
+        "paths PATH",
+        "a pattern file, or a folder of them (default: patterns)",
+        type=str,
+        nargs="*",
+        default=["patterns"],
     )
-    parser.add_argument(
-        "--coverage", action="store_true", help="show which states, transitions and outcomes the tests went through"
-    )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the outcomes as JUnit XML")
-    parser.add_argument("--watch", action="store_true", help="run again when a file changes, until interrupted")
+    parser.declare("--only NAME", "run only the tests with this in their names, or of the pattern of this name")
+    parser.declare("--coverage", "show which states, transitions and outcomes the tests went through")
+    parser.declare("--junit FILE", "write the outcomes as JUnit XML")
+    parser.declare("--watch", "run again when a file changes, until interrupted")
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
     """Run the tests once, or at every change. Return 0, or 1 if a test failed or there was none."""
     console = Terminal(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
-
-    def once() -> int:
-        return _once(options, console)
-
+    once = partial(_once, options, console)
     return watch(options.paths, once, console) if options.watch else once()
 
 

@@ -22,6 +22,7 @@ from cep.base.kafka import check_access
 from cep.base.text import utc_text
 from cep.cli.keys import private_key, store_signed
 from cep.cli.settings import add_setting_arguments, settings_of
+from cep.cli.verbs import Parser
 from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord, topic_key
 from cep.model.setting_types import moment_ms
@@ -49,11 +50,13 @@ R = TypeVar("R", bound=Signable)
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics of one job; `status` is None if the job does not publish its rules."""
+    """The topics of one job, and the verb that uses them; `status` is None if the job does not publish its rules."""
 
     control: Topic
     status: Topic | None
     settings: Settings
+    options: argparse.Namespace
+    console: Console
 
     @property
     def trust(self) -> Trust | None:
@@ -61,45 +64,42 @@ class Topics:
         return given_trust(self.settings.control.signers, self.settings.control.root_key)
 
 
-def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
+def add_topic_arguments(parser: Parser) -> None:
     """Declare where the topics are, when a change starts, and how long its acknowledgement is waited for."""
     add_setting_arguments(parser, "control", "publish", "kafka")
     starts = parser.add_mutually_exclusive_group()
-    starts.add_argument(
-        "--effective-at", metavar="TIME", help="event time from which the change holds, as 2026-01-31T00:00:00Z"
+    parser.declare(
+        "--effective-at TIME", "event time from which the change holds, as 2026-01-31T00:00:00Z", group=starts
     )
-    starts.add_argument("--at-once", action="store_true", help="right after the last event that the job has seen")
-    parser.add_argument(
-        "--wait", type=float, default=60.0, metavar="SECONDS", help="for the job's acknowledgement (60); 0: do not wait"
-    )
+    parser.declare("--at-once", "right after the last event that the job has seen", group=starts)
+    parser.declare("--wait SECONDS", "for the job's acknowledgement (60); 0: do not wait", default=60.0)
 
 
-def add_person_arguments(parser: argparse.ArgumentParser) -> None:
+def add_person_arguments(parser: Parser) -> None:
     """Declare who changes something, and why."""
-    parser.add_argument("--by", metavar="NAME", help="who wants it (default: your name on this machine)")
-    parser.add_argument("--why", "--reason", metavar="TEXT", help="the reason, for the record")
+    parser.declare("--by NAME", "who wants it (default: your name on this machine)")
+    parser.declare("--why --reason TEXT", "the reason, for the record")
 
 
-def topics_of(options: argparse.Namespace) -> Topics:
+def topics_of(options: argparse.Namespace, console: Console) -> Topics:
     """Read the topics that flags and settings name. Raises: UsageError if they name none."""
     settings = settings_of(options)
-    servers, control, status = (
-        settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic,
-    )  # fmt: skip
+    servers, control, status = settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic
     if servers is None or control is None:
         raise UsageError("name --bootstrap-servers and --control-topic, or the same in a settings file (--conf)")
     check_access(servers, settings.kafka.client_settings())
     client = tuple(settings.kafka.client_settings().items())
-    return Topics(Topic(servers, control, client), None if status is None else Topic(servers, status, client), settings)
+    answers = None if status is None else Topic(servers, status, client)
+    return Topics(Topic(servers, control, client), answers, settings, options, console)
 
 
-def effective_at(options: argparse.Namespace, settings: Settings) -> str | None:
+def effective_at(topics: Topics) -> str | None:
     """Return when changes start: the time asked for, or soon after now. Raises: UsageError for other texts."""
-    if options.at_once:
+    if topics.options.at_once:
         return None
-    if options.effective_at is None:
-        return utc_text(int(time.time() * 1_000) + settings.publish.lead)
-    return utc_text(moment_ms("--effective-at", options.effective_at))
+    if topics.options.effective_at is None:
+        return utc_text(int(time.time() * 1_000) + topics.settings.publish.lead)
+    return utc_text(moment_ms("--effective-at", topics.options.effective_at))
 
 
 def published(topics: Topics) -> list[ControlRecord]:
@@ -143,8 +143,9 @@ def who(options: argparse.Namespace) -> str:
         return "unknown"
 
 
-def written_against(record: R, chains: Ledger, options: argparse.Namespace) -> R:
+def written_against(topics: Topics, record: R, chains: Ledger) -> R:
     """Return the record with its predecessor, its sender and the reason. Raises: UsageError for a card number in it."""
+    options = topics.options
     if hide_card_numbers(options.why or "") != (options.why or ""):
         raise UsageError("--why has a card number, which would stand in the topic; write the token, as alerts show it")
     update = {"changes": chains.head(record), "by": who(options), "reason": options.why}
@@ -152,9 +153,9 @@ def written_against(record: R, chains: Ledger, options: argparse.Namespace) -> R
     return stamped
 
 
-def numbered(first: R, chains: Ledger, options: argparse.Namespace) -> R:
+def numbered(topics: Topics, first: R, chains: Ledger) -> R:
     """Return the record as `written_against` does, with the number after the version that it changes."""
-    record = written_against(first, chains, options)
+    record = written_against(topics, first, chains)
     assert record.changes is not None, "it has just been said"
     counted: R = record.model_copy(update={"version": record.changes.version + 1})  # type: ignore[assignment]  # as above
     return counted
@@ -175,7 +176,7 @@ def last_status(topics: Topics) -> dict[str, Any] | None:
     return read_status(topics.status)
 
 
-def send(topics: Topics, records: Sequence[ControlRecord], console: Console) -> None:
+def send(topics: Topics, records: Sequence[ControlRecord]) -> None:
     """Send records to the control topic. Raises: SinkError.
 
     Each record has its own key, so that compaction removes none: of two changes of one version the first counts, and a
@@ -183,7 +184,7 @@ def send(topics: Topics, records: Sequence[ControlRecord], console: Console) -> 
     """
     topics.control.send((_key(record), _unguessable(record).to_json()) for record in records)
     noun = "record" if len(records) == 1 else "records"
-    console.print(f"sent {len(records)} {noun} to {topics.control.name}", markup=False)
+    topics.console.print(f"sent {len(records)} {noun} to {topics.control.name}", markup=False)
 
 
 def _unguessable(record: ControlRecord) -> ControlRecord:
@@ -213,7 +214,7 @@ class Answer:
         return self.code
 
 
-def await_answer(options: argparse.Namespace, topics: Topics, records: Sequence[Signable], console: Console) -> Answer:
+def await_answer(topics: Topics, records: Sequence[Signable]) -> Answer:
     """Wait until the job has answered these records. Print the refused ones, with both sides of a conflict.
 
     Raises: SourceError if it does not answer.
@@ -222,15 +223,15 @@ def await_answer(options: argparse.Namespace, topics: Topics, records: Sequence[
     def is_done(status: dict[str, Any]) -> bool:
         return not acknowledged(status, records)[0]
 
-    status = _await_status(options, topics, is_done, console)
+    status = _await_status(topics, is_done)
     if status is None:
         return Answer()
     reasons = acknowledged(status, records)[1]
     for name, reason in reasons.items():
-        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
+        topics.console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
     there = published(topics)
     for record in records:
-        _print_other(record, first_of(there, record), console, is_lost=name_of_change(record) in reasons)
+        _print_other(record, first_of(there, record), topics.console, is_lost=name_of_change(record) in reasons)
     return Answer(int(bool(reasons)), status)
 
 
@@ -246,19 +247,18 @@ def _print_other(record: Signable, first: Signable | None, console: Console, *, 
         console.print(f"  {line}", markup=False)
 
 
-def _await_status(
-    options: argparse.Namespace, topics: Topics, is_done: Callable[[dict[str, Any]], bool], console: Console
-) -> dict[str, Any] | None:
+def _await_status(topics: Topics, is_done: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
     """Wait for the expected status of the job; None without a status topic, or if the user does not want to wait."""
-    if topics.status is None or options.wait <= 0:
+    wait_s = topics.options.wait
+    if topics.status is None or wait_s <= 0:
         why = "no --status-topic is named" if topics.status is None else "--wait is 0"
-        console.print(f"not waiting for the job: {why}", markup=False)
+        topics.console.print(f"not waiting for the job: {why}", markup=False)
         return None
-    with console.status("waiting for the job"):
-        status = wait_for_status(topics.status, is_done, options.wait)
+    with topics.console.status("waiting for the job"):
+        status = wait_for_status(topics.status, is_done, wait_s)
     if status is None:
         raise SourceError(
-            f"the job has not acknowledged within {options.wait:.0f} s on {topics.status.name}; the records are sent "
+            f"the job has not acknowledged within {wait_s:.0f} s on {topics.status.name}; the records are sent "
             "and count once it reads them: see that it runs with this control topic and this status topic"
         )
     return status
@@ -268,8 +268,7 @@ Change = UpsertRecord | RetireRecord
 
 
 def stand_for(
-    options: argparse.Namespace, topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord],
-    console: Console,
+    topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord]
 ) -> list[Signable] | None:  # fmt: skip
     """Sign a change with the user's key, if the job needs signatures.
 
@@ -282,7 +281,7 @@ def stand_for(
     key = private_key(topics.settings.publish.sign_with)
     signers = topics.settings.control.signers
     assert signers is not None, "trust comes from it"
-    is_waiting = trust.needed(records[0].kind) > 1 and options.effective_at is None
+    is_waiting = trust.needed(records[0].kind) > 1 and topics.options.effective_at is None
     signed: list[Signable] = []
     for signable in records:
         # Its approval takes a while: a start soon after now would be in the past.
@@ -291,23 +290,19 @@ def stand_for(
         past = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
         signed.append(sign(record, key, trust.rule_set, past))
     path = signers.parent / change_path(Path(), signed[0]).name
-    return signed if store_signed(signed, path, trust, console) else None
+    return signed if store_signed(signed, path, trust, topics.console) else None
 
 
-def send_change(
-    options: argparse.Namespace, topics: Topics, record: Signable, there: Sequence[ControlRecord], console: Console
-) -> Answer:
+def send_change(topics: Topics, record: Signable, there: Sequence[ControlRecord]) -> Answer:
     """Sign one change if the job asks for that, send it, and wait for the answer. Raises: as `stand_for`, `send`."""
-    signed = stand_for(options, topics, [record], there, console)
+    signed = stand_for(topics, [record], there)
     if signed is None:
         return Answer(is_sent=False)
-    send(topics, signed, console)
-    return await_answer(options, topics, signed, console)
+    send(topics, signed)
+    return await_answer(topics, signed)
 
 
-def signed_rules(
-    topics: Topics, directory: Path, changes: Sequence[Change], console: Console
-) -> tuple[list[Change], int]:
+def signed_rules(topics: Topics, changes: Sequence[Change]) -> tuple[list[Change], int]:
     """Return the changes of rules as they were signed, and how many lack signatures, after a line for each."""
     trust = topics.trust
     if trust is None:
@@ -315,46 +310,42 @@ def signed_rules(
     signed: list[Change] = []
     missing_count = 0
     for record in changes:
-        stored = _signed_rule(directory, record)
+        stored = _signed_rule(topics.options.rules, record)
         refusal = reason_against(stored or record, trust)
         if refusal is not None:
             flag = "" if isinstance(record, UpsertRecord) else " --retire"
             text = f"{record.id} version {record.version}: {refusal.reason} (`cep rules sign {record.id}{flag}` begins)"
-            console.print(text, markup=False, style="red")
+            topics.console.print(text, markup=False, style="red")
             missing_count += 1
         signed.append(stored or record)
     return signed, missing_count
 
 
-def signed_lists(
-    topics: Topics, directory: Path, changes: Sequence[ListRecord], console: Console
-) -> tuple[list[ListRecord], int]:
+def signed_lists(topics: Topics, changes: Sequence[ListRecord]) -> tuple[list[ListRecord], int]:
     """Return the changes of lists as they were signed, and how many lack signatures, after a line for each."""
     trust = topics.trust
     if trust is None:
         return list(changes), 0
     signed: list[ListRecord] = []
     for record in changes:
-        path = change_path(directory, record)
+        path = change_path(topics.options.rules, record)
         there = read_change(path) if path.exists() else []
         signed += [other for other in there if isinstance(other, ListRecord) and _same_entries(other, record)]
     missing = {record.id for record in changes} - {r.id for r in signed if reason_against(r, trust) is None}
     for name in sorted(missing):
-        console.print(
-            f"list {name}: nobody has signed its entries; run `cep lists replace {name} --from FILE --sign-with FILE`",
-            markup=False,
-            style="red",
-        )
+        step = f"run `cep lists replace {name} --from FILE --sign-with FILE`"
+        topics.console.print(f"list {name}: nobody has signed its entries; {step}", markup=False, style="red")
     return signed, len(missing)
 
 
-def checked_changes(paths: Sequence[Path], trust: Trust | None, console: Console) -> list[Signable] | None:
-    """Read signed changes from files; None after a line for each that the job would refuse. Raises: UsageError."""
-    records = [record for path in paths for record in read_change(path)]
+def checked_changes(topics: Topics) -> list[Signable] | None:
+    """Read the changes of --change; None after a line for each that the job would refuse. Raises: UsageError."""
+    trust = topics.trust
+    records = [record for path in topics.options.change for record in read_change(path)]
     refusals = [(record, reason_against(record, trust)) for record in records] if trust is not None else []
     wrong = [(record, refusal) for record, refusal in refusals if refusal is not None]
     for record, refusal in wrong:
-        console.print(f"{record.id} version {record.version}: {refusal.reason}", markup=False, style="red")
+        topics.console.print(f"{record.id} version {record.version}: {refusal.reason}", markup=False, style="red")
     return None if wrong else records
 
 

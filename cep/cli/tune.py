@@ -23,6 +23,8 @@ from cep.base.terminal import Terminal, new_table, print_whole
 from cep.base.toml import with_value
 from cep.cli.given_events import given_events, judged
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
+from cep.cli.paths import pairs
+from cep.cli.verbs import Parser
 from cep.lang.show import show_duration
 from cep.model.setting_types import length_ms
 
@@ -45,38 +47,30 @@ _WAYS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
-    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    parser.declare("rule RULE", "the rule's id")
+    parser.declare("--rules FOLDER", "rule files (*.toml)", required=True)
     add_label_arguments(parser)
-    parser.add_argument(
+    parser.declare(
         "--objective",
+        "the figure to maximize: f1 of precision and recall of frauds, their recall, or the money found (default f1)",
         choices=("f1", "recall", "money"),
         default="f1",
-        help="the figure to maximize: f1 of precision and recall of frauds, their recall, or the money found "
-        "(default f1)",
     )
-    parser.add_argument("--budget", metavar="N/day", help="the most alerts a day, on average")
-    parser.add_argument(
-        "--review-cost",
-        type=float,
-        default=0.0,
-        metavar="MONEY",
-        help="cost of an alert, subtracted from the money found",
-    )
-    parser.add_argument(
-        "--try",
+    parser.declare("--budget N/day", "the most alerts a day, on average")
+    parser.declare("--review-cost MONEY", "cost of an alert, subtracted from the money found", default=0.0)
+    parser.declare(
+        "--try PARAM=VALUES",
+        "values to try: 1,2,5, or 100..500, or 100..500/9 for nine of them (default: each threshold that is a "
+        "number, 21 values from a quarter of its value to four times its value)",
         action="append",
         default=[],
         dest="tries",
-        metavar="PARAM=VALUES",
-        help="values to try: 1,2,5, or 100..500, or 100..500/9 for nine of them (default: each threshold that is a "
-        "number, 21 values from a quarter of its value to four times its value)",
     )
-    parser.add_argument("--gap", metavar="TIME", help="time between the parts (default: the rule's window, or a day)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
-    parser.add_argument("--write", action="store_true", help="change the rule's file")
+    parser.declare("--gap TIME", "time between the parts (default: the rule's window, or a day)")
+    parser.declare("--json FILE", "write all figures here, too")
+    parser.declare("--write", "change the rule's file")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     use_secrets_file(options.secrets)
     budget = None if options.budget is None else alerts_a_day(options.budget)
     aim = Aim(options.objective, budget, options.review_cost)
-    terms, tries = terms_of(options), _tries(options.tries)
+    terms, tries = terms_of(options), pairs(options.tries, "--try", "it like large=100,200,500")
     errors = Terminal(stderr=True, highlight=False)
     rule = one_rule(options.rules, options.rule)
     axes = axes_of(rule.pattern, rule.record.params, tries)
@@ -99,16 +93,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         write_json(asdict(tuned), options.json)
     return judged(options, errors, _propose(options, tuned, console), measured.history.replayed)
-
-
-def _tries(texts: list[str]) -> dict[str, str]:
-    tries = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UsageError(f"--try {text}: write it like large=100,200,500")
-        tries[name.strip()] = values
-    return tries
 
 
 def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:

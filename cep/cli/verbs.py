@@ -9,10 +9,12 @@ A new verb is one row of the table, below the person who uses it or in the group
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from cep.base.exits import MEANINGS, Exit
@@ -205,6 +207,31 @@ MOVED = {
     )
     for name in names.split()
 }
+
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("FILE", "FOLDER", "PATH"), Path),
+    **dict.fromkeys(("N", "VERSION"), int),
+    **dict.fromkeys(("FRAUDS", "MONEY", "SECONDS", "SHARE"), float),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of a verb."""
+
+    def declare(
+        self, written: str, text: str, group: argparse._MutuallyExclusiveGroup | None = None, **options: Any
+    ) -> None:
+        """Declare an argument as a user writes it, like `--out FILE`, `--dry-run` or `rule RULE`.
+
+        The word for the value determines the type; a flag without one is a truth value. `text` is the line in the help,
+        `options` are those of argparse.
+        """
+        *names, value = written.split()
+        if names:
+            options = {"metavar": value, "type": _TYPES.get(value), **options}
+        elif value.startswith("-") and "choices" not in options:
+            options["action"] = "store_true"
+        (self if group is None else group).add_argument(*(names or [value]), help=text, **options)
 
 
 def entries(group: Group = TOP, noun: str = "") -> Iterator[tuple[str, Verb | Group]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from cep.cli.given_events import (
     tell_rejections,
 )
 from cep.cli.settings import add_secrets_argument, add_trust_arguments
+from cep.cli.verbs import Parser
 from cep.columnar.decode import KeyDomain
 from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key
@@ -57,51 +59,30 @@ _READ = ("rule_id", "version", "severity", "key", "message", "events", "detected
 _PIPE_WIDTH = 1_000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments of `cep why`."""
-    parser.add_argument(
-        "--alerts", type=Path, required=True, metavar="FILE", help="the alerts that a job wrote: Parquet or JSON lines"
-    )
-    parser.add_argument("--alert", required=True, metavar="ID", help="the alert's id, or the beginning of it")
+    parser.declare("--alerts FILE", "the alerts that a job wrote: Parquet or JSON lines", required=True)
+    parser.declare("--alert ID", "the alert's id, or the beginning of it", required=True)
     _common(parser)
 
 
-def add_arguments_not(parser: argparse.ArgumentParser) -> None:
+def add_arguments_not(parser: Parser) -> None:
     """Declare the arguments of `cep why-not`."""
-    parser.add_argument("--rule", required=True, metavar="RULE", help="the rule's id")
-    parser.add_argument(
-        "--key",
-        required=True,
-        action="append",
-        metavar="KEY",
-        help="the key; repeat it for each field of a key of several",
-    )
-    parser.add_argument(
-        "--at", metavar="TIME", help="the event time at which you expected the alert, like 2026-03-01T10:05:00Z"
-    )
-    parser.add_argument(
-        "--dead-letters",
-        type=Path,
-        metavar="PATH",
-        help="the dead letters of a live job, so that its late events are left out",
-    )
+    parser.declare("--rule RULE", "the rule's id", required=True)
+    parser.declare("--key KEY", "the key; repeat it for each field of a key of several", required=True, action="append")
+    parser.declare("--at TIME", "the event time at which you expected the alert, like 2026-03-01T10:05:00Z")
+    parser.declare("--dead-letters PATH", "the dead letters of a live job, so that its late events are left out")
     _common(parser)
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force (default: rules)"
-    )
-    parser.add_argument(
-        "--control", type=Path, metavar="FILE", help="control records (JSON lines) that came after the rules"
-    )
+def _common(parser: Parser) -> None:
+    parser.declare("--rules FOLDER", "rule files (*.toml), the first versions in force (default: rules)")
+    parser.declare("--control FILE", "control records (JSON lines) that came after the rules")
     add_trust_arguments(parser)
-    parser.add_argument(
-        "--levels",
-        type=int,
+    parser.declare(
+        "--levels N",
+        "the --levels of the live job, if patterns feed each other; so the same rules are refused",
         default=1,
-        metavar="N",
-        help="the --levels of the live job, if patterns feed each other; so the same rules are refused",
     )
     add_events_arguments(parser)
     add_period_arguments(parser)
@@ -168,11 +149,7 @@ def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 def run_not(options: argparse.Namespace, color: bool) -> int:
     """Show the reason for no alert. Return 1 if there is an alert, or too many records of the key were rejected."""
     use_secrets_file(options.secrets)
-
-    def late_ids(domain: KeyDomain, key: str) -> frozenset[str]:
-        return _late_ids(options.dead_letters, domain, key)
-
-    rules = _rules(options)
+    rules, late_ids = _rules(options), partial(_late_ids, options.dead_letters)
     answer = explain_not(rules, options.rule, options.key, _past(options, rules), options.at, late_ids)
     answer.show(_console(color))
     return max(int(answer.is_alert), _tell_rejected(options, answer))

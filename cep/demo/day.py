@@ -233,9 +233,8 @@ class Feed:
 SIZES = {"default": StreamSize(), "small": StreamSize(cards_count=300, payments_per_card=12)}
 PAYMENTS_FILE = "payments.parquet"
 _LATE_RULE = "impossible_travel"  # published while the job is at work
-_LATENESS_MS = (
-    2 * SLICE_MS
-)  # payments of one slice reach four partitions in any order, payments of different slices stay in order
+# Payments of one slice reach four partitions in any order, payments of different slices stay in order.
+_LATENESS_MS = 2 * SLICE_MS
 _KEY_GROUPS = 32
 _SAMPLE = 5_000
 
@@ -266,21 +265,14 @@ class Platform(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The rules of the library: the rules at the start of the job, and the rule that is added while it runs."""
-
-    initial: list[UpsertRecord]
-    late: UpsertRecord
-
-    @staticmethod
-    def read() -> _Rules:
-        records, problems = read_rules(library_folder() / "rules")
-        if problems:
-            raise CepError(problems[0])
-        late = next(record for record in records if record.id == _LATE_RULE)
-        late = late.model_copy(update={"effective_at": utc_text(EFFECTIVE_MS)})
-        return _Rules([record for record in records if record.id != _LATE_RULE], late)
+def _library_rules() -> tuple[list[UpsertRecord], UpsertRecord]:
+    """Return the rules at the start of the job, and the rule that is added while it runs."""
+    records, problems = read_rules(library_folder() / "rules")
+    if problems:
+        raise CepError(problems[0])
+    late = next(record for record in records if record.id == _LATE_RULE)
+    records.remove(late)
+    return records, late.model_copy(update={"effective_at": utc_text(EFFECTIVE_MS)})
 
 
 def run_day(
@@ -295,8 +287,8 @@ def run_day(
     frauds_count = sum(case.fires for case in stream.planted)
     console.print(f"{stream.payments.num_rows:,} card payments of one day, seed {day.seed}")
     console.print(f"{frauds_count} frauds are planted among them, and {len(stream.planted) - frauds_count} near misses")
-    rules = _Rules.read()
-    deployment = deploy([*rules.initial, rules.late])
+    initial_rules, late_rule = _library_rules()
+    deployment = deploy([*initial_rules, late_rule])
     job = Job(
         deployment.schema, deployment.key_domains, _KEY_GROUPS, lateness_ms=_LATENESS_MS, dedup_ms=DEDUP_MS_DEFAULT
     )  # fmt: skip
@@ -307,9 +299,9 @@ def run_day(
     feed = Feed(topics, stream, console, watch)
     with closing(platform_of()) as platform:
         _print_title(console, "Live")
-        initial = [record.to_json() for record in rules.initial]
+        initial = [record.to_json() for record in initial_rules]
         with platform.live(job, initial, watch.take) as watch.reason_of_end:
-            feed.send_day(rules.late, day.seconds)
+            feed.send_day(late_rule, day.seconds)
 
         _print_title(console, "Replay")
         path = folder / PAYMENTS_FILE

@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,14 +33,14 @@ from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 
 
+@dataclass(frozen=True, slots=True)
 class InProcess:
     """The embedded runner. The live job keeps its state on RocksDB in `folder` and reads from `open_sources`."""
 
-    def __init__(self, folder: Path, cores: int, console: Console, open_sources: Callable[[], Sources]) -> None:
-        self._folder = folder
-        self._cores = cores
-        self._console = console
-        self._open_sources = open_sources
+    folder: Path
+    cores: int
+    console: Console
+    open_sources: Callable[[], Sources]
 
     @contextmanager
     def live(
@@ -49,10 +50,10 @@ class InProcess:
 
         Yield a function that returns why the job has ended, None while it runs.
         """
-        commits = Commits(StoreSettings(self._folder / "checkpoint"))
-        engine = Engine(job, tuple(initial), commits.store, Workers(self._cores))
-        sources = self._open_sources()
-        outlets = Outlets([ConsoleSink(self._console)], DeadLetterFiles(self._folder / "letters"))
+        commits = Commits(StoreSettings(self.folder / "checkpoint"))
+        engine = Engine(job, tuple(initial), commits.store, Workers(self.cores))
+        sources = self.open_sources()
+        outlets = Outlets([ConsoleSink(self.console)], DeadLetterFiles(self.folder / "letters"))
         runner = Runner(engine, sources, outlets, commits, Pace(at_once=True), Listener(take))
         stop, reasons = threading.Event(), list[str]()
 
@@ -75,7 +76,7 @@ class InProcess:
             commits.close()
 
     def replay(self, job: Job, rulebook: Rulebook, path: Path) -> Replayed:
-        return replay(job, rulebook, read_pieces(path, job.schema), self._cores)
+        return replay(job, rulebook, read_pieces(path, job.schema), self.cores)
 
     def close(self) -> None:
         """Do nothing: the live job has closed its resources."""

@@ -74,13 +74,7 @@ class StreamSize:
 
     def counts(self) -> dict[str, int]:
         """Planted cases by the rule that has to find them."""
-        return {
-            "card_testing": self.card_testing_count,
-            "small_then_large": self.small_then_large_count,
-            "impossible_travel": self.impossible_travel_count,
-            "rising_amounts": self.rising_amounts_count,
-            "dormant_then_large": self.dormant_then_large_count,
-        }
+        return {rule_id: getattr(self, f"{rule_id}_count") for rule_id in _MAKERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +132,6 @@ def build(seed: int, size: StreamSize | None = None) -> Stream:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return Stream(_table(columns), tuple(_planted(case, place) for case in cases))
-
-
-def planted(seed: int, size: StreamSize | None = None) -> tuple[Planted, ...]:
-    """Return the cases that `build` plants for a seed, near misses included."""
-    return build(seed, size).planted
 
 
 def json_lines(payments: pa.Table) -> Iterator[bytes]:

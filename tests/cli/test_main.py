@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shlex
@@ -37,7 +36,7 @@ from cep.cli.docs import page_paths
 from cep.cli.help_pages import CODE_PAGES, ERROR_PAGES, RULE_FILES, page_of_code, page_of_error
 from cep.cli.main import main
 from cep.cli.settings import add_setting_arguments, settings_of
-from cep.cli.verbs import MOVED, TOP, VERBS, Group, entries, find
+from cep.cli.verbs import MOVED, TOP, VERBS, Group, Parser, entries, find
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.model.settings import SECTIONS, Settings, default_file, extra_of, fields
 from tests.output_of import OutputOf
@@ -284,8 +283,8 @@ def test_a_mistake_names_the_code_and_the_page(verb: str, tmp_path: Path, output
 # `cep settings`, and flags that are derived from the model.
 
 
-def parser() -> argparse.ArgumentParser:
-    argument_parser = argparse.ArgumentParser()
+def parser() -> Parser:
+    argument_parser = Parser()
     add_setting_arguments(argument_parser, *SECTIONS)
     return argument_parser
 

@@ -26,7 +26,7 @@ from cep.demo.day import SIZES
 from cep.demo.in_process import MemoryTopics
 from cep.demo.labels import report_day, write_labels
 from cep.demo.library import copy_library, library_folder
-from cep.demo.stream import CHANNELS, SCHEMA, STATUSES, Stream, StreamSize, build, json_lines, planted
+from cep.demo.stream import CHANNELS, SCHEMA, STATUSES, Stream, StreamSize, build, json_lines
 from cep.lang.check.bind import bind
 from cep.lang.load import load_files, load_text
 from cep.rulebook.files import read_rules
@@ -231,7 +231,7 @@ def test_everyday_payments_are_never_tiny_and_never_near_a_case(stream: Stream) 
 
 def test_a_seed_gives_the_same_stream_and_another_seed_another() -> None:
     assert build(1, SMALL).payments.equals(build(1, SMALL).payments)
-    assert planted(1, SMALL) == build(1, SMALL).planted
+    assert build(1, SMALL).planted == build(1, SMALL).planted
     assert not build(1, SMALL).payments.equals(build(2, SMALL).payments)
 
 

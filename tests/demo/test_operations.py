@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import configparser
 import os
 import re
@@ -20,6 +19,7 @@ import yaml
 from cep.base.exits import final_codes
 from cep.base.limits import STOP_MS_MAX
 from cep.cli import live, run
+from cep.cli.verbs import Parser
 from cep.model.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_a_manifest_runs_the_job_of_the_settings(
     (tmp_path / "cep.toml").write_text(text.replace("file:/etc/cep/secrets", f"file:{tmp_path}"))
     settings = read_settings(tmp_path / "cep.toml", {})
     # The container starts a command of cep, with the settings where they are mounted.
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     verb.add_arguments(parser)
     assert container["command"][:2] == ["cep", verb.__name__.rpartition(".")[2]]
     assert parser.parse_args(container["command"][2:]).conf == mounts["settings"] / "cep.toml"
@@ -78,7 +78,7 @@ def test_supervisors_restart_a_job_as_the_table_of_exit_codes_says() -> None:
     assert service["Restart"] == "on-failure"
     assert tuple(map(int, service["RestartPreventExitStatus"].split())) == final_codes()
     program, verb, *arguments = service["ExecStart"].split()
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     run.add_arguments(parser)
     assert (Path(program).name, verb) == ("cep", "run")
     assert str(parser.parse_args(arguments).conf) == "/etc/cep/cep.toml"

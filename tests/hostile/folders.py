@@ -18,6 +18,7 @@ from cep.base.errors import CepError
 from cep.cli import audit, erase, shadow, why
 from cep.cli import letters as letters_verb
 from cep.cli.main import main
+from cep.cli.verbs import Parser
 from cep.runners.embedded import savepoint
 from cep.runners.handover.beginning import group_beginning, read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, job_id, open_checkpoint, read_job, read_progress
@@ -175,7 +176,7 @@ def _verify_trail(path: Path, head: Head, written: list[bytes]) -> None:
 
 
 def _parsed(verb: Any, arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     verb.add_arguments(parser)
     return parser.parse_args(arguments)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from rich.console import Console
 from cep.base.errors import InputError, SourceError, UsageError
 from cep.base.text import utc_text
 from cep.cli import replay as verb
+from cep.cli.verbs import Parser
 from cep.columnar.convert import Written
 from cep.columnar.mapping import FieldMapping
 from cep.model.rule import ControlRecord, RetireRecord
@@ -338,7 +338,7 @@ def test_a_small_history_is_not_worth_a_start_of_spark(
     monkeypatch.setattr(verb, "IN_PROCESS_BYTES_MAX", 9)
     monkeypatch.setattr(verb, "check_java", lambda: None)
     (tmp_path / "events.jsonl").write_bytes(b" " * bytes_count)
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     verb.add_arguments(parser)
     options = parser.parse_args(["--events", str(tmp_path), "--out", "alerts.jsonl", *words])
     assert verb._engine(options, options.events, Console()) == engine

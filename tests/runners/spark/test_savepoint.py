@@ -8,7 +8,6 @@ keys. The number of tasks and processes changes on the way.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from cep.base.errors import SinkError, StateCorruptError, StateFormatError, Usag
 from cep.base.text import utc_text
 from cep.cli import state
 from cep.cli.main import main
+from cep.cli.verbs import Parser
 from cep.model.rule import UpsertRecord
 from cep.report.keyed_state import count_runs
 from cep.rulebook.deploy import deploy
@@ -318,7 +318,7 @@ def test_runs_of_a_job(
     monkeypatch.setattr(spark, "stop", lambda: None)
 
     def told(*words: str) -> tuple[int, object]:
-        parser = argparse.ArgumentParser()
+        parser = Parser()
         state.add_arguments(parser)
         code = state.run(parser.parse_args(["--checkpoint", str(checkpoint), "--json", *words]))
         return code, json.loads(capsys.readouterr().out)
