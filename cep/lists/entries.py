@@ -120,11 +120,11 @@ def _few_enough(entries: pa.Array, path: Path) -> pa.Array:
 def _texts(texts: pa.Array) -> tuple[Keys, list[WrongEntry]]:
     lengths = np.asarray(pc.binary_length(texts).fill_null(0))
     bad = (lengths == 0) | (lengths > LIST_ENTRY_BYTES_MAX)
-    return _buffers(texts.filter(pa.array(~bad)) if bad.any() else texts), _wrong(texts, bad, "a text")
+    return text_keys(texts.filter(pa.array(~bad)) if bad.any() else texts), _wrong(texts, bad, "a text")
 
 
 def _networks(texts: pa.Array) -> tuple[Keys, list[WrongEntry]]:
-    written = _buffers(texts.fill_null(""))
+    written = text_keys(texts.fill_null(""))
     data = np.empty(len(texts) * NETWORK_BYTES, np.uint8)
     ends = np.empty(len(texts) + 1, np.int64)
     read_networks(written.offsets, written.data, data, ends)
@@ -162,7 +162,8 @@ def _scaled(text: str | None, scale: int) -> int | None:
     return int(scaled)
 
 
-def _buffers(texts: pa.Array) -> Keys:
+def text_keys(texts: pa.Array) -> Keys:
+    """Return texts as keys, without a copy; a null is an empty key."""
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8) if offsets else np.zeros(1, np.int64)
     return Keys(bounds, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8))

@@ -73,27 +73,23 @@ def build(keys: Keys, kind: str) -> KeySet:
     hash_texts(keys.offsets, keys.data, 0, hashes)
     order = np.argsort(hashes, kind="stable")
     order = order[: distinct(order, hashes, keys.offsets, keys.data)]
-    offsets = np.empty(len(order) + 1, np.int64)
-    sizes = keys.offsets[order + 1] - keys.offsets[order]
-    data = np.empty(int(sizes.sum()), np.uint8)
-    copy_keys(order, keys.offsets, keys.data, offsets, data)
-    hashes = hashes[order]
+    unique, hashes = _copied(keys, order), hashes[order]
     buckets_count = max(len(order), 1)
     bucket_of_key = ((hashes >> np.uint64(32)) * np.uint64(buckets_count)) >> np.uint64(32)
     first = np.zeros(buckets_count + 1, np.int64)
     np.cumsum(np.bincount(bucket_of_key.astype(np.int64), minlength=buckets_count), out=first[1:])
     second_hashes = np.empty(len(order), np.uint64)
-    hash_texts(offsets, data, _SECOND_SEED, second_hashes)
+    hash_texts(unique.offsets, unique.data, _SECOND_SEED, second_hashes)
     digest = int(hashes.sum(dtype=np.uint64)), int(second_hashes.sum(dtype=np.uint64))
-    return KeySet(first, hashes, offsets, data, _lengths(offsets, data, kind), digest)
+    return KeySet(first, hashes, unique.offsets, unique.data, _lengths(unique, kind), digest)
 
 
-def _lengths(offsets: Int64, data: UInt8, kind: str) -> UInt8:
+def _lengths(keys: Keys, kind: str) -> UInt8:
     present = np.zeros(LENGTHS, np.uint8)
     if kind == "cidr":
-        present[np.where(data[offsets[:-1]] == 4, 0, 129) + data[offsets[:-1] + 1]] = 1
+        present[np.where(keys.data[keys.offsets[:-1]] == 4, 0, 129) + keys.data[keys.offsets[:-1] + 1]] = 1
     elif kind == "prefix":
-        present[np.diff(offsets)] = 1
+        present[np.diff(keys.offsets)] = 1
     return present
 
 
@@ -108,7 +104,10 @@ def joined(*parts: Keys) -> Keys:
 
 def chosen(keys: Keys, is_chosen: np.ndarray) -> Keys:
     """Return the keys that a mask bool[N] chooses."""
-    order = np.flatnonzero(is_chosen)
+    return _copied(keys, np.flatnonzero(is_chosen))
+
+
+def _copied(keys: Keys, order: Int64) -> Keys:
     offsets = np.empty(len(order) + 1, np.int64)
     data = np.empty(int((keys.offsets[order + 1] - keys.offsets[order]).sum()), np.uint8)
     copy_keys(order, keys.offsets, keys.data, offsets, data)

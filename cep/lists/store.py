@@ -38,7 +38,7 @@ from cep.base.limits import LIST_CHANGES_MAX, TIME_MS_MIN
 from cep.kernels.layout import Int64, UInt8
 from cep.kernels.records import Layers
 from cep.kernels.text.members import networks_within, numbers_within, prefixes_within, texts_within
-from cep.lists.entries import TEXT, Keys, keys_of
+from cep.lists.entries import TEXT, Keys, keys_of, text_keys
 from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
 
 SUFFIX = ".keys"
@@ -177,17 +177,16 @@ class Content:
         """Look texts up, none of which is null. Return uint8[N] twice: texts in the list, and invalid addresses."""
         texts = texts.cast(TEXT)
         is_member, is_invalid = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
-        _, bounds, buffer = texts.buffers()
-        offsets = np.frombuffer(bounds, np.int64, len(texts) + 1, texts.offset * 8) if len(texts) else np.zeros(1, int)
-        data = np.frombuffer(buffer, np.uint8) if buffer is not None and buffer.size else np.zeros(0, np.uint8)
+        keys = text_keys(texts)
         if self.kind == "cidr":
-            networks_within(self._layers, self._lengths, offsets, data, is_member)
+            networks_within(self._layers, self._lengths, keys.offsets, keys.data, is_member)
             is_invalid = (is_member == 2).astype(np.uint8)
             is_member[is_invalid != 0] = 0
         elif self.kind == "prefix":
-            prefixes_within(self._layers, self._lengths[: 1 + _last(self._lengths)], offsets, data, is_member)
+            lengths = self._lengths[: 1 + _last(self._lengths)]
+            prefixes_within(self._layers, lengths, keys.offsets, keys.data, is_member)
         else:
-            texts_within(self._layers, offsets, data, is_member)
+            texts_within(self._layers, keys.offsets, keys.data, is_member)
         return is_member, is_invalid
 
     def numbers_within(self, values: Int64) -> UInt8:

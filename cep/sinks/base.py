@@ -20,6 +20,8 @@ from typing import Protocol, runtime_checkable
 import orjson
 import pyarrow as pa
 
+from cep.base.errors import SinkAwayError
+
 # The message of a process once another one works on its job, whether the lease or a sink's transaction notices it.
 TAKEN_OVER = "another process has taken over this job"
 TAKEN_OVER_HELP = (
@@ -39,6 +41,12 @@ SINK_REASONS = {
     "slow": "it has not answered a delivery for five seconds; check the receiver and the network",
     "refused": "it refuses the alerts; its own message, in the log, says why",
 }
+
+
+def sink_away(records: str, place: str, error_text: str, reason: str) -> SinkAwayError:
+    """Return the error for records, such as "3 alerts of micro-batch 7", that a place does not take now."""
+    next_step = f"{SINK_REASONS[reason]}: nothing is lost"
+    return SinkAwayError(f"{records} did not reach {place}: {error_text}; {next_step}", reason)
 
 
 class AlertSink(Protocol):

@@ -20,10 +20,9 @@ from cep.model.settings import Settings
 from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink, RefusedAlerts
 from cep.sinks.console import ConsoleSink
 from cep.sinks.files import DeadLetterFiles, FileSink
-from cep.sinks.kafka import KafkaDeadLetters, KafkaDeadLettersAtOnce, KafkaSink, KafkaTransactionSink
+from cep.sinks.kafka import KafkaDeadLetters, KafkaDeadLettersAtOnce, KafkaSink, KafkaTarget, KafkaTransactionSink
 from cep.sinks.lake import LakeSink
 from cep.sinks.postgres import SCHEMES, PostgresSink
-from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 
 KAFKA = "kafka:"

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.errors import SinkAwayError, SinkError
+from cep.base.errors import SinkError
 from cep.base.secrets import check_place
-from cep.sinks.base import SINK_REASONS, Recalled
+from cep.sinks.base import Recalled, sink_away
 
 # The library takes half a second to import: a job without a lake starts without it.
 if TYPE_CHECKING:
@@ -73,12 +73,9 @@ class LakeSink:
                 storage_options=self._options,
             )  # fmt: skip
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-            message, reason = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__, _reason(error)
-            raise SinkAwayError(
-                f"{alerts.num_rows} alerts of micro-batch {batch_id} did not reach the table {self._place}: {message}; "
-                f"{SINK_REASONS[reason]}: nothing is lost",
-                reason,
-            ) from error
+            reason = next((word for text, word in _REASONS if text in str(error)), "refused")
+            count = f"{alerts.num_rows} alerts of micro-batch {batch_id}"
+            raise sink_away(count, f"the table {self._place}", _message(error), reason) from error
 
     def place(self) -> str:
         """Return nothing, as of RecallingSink.place: the number of the table says enough."""
@@ -99,10 +96,9 @@ class LakeSink:
             ids = frozenset(name for part in parts for name in part.to_table(columns=[_ID])[_ID].to_pylist())
             return Recalled(ids, newest)
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
-            message = " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__
             raise SinkError(
-                f"nobody can say which alerts have reached the table {self._place}: {message}; mend it, then start "
-                "again: nothing is lost"
+                f"nobody can say which alerts have reached the table {self._place}: {_message(error)}; mend it, then "
+                "start again: nothing is lost"
             ) from error
 
     def close(self) -> None:
@@ -135,10 +131,8 @@ class LakeSink:
             )
 
 
-def _reason(error: Exception) -> str:
-    """Return the word of SINK_REASONS for a failure."""
-    error_text = str(error)
-    return next((reason for text, reason in _REASONS if text in error_text), "refused")
+def _message(error: Exception) -> str:
+    return " ".join(_COLOR.sub("", str(error)).split()) or type(error).__name__
 
 
 def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:

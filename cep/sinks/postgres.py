@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cep.base.errors import SinkAwayError, UsageError
+from cep.base.errors import UsageError
 from cep.base.limits import POSTGRES_WAIT_MS_MAX
-from cep.sinks.base import SINK_REASONS
+from cep.sinks.base import sink_away
 from cep.sinks.json_form import json_lines
 
 if TYPE_CHECKING:
@@ -75,11 +75,8 @@ class PostgresSink:
             sqlstate = error.sqlstate or ""
             reason = _REASONS.get(sqlstate) or _REASONS.get(sqlstate[:2], "refused")
             error_text = " ".join(str(error).split()) or type(error).__name__
-            raise SinkAwayError(
-                f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {error_text}; "
-                f"{SINK_REASONS[reason]}: nothing is lost",
-                reason,
-            ) from error
+            count = f"{len(rows)} alerts of micro-batch {batch_id}"
+            raise sink_away(count, self._place, error_text, reason) from error
 
     def close(self) -> None:
         """Close the connection; a later write opens another."""

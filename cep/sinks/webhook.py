@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cep.base.errors import SinkAwayError, UsageError
+from cep.base.errors import UsageError
 from cep.model.setting_types import is_loopback
-from cep.sinks.base import SINK_REASONS, RefusedAlerts
+from cep.sinks.base import RefusedAlerts, sink_away
 from cep.sinks.json_form import json_lines
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class WebhookSink:
 
     def _status(self, lines: Sequence[bytes], batch_id: int) -> int | None:
         """Send a request; return None for a delivery, or the status with which the receiver refuses its alerts."""
+        count = f"{len(lines)} alerts of micro-batch {batch_id}"
         body, stamp = b"\n".join(lines) + b"\n", str(int(time.time()))
         headers = {
             "content-type": "application/x-ndjson",
@@ -140,23 +141,14 @@ class WebhookSink:
             answer = self._client.post(self._target.url, content=body, headers=headers)
         except self._library.HTTPError as error:
             error_text = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
-            raise self._away(len(lines), batch_id, error_text, "no_answer") from error
+            raise sink_away(count, self._target.shown, error_text, "no_answer") from error
         if answer.is_success:
             return None
         status = answer.status_code
         if status in _OF_ALERTS:
             return status
-        is_elsewhere = _REDIRECTS <= status < _CLIENT_ERRORS
-        raise self._away(
-            len(lines), batch_id, f"it answered {status}", _REASONS.get(status, "missing" if is_elsewhere else "busy")
-        )
-
-    def _away(self, count: int, batch_id: int, error_text: str, reason: str) -> SinkAwayError:
-        return SinkAwayError(
-            f"{count} alerts of micro-batch {batch_id} did not reach {self._target.shown}: {error_text}; "
-            f"{SINK_REASONS[reason]}: nothing is lost",
-            reason,
-        )
+        reason = _REASONS.get(status, "missing" if _REDIRECTS <= status < _CLIENT_ERRORS else "busy")
+        raise sink_away(count, self._target.shown, f"it answered {status}", reason)
 
 
 def signature(secret: bytes, stamp: str, body: bytes) -> str:

@@ -18,18 +18,16 @@ from cep.state.store import ALL_KEYS, Change, DurableStore, KeyRange, StoreSizes
 _FILE = "entries.cep"
 
 
-class MemoryStore(DurableStore):
-    """A dictionary in the order of its keys. Cost: a snapshot and a checkpoint copy everything."""
+class MemoryStore(DurableStore, StoreSnapshot):
+    """A dictionary in the order of its keys. Cost: a snapshot, which is such a dictionary, copies everything."""
 
-    def __init__(self) -> None:
-        self._entries: SortedDict = SortedDict()
+    def __init__(self, entries: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._entries: SortedDict = SortedDict(entries)
 
     @staticmethod
     def open(path: Path) -> MemoryStore:
         """Open the store that was checkpointed into the directory. Raises: StateCorruptError."""
-        store = MemoryStore()
-        store._entries.update(read_entries(path / _FILE))
-        return store
+        return MemoryStore(read_entries(path / _FILE))
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._entries.get(key)
@@ -54,14 +52,15 @@ class MemoryStore(DurableStore):
                 self.delete_range(KeyRange(key, other))
 
     def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-        return iter(_entries(self._entries, keys, count_max))
+        in_range = self._entries.irange(keys.begin, keys.end, inclusive=(True, False))
+        return iter([(key, self._entries[key]) for key in islice(in_range, count_max)])
 
     def delete_range(self, keys: KeyRange) -> None:
         for key in list(self._entries.irange(keys.begin, keys.end, inclusive=(True, False))):
             del self._entries[key]
 
     def snapshot(self) -> StoreSnapshot:
-        return _MemorySnapshot(self._entries.copy())
+        return MemoryStore(self._entries.items())
 
     def sync(self) -> None:
         """Do nothing: memory is as safe as it gets."""
@@ -82,23 +81,3 @@ class MemoryStore(DurableStore):
 
     def close(self) -> None:
         self._entries = SortedDict()
-
-
-class _MemorySnapshot(StoreSnapshot):
-    def __init__(self, entries: SortedDict) -> None:
-        self._entries = entries
-
-    def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._entries.get(key)
-        return value
-
-    def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        return iter(_entries(self._entries, keys, None))
-
-    def close(self) -> None:
-        self._entries = SortedDict()
-
-
-def _entries(entries: SortedDict, keys: KeyRange, count_max: int | None) -> list[tuple[bytes, bytes]]:
-    in_range = entries.irange(keys.begin, keys.end, inclusive=(True, False))
-    return [(key, entries[key]) for key in islice(in_range, count_max)]

@@ -30,7 +30,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -210,10 +210,8 @@ class RocksStore(DurableStore):
         self._options = self._settings.options()
         path.mkdir(parents=True, exist_ok=True)
         check_manifest(path)
-        try:
+        with _translating(path, "open"):
             self._rocks = Rdict(str(path), self._options)
-        except Exception as error:
-            raise _translated(error, path, "open") from error
         self._synced = Synced(path)
         last = self._rocks.latest_sequence_number()
         if last < self._synced.number:
@@ -281,18 +279,16 @@ class RocksStore(DurableStore):
 
     def sync(self) -> None:
         last = self._rocks.latest_sequence_number()
-        try:
+        with _translating(self._path, "sync"):
             if self._settings.wal:
                 self._rocks.flush_wal(sync=True)
             else:
                 self._rocks.flush(wait=True)
-        except Exception as error:
-            raise _translated(error, self._path, "sync") from error
         self._synced.write(last)
 
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with _translating(self._path, "checkpoint"):
             # A checkpoint writes memory to disk and holds the interpreter's lock, so write nearly all of it before.
             self._rocks.flush(wait=False)
             deadline_s = time.monotonic() + _FLUSH_WAIT_S
@@ -301,8 +297,6 @@ class RocksStore(DurableStore):
                     break
                 time.sleep(_FLUSH_NAP_S)
             Checkpoint(self._rocks).create_checkpoint(str(path))
-        except Exception as error:
-            raise _translated(error, self._path, "checkpoint") from error
         return tuple(sorted(file for file in path.iterdir() if file.name not in _NOT_OURS))
 
     def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
@@ -310,14 +304,10 @@ class RocksStore(DurableStore):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
-            entries_count = self._ingest(entries, folder)
-        except CepError:  # of the entries' own reader
-            raise
-        except Exception as error:
-            raise _translated(error, self._path, "load") from error
+            with _translating(self._path, "load"):
+                return self._ingest(entries, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        return entries_count
 
     def _ingest(self, entries: Iterable[tuple[bytes, bytes]], folder: Path) -> int:
         """Write sorted files and link them into the last level that they fit: no log, write buffer or compaction."""
@@ -344,11 +334,9 @@ class RocksStore(DurableStore):
 
     def compact(self, keys: KeyRange) -> None:
         """Rewrite the range now, so that deleted entries free their disk space."""
-        try:
+        with _translating(self._path, "compact"):
             self._rocks.flush(wait=True)
             self._rocks.compact_range(keys.begin, keys.end)
-        except Exception as error:
-            raise _translated(error, self._path, "compact") from error
 
     def sizes(self) -> StoreSizes:
         return StoreSizes(
@@ -360,10 +348,8 @@ class RocksStore(DurableStore):
 
     def close(self) -> None:
         self._synced.close()
-        try:
+        with _translating(self._path, "close"):
             self._rocks.close()
-        except Exception as error:
-            raise _translated(error, self._path, "close") from error
 
     def _figure(self, name: str) -> int:
         return self._rocks.property_int_value(f"rocksdb.{name}") or 0
@@ -399,7 +385,7 @@ def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes
 
     rocksdict's `items` ends silently at a damaged block, and a bound in its ReadOptions is freed under the iterator.
     """
-    try:
+    with _translating(path, "scan"):
         cursor.seek(keys.begin)
         while cursor.valid():
             key: bytes = cursor.key()
@@ -408,8 +394,17 @@ def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes
             yield key, cursor.value()
             cursor.next()
         cursor.status()
+
+
+@contextmanager
+def _translating(path: Path, doing: str) -> Iterator[None]:
+    """Convert RocksDB's errors in the block to ours. It costs a microsecond, too much for each read of a key."""
+    try:
+        yield
+    except CepError:  # of a reader of entries
+        raise
     except Exception as error:
-        raise _translated(error, path, "scan") from error
+        raise _translated(error, path, doing) from error
 
 
 def _translated(error: Exception, path: Path, doing: str) -> CepError:

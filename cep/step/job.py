@@ -21,6 +21,20 @@ from cep.rulebook.trust import Trust
 
 _KEY_BYTES = 16
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
+# Fields that are JSON values, with their types. An earlier build did not write those of _LATER.
+_PLAIN: Mapping[str, Any] = {
+    "groups_count": int,
+    "pages_count": int,
+    "lateness_ms": int,
+    "order": str,
+    "idle_ms": int,
+    "dedup_ms": int,
+    "levels_count": int,
+    "begins_ms": int,
+    "ends_ms": int,
+    "ahead_ms": int | None,
+}
+_LATER = {"begins_ms": limits.TIME_MS_MIN, "ends_ms": limits.TIME_MS_MAX, "ahead_ms": limits.AHEAD_MS_DEFAULT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +103,7 @@ class Job:
         return {
             "event_types": self.schema.to_json(),
             "key_domains": [list(domain) for domain in self.domains],
-            "groups_count": self.groups_count,
-            "pages_count": self.pages_count,
-            "lateness_ms": self.lateness_ms,
-            "order": self.order,
-            "idle_ms": self.idle_ms,
-            "dedup_ms": self.dedup_ms,
-            "levels_count": self.levels_count,
-            "begins_ms": self.begins_ms,
-            "ends_ms": self.ends_ms,
-            "ahead_ms": self.ahead_ms,
+            **{name: getattr(self, name) for name in _PLAIN},
             **({} if self.trust is None else {"trust": self.trust.to_json()}),
             **({"is_audited": True} if self.is_audited else {}),
             **({"digest_key": self.digest_key} if self.digest_key else {}),
@@ -110,19 +115,10 @@ class Job:
         return Job(
             Schema.from_json(data["event_types"]),
             tuple(texts("a key", domain) for domain in data["key_domains"]),
-            of_type("groups_count", data["groups_count"], int),
-            of_type("pages_count", data["pages_count"], int),
-            of_type("lateness_ms", data["lateness_ms"], int),
-            data["order"],
-            of_type("idle_ms", data["idle_ms"], int),
-            of_type("dedup_ms", data["dedup_ms"], int),
-            of_type("levels_count", data["levels_count"], int),
-            of_type("begins_ms", data.get("begins_ms", limits.TIME_MS_MIN), int),
-            of_type("ends_ms", data.get("ends_ms", limits.TIME_MS_MAX), int),
-            of_type("ahead_ms", data.get("ahead_ms", limits.AHEAD_MS_DEFAULT), int | None),
-            None if data.get("trust") is None else Trust.from_json(data["trust"]),
-            of_type("is_audited", data.get("is_audited", False), bool),
+            trust=None if data.get("trust") is None else Trust.from_json(data["trust"]),
+            is_audited=of_type("is_audited", data.get("is_audited", False), bool),
             digest_key=bytes.fromhex(of_type("digest_key", data.get("digest_key", ""), str)).hex(),
+            **{name: of_type(name, {**_LATER, **data}[name], type_) for name, type_ in _PLAIN.items()},
         )
 
 

@@ -28,9 +28,9 @@ import hashlib
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from cep.base.audit import Head, Trail, is_audit
 from cep.base.errors import StateCorruptError, UsageError
@@ -60,8 +60,6 @@ from cep.step.event_time import NO_CLOCK
 from cep.step.job import Job
 
 _CACHED_MAX = 64
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ class NamedRulebook:
     """
 
     digest: str
-    rulebook: Rulebook
-    forget_ms: int
+    rulebook: Rulebook = field(compare=False)
+    forget_ms: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +111,6 @@ class _Initial:
 
 
 _RULEBOOKS: OrderedDict[tuple[JobRules, str], NamedRulebook] = OrderedDict()
-_SAVED: OrderedDict[tuple[JobRules, str], None] = OrderedDict()
-_INITIAL: OrderedDict[JobRules, _Initial] = OrderedDict()
-_FORGOTTEN: OrderedDict[tuple[JobRules, str, int], NamedRulebook] = OrderedDict()
-_CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None, int], Change] = OrderedDict()
 
 
 def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
@@ -129,7 +123,7 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
         rulebook.keep_levels(rules.job.levels_count)
         rules.job.govern(rulebook)
-        _cache(_RULEBOOKS, key, NamedRulebook(digest, rulebook, rulebook.forget_ms))
+        return _remember(rules, rulebook)
     return _RULEBOOKS[key]
 
 
@@ -163,13 +157,11 @@ def given_rulebook(rules: JobRules, digest: str) -> NamedRulebook:
     return _initial(rules).rulebook
 
 
+@lru_cache(_CACHED_MAX)
 def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
     """Put a rulebook into the job's folder, once a process. Raises: as RulebookStore.put."""
-    key = (rules, rulebook.digest)
-    if key not in _SAVED:
-        assert rules.store is not None, "rulebooks are kept in a folder"
-        rules.store.put(save(rulebook.rulebook))
-        _cache(_SAVED, key, None)
+    assert rules.store is not None, "rulebooks are kept in a folder"
+    rules.store.put(save(rulebook.rulebook))
 
 
 def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]], now_ms: int = NO_CLOCK) -> str:
@@ -211,17 +203,21 @@ def change_rules(
 
     The first change also has the audit lines about the rules that the job begins with.
     """
-    latest_ms = rules.job.latest_ms(now_ms)
-    key = (rules, before.digest, records, seen_ms, latest_ms)
-    if key not in _CHANGES:
-        rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
-        if has_new_signers(rulebook):
-            first = tuple(note_signers(rulebook))
-        elif has_unsaid(rules, before):
-            rulebook.trail, first = _initial(rules).trail, _initial(rules).audit
-        dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
-        _cache(_CHANGES, key, Change(_remember(rules, rulebook), (*first, *dead_letters), counters, heartbeat_ms))
-    return _CHANGES[key]
+    return _changed(rules, before, records, seen_ms, rules.job.latest_ms(now_ms))
+
+
+@lru_cache(_CACHED_MAX)
+def _changed(
+    rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, latest_ms: int
+) -> Change:
+    rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
+    if has_new_signers(rulebook):
+        first = tuple(note_signers(rulebook))
+    elif has_unsaid(rules, before):
+        rulebook.trail, first = _initial(rules).trail, _initial(rules).audit
+    dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
+    after = _remember(rules, rulebook)
+    return Change(after, (*first, *dead_letters), counters, heartbeat_ms)
 
 
 def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
@@ -241,14 +237,12 @@ def with_gap(
     return (_remember(rules, rulebook), lines) if lines else (before, [])
 
 
+@lru_cache(_CACHED_MAX)
 def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> NamedRulebook:
     """Drop the versions that are over from a rulebook; all must be matched up to the watermark."""
-    key = (rules, before.digest, watermark_ms)
-    if key not in _FORGOTTEN:
-        rulebook = before.rulebook.copy()
-        rulebook.forget(watermark_ms)
-        _cache(_FORGOTTEN, key, _remember(rules, rulebook))
-    return _FORGOTTEN[key]
+    rulebook = before.rulebook.copy()
+    rulebook.forget(watermark_ms)
+    return _remember(rules, rulebook)
 
 
 def apply_records(
@@ -349,31 +343,26 @@ def _text(data: bytes) -> str:
     return hide_card_numbers(data.decode("utf-8", "backslashreplace"))
 
 
+@lru_cache(_CACHED_MAX)
 def _initial(rules: JobRules) -> _Initial:
-    if rules not in _INITIAL:
-        rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
-        rules.job.govern(rulebook)
-        lines, _, _ = apply_records(rulebook, rules.initial, None, are_first=True)
-        # Its audit is still to be written: by the first micro-batch.
-        trail, rulebook.trail = rulebook.trail, Trail()
-        rulebook.place(rules.job.levels_count)
-        audit = tuple(line for line in lines if is_audit(line))
-        _cache(_INITIAL, rules, _Initial(_remember(rules, rulebook), audit, trail))
-    return _INITIAL[rules]
+    rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
+    rules.job.govern(rulebook)
+    lines, _, _ = apply_records(rulebook, rules.initial, None, are_first=True)
+    # Its audit is still to be written: by the first micro-batch.
+    trail, rulebook.trail = rulebook.trail, Trail()
+    rulebook.place(rules.job.levels_count)
+    audit = tuple(line for line in lines if is_audit(line))
+    return _Initial(_remember(rules, rulebook), audit, trail)
 
 
 def _remember(rules: JobRules, rulebook: Rulebook) -> NamedRulebook:
     digest = save(rulebook).digest
     key = (rules, digest)
     if key not in _RULEBOOKS:
-        _cache(_RULEBOOKS, key, NamedRulebook(digest, rulebook, rulebook.forget_ms))
+        _RULEBOOKS[key] = NamedRulebook(digest, rulebook, rulebook.forget_ms)
+        while len(_RULEBOOKS) > _CACHED_MAX:
+            _RULEBOOKS.popitem(last=False)
     return _RULEBOOKS[key]
-
-
-def _cache(cache: OrderedDict[K, V], key: K, value: V) -> None:
-    cache[key] = value
-    while len(cache) > _CACHED_MAX:
-        cache.popitem(last=False)
 
 
 def head_values(head: Head) -> dict[str, Any]:

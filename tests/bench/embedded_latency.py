@@ -28,8 +28,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner, shorten_pauses
-from cep.sinks.kafka import KafkaTransactionSink
-from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.rocks import RocksStore
 from cep.state.store import WriteBatch

@@ -14,8 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cep.base.errors import SinkAwayError, SinkError
 from cep.runners.patience import Patience
-from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
-from cep.sinks.transactions.kafka import KafkaTarget, Transactions
+from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTarget, KafkaTransactionSink, Transactions
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, SecondBroker, new_topic
 from tests.sinks.alerts import alert_table
 
@@ -91,7 +90,7 @@ def test_what_was_not_committed_is_aborted_by_the_next_process(
         return
     to = target(kafka_broker)
     dead = KafkaTransactionSink(to)
-    monkeypatch.setattr(dead._transactions, "_commit", lambda _: None)  # as if it was killed after step 3
+    monkeypatch.setattr(dead, "_commit", lambda _: None)  # as if it was killed after step 3
     dead.write(alert_table(0, 3), 0)
     sink = KafkaTransactionSink(to)
     sink.write(alert_table(0, 4), 0)
@@ -132,9 +131,9 @@ def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
             successors[0].write(alert_table(first, 2), 1)
         raise KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, retriable=True))
 
-    sleeping = unittest.mock.Mock(wraps=sleeper._transactions._producer)
+    sleeping = unittest.mock.Mock(wraps=sleeper._producer)
     sleeping.send_offsets_to_transaction.side_effect = overdue
-    monkeypatch.setattr(sleeper._transactions, "_producer", sleeping)
+    monkeypatch.setattr(sleeper, "_producer", sleeping)
     if first == 2:
         sleeper.write(alert_table(2, 2), 1)
     else:
@@ -277,9 +276,9 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     assert keys(consumed(kafka_broker, to.topic, 20)) == names(0, 20)
     place = first.place()
     first.write(alert_table(20, 5), 4)
-    first._transactions._producer.begin_transaction()
-    first._transactions._producer.produce(to.topic, b"{}", b"never")
-    first._transactions._producer.flush(TIMEOUT_S)
+    first._producer.begin_transaction()
+    first._producer.produce(to.topic, b"{}", b"never")
+    first._producer.flush(TIMEOUT_S)
     now_ms = int(time.time() * 1_000)
     later = KafkaTransactionSink(to)  # ends the open transaction of the first one
     recalled = later.recall(3, now_ms)

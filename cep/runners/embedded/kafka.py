@@ -7,7 +7,7 @@
 
 The brokers assign a partition to one member, and accept a commit only from a member whose session is valid. A process
 that was stopped for a while therefore knows by its own clock that the lease may be gone, and by the number whether
-another process had it. The new owner also fences the transactions of the previous one (sinks/transactions/kafka.py). No
+another process had it. The new owner also fences the transactions of the previous one (sinks/kafka.py). No
 process reads records, so an assignment stays when another standby joins (`cooperative-sticky`).
 Tested by: tests/runners/embedded/test_run.py, tests/cli/test_outage.py
 """

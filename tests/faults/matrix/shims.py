@@ -29,12 +29,12 @@ _TIMES = (
     "cep.sources.live.kafka",
 )  # fmt: skip
 _MONOTONICS = (
-    "cep.sinks.kafka", "cep.sinks.transactions.kafka", "cep.base.kafka", "cep.rulebook.kafka",
+    "cep.sinks.kafka", "cep.base.kafka", "cep.rulebook.kafka",
     "cep.runners.spark.live_output",
 )  # fmt: skip
 _THREADS = (
     "cep.runners.embedded.kafka", "cep.runners.embedded.run", "cep.runners.patience", "cep.runners.watch",
-    "cep.sinks.transactions.kafka", "cep.sources.live.kafka", "cep.runners.embedded.outlets",
+    "cep.sinks.kafka", "cep.sources.live.kafka", "cep.runners.embedded.outlets",
     "cep.runners.spark.sink_queue", "cep.runners.spark.live_output",
 )  # fmt: skip
 _EXECUTORS = (
@@ -43,10 +43,10 @@ _EXECUTORS = (
     "cep.state.checkpoints",
 )
 _READERS = (
-    "cep.sources.kafka", "cep.sources.live.kafka", "cep.sinks.transactions.kafka", "cep.runners.embedded.kafka",
+    "cep.sources.kafka", "cep.sources.live.kafka", "cep.sinks.kafka", "cep.runners.embedded.kafka",
 )  # fmt: skip
 _DECODERS = ("cep.runners.embedded.job.decode", "cep.runners.spark.kafka_events.decode")
-_WRITERS = ("cep.sinks.transactions.kafka", "cep.sinks.kafka", "cep.rulebook.kafka")
+_WRITERS = ("cep.sinks.kafka", "cep.rulebook.kafka")
 _ADMINS = ("cep.sources.kafka", "cep.rulebook.kafka", "cep.base.kafka")
 
 
@@ -73,7 +73,7 @@ def stand_ins(world: Any) -> dict[str, Any]:
         "cep.runners.spark.live_output.sleep": virtual.sleep,
         "cep.runners.spark.live_output.perf_counter": virtual.monotonic,
         "cep.runners.embedded.commit.wait": virtual.wait,
-        "cep.sinks.transactions.kafka.Future": virtual.VirtualFuture,
+        "cep.sinks.kafka.Future": virtual.VirtualFuture,
         "httpx2.Client": lambda **_: webhook,
         "psycopg.connect": lambda *_, **__: world().database.connect(),
         "cep.runners.embedded.opening.RocksStore": DiskStore,

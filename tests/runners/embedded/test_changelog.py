@@ -39,8 +39,7 @@ from cep.runners.embedded.job import stand_by
 from cep.runners.embedded.opening import PART, StoreSettings, followed_folder, open_store
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.pages import pasts_of_group
-from cep.sinks.kafka import KafkaTransactionSink
-from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from cep.state.memory import MemoryStore

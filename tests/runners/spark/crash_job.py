@@ -23,8 +23,8 @@ from psycopg import Cursor
 from cep.cli.main import main as cep_main
 from cep.runners.spark import live_output
 from cep.runners.spark.live_output import LiveOutput
+from cep.sinks.kafka import Transactions
 from cep.sinks.postgres import PostgresSink
-from cep.sinks.transactions.kafka import Transactions
 from cep.sinks.webhook import WebhookSink
 
 

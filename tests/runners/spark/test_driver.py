@@ -48,8 +48,7 @@ from cep.runners.spark.session import _PYTHON, _pass_on, _python_of_workers
 from cep.runners.spark.sink_queue import FOLDER, digest_of, refuse_waiting
 from cep.sinks.base import AlertSink, RefusedAlerts
 from cep.sinks.files import DeadLetterFiles, FileSink, read_alerts
-from cep.sinks.kafka import KafkaDeadLetters
-from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sinks.kafka import KafkaDeadLetters, KafkaTarget
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 from cep.step.rules import apply_records, rule_status
 from tests.base.test_durable import readable_by_others

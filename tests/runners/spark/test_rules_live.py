@@ -54,8 +54,7 @@ from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.savepoint import save_for_both
 from cep.runners.spark.sources import TopicSource
 from cep.sinks.files import DeadLetterFiles
-from cep.sinks.kafka import KafkaDeadLetters, KafkaTransactionSink
-from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sinks.kafka import KafkaDeadLetters, KafkaTarget, KafkaTransactionSink
 from cep.sources.pieces import read_pieces
 from cep.state.savepoints import read_entries
 from cep.state.target import Target
