@@ -26,6 +26,7 @@ Mistakes in pattern files and rules are `Diagnostic` values that are collected a
 Tested by: tests/base/test_limits.py, tests/api/test_match.py
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -33,16 +34,19 @@ from typing import Any, ClassVar
 class CepError(Exception):
     """Root of all operating errors. The message names the fault, the ids, the value, the limit, and the next step.
 
-    `code` is a word for programs. It stays the same when the message changes.
+    `code` is a word for programs that follows from the name of the class. It stays when the message changes.
     """
 
     code: ClassVar[str] = "cep"
 
+    def __init_subclass__(cls) -> None:
+        """Derive the code: StateFormatError has the code state_format."""
+        super().__init_subclass__()
+        cls.code = re.sub("(?<!^)([A-Z])", r"_\1", cls.__name__.removesuffix("Error")).lower()
+
 
 class UsageError(CepError):
     """Arguments or settings that make no sense together; the CLI exits with 2."""
-
-    code = "usage"
 
 
 class PatternError(UsageError):
@@ -50,8 +54,6 @@ class PatternError(UsageError):
 
     `mistakes` has each as `cep check --format json` prints it: code, message, span with file, line and column, help.
     """
-
-    code = "pattern"
 
     def __init__(self, message: str, mistakes: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(message)
@@ -64,19 +66,13 @@ class PatternError(UsageError):
 class SetAsideError(UsageError):
     """A job would start without one of its live rules."""
 
-    code = "set_aside"
-
 
 class RecordError(CepError):
     """A record cannot be decoded."""
 
-    code = "record"
-
 
 class LimitError(CepError):
     """A limit was hit in a place where dropping would lose data; carries both numbers."""
-
-    code = "limit"
 
     def __init__(self, subject: str, value: int, limit: int, next_step: str) -> None:
         super().__init__(f"{subject}: {value} is over the limit of {limit}; {next_step}")
@@ -87,85 +83,57 @@ class LimitError(CepError):
 class StateError(CepError):
     """Keyed state cannot be read."""
 
-    code = "state"
-
 
 class StateFormatError(StateError):
     """State was written by a format version that this build does not read."""
-
-    code = "state_format"
 
 
 class StateCorruptError(StateError):
     """State bytes fail their checksum or their shape."""
 
-    code = "state_corrupt"
-
 
 class StoreError(StateError):
     """The store, or the disk below it, refuses to read or write."""
-
-    code = "store"
 
 
 class StoreAwayError(StoreError):
     """A place on another machine does not take or give state now. The same may do later."""
 
-    code = "store_away"
-
 
 class SourceError(CepError):
     """A source cannot deliver records."""
-
-    code = "source"
 
 
 class RejectedRecordsError(SourceError):
     """Records of a history were set aside or have a value that cannot be read, and `strict` allows none."""
 
-    code = "rejected_records"
-
 
 class SourceAwayError(SourceError):
     """Brokers do not answer now. A job that has run asks again; a start waits for its time and ends."""
-
-    code = "source_away"
 
 
 class SourceGoneError(SourceError):
     """Records were deleted before they were read, or their topic was created again: see Exit.FINAL (base/exits.py)."""
 
-    code = "source_gone"
-
 
 class UnreadableError(SourceError):
     """A file cannot be read, or must not be. The text is the reason alone; who asked says which file."""
-
-    code = "unreadable"
 
 
 class LinkedPathError(CepError, OSError):
     """A link stands on the way to a file that is to be written. It is an OSError, so every writer reports it."""
 
-    code = "linked_path"
-
 
 class InputError(SourceError, UsageError):
     """The files that a user names cannot be read as events; the CLI exits with 2."""
-
-    code = "input"
 
 
 class SinkError(CepError):
     """A sink cannot accept alerts."""
 
-    code = "sink"
-
 
 class SinkAwayError(SinkError):
     """A sink does not take alerts now; it may do so later. `reason` is a word of SINK_REASONS (sinks/base.py)."""
-
-    code = "sink_away"
 
     def __init__(self, message: str, reason: str = "no_answer") -> None:
         super().__init__(message)

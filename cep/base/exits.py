@@ -57,8 +57,3 @@ def exit_of(error: CepError) -> Exit:
     if isinstance(error, UsageError):
         return Exit.USAGE
     return Exit.FINAL if isinstance(error, _FINAL) else Exit.FAILED
-
-
-def final_codes() -> tuple[int, ...]:
-    """Return the codes after which a supervisor must not start a job again."""
-    return tuple(int(code) for code, meaning in MEANINGS.items() if meaning.restart is False)

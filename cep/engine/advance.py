@@ -32,7 +32,7 @@ from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, no_order, read_
 from cep.columnar.texts import table_key, taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.migrate import migrate_state
-from cep.engine.outputs import Outputs, count_overflows, cut
+from cep.engine.outputs import Outputs, count_by_rule, count_overflows, cut
 from cep.engine.starts import NO_STARTS, EvictedRuns, Starts, all_starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
@@ -175,9 +175,9 @@ def advance_within(
     counters["matches"] = int(np.count_nonzero(matches.completed))
     counters["timeouts"] = int(np.count_nonzero(matches.timed_out))
     if counters["runs_evicted"]:
-        _count_by_rule(program, "rule_runs_evicted", of_rules[y.COUNT_EVICTED], counters)
+        count_by_rule(program, "rule_runs_evicted", of_rules[y.COUNT_EVICTED], counters)
     if counters["matches_dropped"]:
-        _count_by_rule(program, "rule_matches_dropped", of_rules[y.COUNT_DROPPED], counters)
+        count_by_rule(program, "rule_matches_dropped", of_rules[y.COUNT_DROPPED], counters)
     for number in program.compared:
         _count_cost(program.rules[number], batch, int(of_rules[y.COUNT_STEPS, number]), counters)
     return Advanced(next_state, matches, {name: count for name, count in counters.items() if count}, [
@@ -191,12 +191,6 @@ def _noted_evictions(outputs: Outputs) -> list[EvictedRuns]:
     notes = outputs.matches[outputs.matches[:, y.MATCH_KIND] == y.KIND_EVICTED]
     columns = (notes[:, column].tolist() for column in (y.MATCH_RULE, y.MATCH_KEY, y.MATCH_BOUND))
     return list(zip(*columns, strict=True))
-
-
-def _count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
-    for number in np.flatnonzero(counts).tolist():
-        deployed = program.rules[number].deployed
-        counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
 
 
 def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:

@@ -102,6 +102,13 @@ def cut(array: np.ndarray, count: int) -> np.ndarray:
     return array
 
 
+def count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
+    """Add counts to a counter of each rule and version. Shape: counts int64[R]."""
+    for number in np.flatnonzero(counts).tolist():
+        deployed = program.rules[number].deployed
+        counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
+
+
 _ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"
 
 
@@ -139,15 +146,14 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
         dense, of_derived = program.vector.below(overflows.instructions)
         of_predicates[program.predicates.dense] += np.array(dense, np.int64)
     np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
+    counts = of_runs.copy()
     for number, rule in enumerate(program.rules):
-        count = int(of_runs[number])
-        count += int(of_predicates[sorted(set(_predicates(program, number)))].sum())
-        count += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
+        counts[number] += of_predicates[sorted(set(_predicates(program, number)))].sum()
+        counts[number] += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
         if overflows.past:
-            predicates = {identity_of(past) for past in histories(rule.deployed.pattern)}
-            count += sum(overflows.past.get(identity, 0) for identity in predicates)
-        if count:
-            counters[f"{_BY_RULE}[{rule.deployed.rule_id}@{rule.deployed.version}]"] += count
+            identities = {identity_of(past) for past in histories(rule.deployed.pattern)}
+            counts[number] += sum(overflows.past.get(identity, 0) for identity in identities)
+    count_by_rule(program, _BY_RULE, counts, counters)
 
 
 def _predicates(program: Program, number: int) -> Iterator[int]:

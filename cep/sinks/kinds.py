@@ -49,10 +49,6 @@ class SinkJob:
         return None if self.name_in is None else KafkaTarget(servers, topic, self.name_in(topic), client)
 
 
-def _shown(_: Settings, where: str) -> str:
-    return without_user(where) or where
-
-
 @dataclass(frozen=True, slots=True)
 class SinkKind:
     """A kind of sink: the beginnings of its addresses, and how to open one.
@@ -62,7 +58,7 @@ class SinkKind:
 
     beginnings: tuple[str, ...]
     open: Callable[[SinkJob, str], AlertSink]
-    name: Callable[[Settings, str], str] = _shown
+    name: Callable[[Settings, str], str] = lambda _, where: without_user(where) or where
     is_quick: bool = False
 
 

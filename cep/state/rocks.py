@@ -150,15 +150,11 @@ class RocksMemory:
         )
 
 
-def _default_memory() -> RocksMemory:
-    return RocksMemory(64 << 20, 32 << 20)
-
-
 @dataclass(frozen=True)
 class RocksSettings:
     """The settings of a store on disk. `block_bytes` is the unit that is read and cached."""
 
-    memory: RocksMemory = field(default_factory=_default_memory)
+    memory: RocksMemory = field(default_factory=lambda: RocksMemory(64 << 20, 32 << 20))
     wal: bool = True
     block_bytes: int = 4 << 10
     background_jobs: int = 2

@@ -94,9 +94,7 @@ def drop_duplicates(
 def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: MatchOutput) -> tuple[EventBatch, Letters]:
     """Leave out the events of a finite history, which has no late ones, whose id came before; as `drop_duplicates`."""
     batch, letters = concat_batches(parts), Letters()
-    kinds = slot_values(batch.columns[KEYS]) + time_buckets(batch, job.dedup_ms)
-    pairs = _pairs(kinds, batch, new_secrets(1))
-    return _settled(job, number, batch, judged(pairs), (output, letters)), letters
+    return _settled(job, number, batch, judged(_bucket_pairs(job, batch)), (output, letters)), letters
 
 
 def without_repeats(job: Job, batch: EventBatch) -> tuple[EventBatch, Letters]:
@@ -109,9 +107,7 @@ def first_rows(job: Job, events: Decoded) -> tuple[NDArray[np.uint8], NDArray[np
     rows, verdicts = np.arange(len(events)), np.full(len(events), NEW, np.uint8)
     if not job.dedup_ms:
         return verdicts, rows
-    events = prepare(job, events)
-    kinds = slot_values(events.columns[KEYS]) + time_buckets(events, job.dedup_ms)
-    pairs = _pairs(kinds, events, new_secrets(1))
+    pairs = _bucket_pairs(job, prepare(job, events))
     verdicts = judged(pairs)
     if np.count_nonzero(verdicts):
         _, firsts, numbers = np.unique(pairs[0], return_index=True, return_inverse=True)
@@ -155,6 +151,11 @@ def _identities(batch: EventBatch, rows: NDArray[np.int64]) -> EventBatch:
 def event_ids(batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return each event's id and digest of its content: uint64[2, N]. `secrets` are uint64[N, 2], or uint64[1, 2]."""
     return _pairs(slot_values(batch.columns[KEYS]), batch, secrets)
+
+
+def _bucket_pairs(job: Job, events: E) -> NDArray[np.uint64]:
+    """Return ids and digests of events of all buckets: the bucket is part of the id."""
+    return _pairs(slot_values(events.columns[KEYS]) + time_buckets(events, job.dedup_ms), events, new_secrets(1))
 
 
 def _pairs(kinds: NDArray[np.int64], batch: E, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -37,6 +37,7 @@ from cep.columnar.batch import NO_VALUE, ORDER_FIELD, ORDER_US, EventBatch, conc
 from cep.columnar.decode import KeyDomain
 from cep.engine.keyed_state import KeyedState, concat_states, empty_state, partition_keys
 from cep.engine.migrate import migrate_state
+from cep.engine.outputs import count_by_rule
 from cep.histories.pages import concat_histories, keys_with_past, partition_histories
 from cep.histories.store import Histories
 from cep.histories.values import compact_page, expires_ms
@@ -141,9 +142,7 @@ def open_runs(program: Program, after: KeyedState, before: KeyedState | None = N
     if before is not None:
         changes = changes - np.bincount(before.run_rule, minlength=count)[:count]
     counters: Counter[str] = Counter()
-    for number in np.flatnonzero(changes).tolist():
-        deployed = program.rules[number].deployed
-        counters[f"rule_runs[{deployed.rule_id}@{deployed.version}]"] += int(changes[number])
+    count_by_rule(program, "rule_runs", changes, counters)
     return counters
 
 
