@@ -89,7 +89,7 @@ def reader_options(
     servers: str, options: Mapping[str, str], defaults: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     """Return the options of a consumer; `defaults` and `fixed` are added to the options of all consumers."""
-    return _options(servers, {**READER_DEFAULTS, **defaults}, options, {**READER_FIXED, **fixed})
+    return {**READER_DEFAULTS, **defaults, **options, **READER_FIXED, **fixed, "bootstrap.servers": servers}
 
 
 def writer_options(
@@ -97,18 +97,12 @@ def writer_options(
 ) -> dict[str, Any]:
     """Return the options of a producer that waits for an acknowledgement for `wait_ms_max` (ms) by default."""
     ours = {**WRITER_DEFAULTS, "message.timeout.ms": str(wait_ms_max), **defaults}
-    return _options(servers, ours, options, WRITER_FIXED)
+    return {**ours, **options, **WRITER_FIXED, "bootstrap.servers": servers}
 
 
 def admin_options(servers: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of a client that asks for topics and makes them."""
-    return _options(servers, _QUIET, options, {})
-
-
-def _options(
-    servers: str, defaults: Mapping[str, str], options: Mapping[str, str], fixed: Mapping[str, str]
-) -> dict[str, Any]:
-    return {**defaults, **options, **fixed, "bootstrap.servers": servers}
+    return {**_QUIET, **options, "bootstrap.servers": servers}
 
 
 def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCESS_S) -> None:

@@ -151,8 +151,8 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
         counts[number] += of_predicates[sorted(set(_predicates(program, number)))].sum()
         counts[number] += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
         if overflows.past:
-            identities = {identity_of(past) for past in histories(rule.deployed.pattern)}
-            counts[number] += sum(overflows.past.get(identity, 0) for identity in identities)
+            names = {identity_of(past) for past in histories(rule.deployed.pattern)}
+            counts[number] += sum(overflows.past.get(name, 0) for name in names)
     count_by_rule(program, _BY_RULE, counts, counters)
 
 

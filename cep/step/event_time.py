@@ -15,10 +15,10 @@ stop the job with an occasional event, each dated a little after the previous on
 follows the partition that is furthest. The next event gives every partition its `idle_ms` again: after an outage the
 records of one partition arrive before those of another.
 
-A partition with a backlog is hours before the clock. One event of now among events of three hours ago would make all of
-them late. Such a partition therefore moves only to the time that a tenth of its records reach, of a thousand records at
-least. A later event is accepted, and waits until enough other records have reached its time, the partition has been
-read to its end, or the partition is within `ahead_ms` of the clock.
+A partition with a backlog is read at times long before the clock. One event of now among events of three hours ago
+would make all of them late. Such a partition therefore moves only to the time that a tenth of its records reach, of a
+thousand records at least. A later event is accepted, and waits until enough other records have reached its time, the
+partition has been read to its end, or the partition is within `ahead_ms` of the clock.
 
     records  10:00 13:00 10:01 10:01 10:02 … 10:59       read to the time 10:53, and 13:00 waits
 
