@@ -7,8 +7,9 @@ Tested by: tests/histories/test_values.py, tests/histories/test_folds.py, tests/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,61 +32,7 @@ from cep.histories.windows import Windows
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 
-
-class SubKeys:
-    """The sub-keys of a table's rows, and the sub-keys whose past the keys still remember."""
-
-    def __init__(self, table: HistoryTable, windows: Windows, panes: Mapping[int, PaneRows]) -> None:
-        self._table = table
-        self._windows = windows
-        self._panes = panes
-        self._memories: dict[int, KnownSubKeys | None] = {}
-        self._numbers: dict[tuple[str, ...], Int64] = {}
-
-    def numbers(self, history: HistoryColumn) -> Int64:
-        """Return the number of each row's sub-key."""
-        if history.expr.by not in self._numbers:
-            fields = [self._table.fields[name] for name in history.expr.by]
-            self._numbers[history.expr.by] = sub_numbers(fields)
-        return self._numbers[history.expr.by]
-
-    def sub_key_rows(self, history: HistoryColumn) -> SubKeyRows:
-        """Return the rows that read the past of their sub-key or add to it."""
-        table, member = self._table, self._windows.member(history)
-        asks = (member != 0) | (table.new_at >= 0)
-        for column in history.by:
-            asks &= table.nulls[column] == 0
-        rows = np.flatnonzero(asks)
-        return SubKeyRows(rows, member[rows], self.numbers(history)[rows])
-
-    def memory_of(self, history: HistoryColumn, *, always: bool = False) -> KnownSubKeys | None:
-        """Return the remembered sub-keys; None if all are remembered, unless `always` is set."""
-        if not history.by:
-            return None
-        if history.known_sub_keys not in self._memories:
-            sub_rows, segment = self.sub_key_rows(history), self._windows.windows_of(history).segment
-            before = self._panes.get(history.known_sub_keys, NO_PANES)
-            before = of_panes(before, self._panes.get(history.panes, NO_PANES))
-            is_asked = always or has_many(self._table, sub_rows, segment[sub_rows.rows], before)
-            self._memories[history.known_sub_keys] = known_values(self._table, sub_rows, before) if is_asked else None
-        return self._memories[history.known_sub_keys]
-
-    def first_remembered(self, memory: KnownSubKeys, windows: Members) -> Int64:
-        """For each window, return the first member after its sub-key was last forgotten; -1 if it never was."""
-        member = np.full(len(self._table.time), len(windows.rows), np.int64)
-        member[windows.rows] = np.arange(len(windows.rows))
-        begins = memory.begins[self._table.new_rows[windows.events]]
-        first: Int64 = np.where(begins < 0, -1, member[begins])
-        return first
-
-    def still_counting(self, history: HistoryColumn) -> UInt8:
-        """Return 1 for each row that still counts for later events. Rows of forgotten sub-keys do not."""
-        memory, member = self.memory_of(history, always=True), self._windows.member(history)
-        if memory is not None:
-            rows, table = np.flatnonzero(member), self._table
-            member = np.zeros_like(member)
-            member[rows] = memory.still_of(table.key[rows], self.numbers(history)[rows], rows, table.time[rows])
-        return member
+Result = TypeVar("Result")
 
 
 class Call:
@@ -97,20 +44,65 @@ class Call:
         self.table = table
         self.windows = Windows(table, reached)
         self._panes = {} if panes is None else panes
-        self.sub_keys = SubKeys(table, self.windows, self._panes)
-        self._woven: dict[str, Woven] = {}
-        # Kinds cache results here that several of their functions need. The key names the carried value.
-        self.memo: dict[tuple[str, str], object] = {}
+        self._memories: dict[int, KnownSubKeys | None] = {}
+        self._results: dict[tuple[str, str], object] = {}
 
     @property
     def new_rows(self) -> Int64:
         return self.table.new_rows
 
+    def once(self, kind: str, name: str, compute: Callable[[], Result]) -> Result:
+        """Return a result that several functions need, such as the `woven` of a history, and compute it once."""
+        if (kind, name) not in self._results:
+            self._results[kind, name] = compute()
+        return cast("Result", self._results[kind, name])
+
+    # ----------------------------------------------------------------------------------------------- sub-keys
+
+    def _numbers(self, history: HistoryColumn) -> Int64:
+        """Return the number of each row's sub-key."""
+        by = history.expr.by
+        return self.once("numbers", " ".join(by), lambda: sub_numbers([self.table.fields[name] for name in by]))
+
+    def _sub_key_rows(self, history: HistoryColumn) -> SubKeyRows:
+        member = self.windows.member(history)
+        rows = self.table.rows_of_sub_keys(history.by, member)
+        return SubKeyRows(rows, member[rows], self._numbers(history)[rows])
+
+    def memory_of(self, history: HistoryColumn, *, always: bool = False) -> KnownSubKeys | None:
+        """Return the remembered sub-keys; None if all are remembered, unless `always` is set."""
+        if not history.by:
+            return None
+        if history.known_sub_keys not in self._memories:
+            sub_rows, segment = self._sub_key_rows(history), self.windows.windows_of(history).segment
+            before = self._panes.get(history.known_sub_keys, NO_PANES)
+            before = of_panes(before, self._panes.get(history.panes, NO_PANES))
+            is_asked = always or has_many(self.table, sub_rows, segment[sub_rows.rows], before)
+            self._memories[history.known_sub_keys] = known_values(self.table, sub_rows, before) if is_asked else None
+        return self._memories[history.known_sub_keys]
+
+    def _first_remembered(self, memory: KnownSubKeys, windows: Members) -> Int64:
+        """For each window, return the first member after its sub-key was last forgotten; -1 if it never was."""
+        member = np.full(len(self.table.time), len(windows.rows), np.int64)
+        member[windows.rows] = np.arange(len(windows.rows))
+        begins = memory.begins[self.new_rows[windows.events]]
+        first: Int64 = np.where(begins < 0, -1, member[begins])
+        return first
+
+    def still_counting(self, history: HistoryColumn) -> UInt8:
+        """Return 1 for each row that still counts for later events. Rows of forgotten sub-keys do not."""
+        memory, member = self.memory_of(history, always=True), self.windows.member(history)
+        if memory is not None:
+            rows, table = np.flatnonzero(member), self.table
+            member = np.zeros_like(member)
+            member[rows] = memory.still_of(table.key[rows], self._numbers(history)[rows], rows, table.time[rows])
+        return member
+
+    # -------------------------------------------------------------------------------------------------- panes
+
     def woven(self, history: HistoryColumn) -> Woven:
         """Place the members that are in no pane yet after the history's panes, and find the windows in both."""
-        if history.identity not in self._woven:
-            self._woven[history.identity] = self._weave(history)
-        return self._woven[history.identity]
+        return self.once("woven", history.identity, lambda: self._weave(history))
 
     def _weave(self, history: HistoryColumn) -> Woven:
         table, windows = self.table, self.windows.windows_of(history)
@@ -118,9 +110,9 @@ class Call:
         members = members_of(history, segment[rows], table.time[rows], self.windows.values(history, rows), table.texts)
         new_event_rows = table.new_rows[windows.events]
         stored_panes = self._panes.get(history.panes, NO_PANES)
-        memory = self.sub_keys.memory_of(history)
+        memory = self.memory_of(history)
         if history.by:
-            sub_rows = self.sub_keys.sub_key_rows(history)
+            sub_rows = self._sub_key_rows(history)
             stored_panes = in_segments(stored_panes, table.key[sub_rows.rows], sub_rows.sub, segment[sub_rows.rows])
         pane_windows = PaneWindows(
             segment[new_event_rows], opens_pane(history, table.time[new_event_rows]), windows.highs
@@ -132,20 +124,20 @@ class Call:
         if memory is None:
             return woven_rows
         places = np.append(woven_rows.members, len(woven_rows.rows))
-        first = self.sub_keys.first_remembered(memory, windows)
+        first = self._first_remembered(memory, windows)
         return replace(
             woven_rows, lows=begin_at(woven_rows.lows, np.where(first < 0, 0, places[first]), woven_rows.highs)
         )
 
     def rounded_windows(self, history: HistoryColumn) -> Members:
         """Return a history's windows from the start of a pane on, after events that their key has forgotten."""
-        windows, memory = self.windows.windows_of(history, rounded=True), self.sub_keys.memory_of(history)
+        windows, memory = self.windows.windows_of(history, rounded=True), self.memory_of(history)
         if memory is None:
             return windows
         forgotten = np.flatnonzero(memory.forgotten[windows.rows])
         after_forgotten = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
         after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # keep the last event of a sub-key
-        first_remembered = self.sub_keys.first_remembered(memory, windows)
+        first_remembered = self._first_remembered(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.events]]
         first_allowed = np.where(first_remembered < 0, after_forgotten[segment], first_remembered)
         return replace(windows, lows=begin_at(windows.lows, first_allowed, windows.highs))
@@ -155,7 +147,7 @@ class Call:
         table, values = self.table, self.windows.values(history, rows)
         members = members_of(history, table.key[rows], table.time[rows], values, table.texts)
         if history.by:
-            members = replace(members, sub=self.sub_keys.numbers(history)[rows])
+            members = replace(members, sub=self._numbers(history)[rows])
         return folded(history, members, values)
 
     def new_panes(self, histories: Iterable[HistoryColumn], keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:

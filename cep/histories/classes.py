@@ -30,15 +30,6 @@ _PLACES, _BITS = 2, 16  # minimum table places and bits per code; one in 2^16 ot
 _ROWS = 1 << 32  # more than the rows of a block
 
 
-class Wanted:
-    """Codes of the requested classes, uint32[C], and the table that finds them."""
-
-    def __init__(self, codes: UInt32) -> None:
-        self.codes = codes
-        self.table = records.CodeTable(codes, *_empty_table(len(codes)))
-        fill_codes(self.table)
-
-
 class Latest:
     """The latest event of each requested class in some blocks, if it is later than a given time.
 
@@ -50,8 +41,9 @@ class Latest:
         self, name: str, number: Int32, codes: UInt32, column: pa.Array, back_ms: int, event_type: int
     ) -> None:
         self._name, self._event_type, self._column = name, event_type, column
-        table = records.CodeTable(read_only(codes), *_empty_table(len(codes)))
-        self._classes = records.Classes(table, read_only(number), _as_record(value_bytes(column)))
+        self._classes = records.Classes(
+            _empty_table(read_only(codes)), read_only(number), _as_record(value_bytes(column))
+        )
         fill_classes(*self._classes)
         self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
 
@@ -69,7 +61,7 @@ class Latest:
             if self._name not in block.values:
                 block.values[self._name] = value_bytes(block.rows.columns[self._name])
             events = records.ClassBlock(
-                records.BlockRows(*block.read_only_rows),
+                block.read_only_rows,
                 codes_of_block(block, (self._name,)),
                 _as_record(block.values[self._name]),
                 numbers[block_index],
@@ -97,10 +89,17 @@ def _as_record(values: ValueBytes) -> records.ValueBytes:
     return records.ValueBytes(values.offsets, values.data, values.nulls)
 
 
-def _empty_table(count: int) -> tuple[UInt64, Int32]:
-    """Return empty bits and places for this many codes."""
-    size = 1 << max(count - 1, 1).bit_length()
-    return np.zeros(max(_BITS * size // 64, 1), np.uint64), np.full(_PLACES * size, -1, np.int32)
+def code_table(codes: UInt32) -> records.CodeTable:
+    """Return the table that finds the codes uint32[C] of requested classes."""
+    table = _empty_table(codes)
+    fill_codes(table)
+    return table
+
+
+def _empty_table(codes: UInt32) -> records.CodeTable:
+    size = 1 << max(len(codes) - 1, 1).bit_length()
+    bits, places = np.zeros(max(_BITS * size // 64, 1), np.uint64), np.full(_PLACES * size, -1, np.int32)
+    return records.CodeTable(codes, bits, places)
 
 
 def codes_of_block(block: Block, names: tuple[str, ...]) -> UInt32:
@@ -109,24 +108,13 @@ def codes_of_block(block: Block, names: tuple[str, ...]) -> UInt32:
         rows = block.rows
         nothing = pa.nulls(len(rows), pa.int64())
         columns = [rows.columns.get(name, nothing) for name in names]
-        block.codes[names] = _codes(hashed_keys(block).hashes, rows.key, columns)
+        block.codes[names] = class_codes(block.hashed_keys, rows.key, columns)
     return block.codes[names]
-
-
-def hashed_keys(block: Block) -> HashedTexts:
-    """Hash the keys of a block, once."""
-    if not block.hashed:
-        block.hashed.append(hashed_texts(block.keys))
-    return block.hashed[0]
 
 
 def class_codes(keys: HashedTexts, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
     """uint32[N]: the codes of events with keys[key] and these values."""
-    return _codes(keys.hashes, key, columns)
-
-
-def _codes(hashes: UInt64, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
-    mixed = hashes[key]
+    mixed = keys.hashes[key]
     for column in columns:
         mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD + _hashes(column)
     return ((mixed ^ (mixed >> np.uint64(29))) * _ODD >> np.uint64(32)).astype(np.uint32)

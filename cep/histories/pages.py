@@ -22,7 +22,7 @@ def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Hist
     if len(parts) > 1 and any(page < 0 for page, _ in parts):  # their tallies may be of different times
         panes = [part.facts.panes for _, part in parts if part]
         facts = store.PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
-        parts = [(page, replace(without_tallies(part), facts=facts)) for page, part in parts]
+        parts = [(page, replace(part, tallies={}, sub_tallies={}, facts=facts, pages={})) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
     pinned = [
         part.pinned.of_keys(part.pinned.key + np.int32(offset))
@@ -48,11 +48,6 @@ def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Hist
 def _tally(part: store.Histories, name: str) -> Int64:
     tally = part.tallies.get(name)
     return np.zeros((len(part.keys), store.tally_width(name)), np.int64) if tally is None else tally
-
-
-def without_tallies(part: store.Histories) -> store.Histories:
-    """Drop all tallies, so that they are computed again from the retained events."""
-    return replace(part, tallies={}, sub_tallies={}, facts=store.PageFacts(panes=part.facts.panes), pages={})
 
 
 def keys_with_past(histories: store.Histories) -> pa.Array:
@@ -81,9 +76,7 @@ def partition_histories(
             continue
         block = segment.load()
         for part_index, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
-            segments[part_index].append(
-                replace(store.segment_of(share, segment.span_ms, pages[part_index]), panes=segment.panes)
-            )
+            segments[part_index].append(store.segment_of(share, segment.span_ms, pages[part_index], segment.panes))
     parts = [
         store.Histories(segments=tuple(theirs), loose=histories.loose, facts=histories.facts) for theirs in segments
     ]

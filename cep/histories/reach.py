@@ -25,10 +25,10 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.texts import numbered
 from cep.functions.calendar import opens_ms
 from cep.functions.columns import TextNumbers
-from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block, hashed_keys
+from cep.histories.classes import Latest, class_codes, code_table, codes_of_block
 from cep.histories.numbers.bands import bands_of, sure
 from cep.histories.numbers.tally import Tallied
-from cep.histories.store import Block, Histories, HistoryRows, Int8, PageFacts, Segment, concat_rows, segment_of
+from cep.histories.store import Block, Histories, HistoryRows, PageFacts, Segment, concat_rows, segment_of, span_codes
 from cep.histories.table import NewEvents
 from cep.kernels.histories import reach as kernels
 from cep.kernels.histories import records
@@ -46,22 +46,51 @@ class CallKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """The past events that a call reads, and the values that it carries from the call before.
+class PastRows:
+    """The past events that a call reads, in order of segments, or of time after `and_latest`.
 
-    `keys` are the keys of the call, followed by other keys of strange pages. Shapes: page int32[H], the index in
-    `facts` of each row's page; segment, row int64[H], the row's place in `segments`.
-
-    `is_carried` is False while a key may have more events than a history counts. `carried` names the histories with a
-    carried value: of their events, only those are read that leave a window, and all events of strange pages. A key
-    without a carried value is marked in `begun`, bool[K] by the name of the history. `before` are the carried values.
+    Shapes: page int32[H], the index in `Reached.facts` of a row's page; segment, row int64[H], its place in `segments`.
     """
 
-    keys: pa.Array
     rows: HistoryRows
     page: Int32
     segment: Int64
     row: Int64
+
+    def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> PastRows:
+        """Add the latest event of each class, in time order, with the field of the class alone and the segment -1.
+
+        Events that leave a window are not added again, because they are already present with all fields.
+        """
+        leaves = np.zeros(len(rows), bool)
+        for lows, high in edges:
+            leaves |= (rows.time_ms > lows[page]) & (rows.time_ms <= high)
+        if leaves.any():
+            rows, page = rows.take(np.flatnonzero(~leaves)), page[~leaves]
+        nowhere = np.full(len(rows), -1)
+        if not len(self.rows):
+            return PastRows(rows, page, nowhere, nowhere)
+        all_rows = concat_rows([self.rows, rows])
+        order = np.argsort(all_rows.time_ms, kind="stable")
+        page, segment, row = (
+            np.concatenate([mine, more])[order]
+            for mine, more in ((self.page, page), (self.segment, nowhere), (self.row, nowhere))
+        )
+        return PastRows(all_rows.take(order), page, segment, row)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The past events that a call reads, and the values that it carries from the call before.
+
+    `keys` are the keys of the call, followed by other keys of strange pages. `is_carried` is False while a key may have
+    more events than a history counts. `carried` names the histories with a carried value: of their events, only those
+    are read that leave a window, and all events of strange pages. A key without a carried value is marked in `begun`,
+    bool[K] by the name of the history. `before` are the carried values.
+    """
+
+    keys: pa.Array
+    past: PastRows
     segments: tuple[Segment, ...]
     facts: tuple[PageFacts, ...]
     is_strange: np.ndarray
@@ -69,10 +98,6 @@ class Reached:
     carried: frozenset[str]
     begun: Mapping[str, np.ndarray]
     before: Tallied
-
-    def left_until(self, window: HistoryWindow) -> Int64:
-        """Return for each page the time up to which events have left a window at its clock."""
-        return opens_ms(window, np.array([fact.clock_ms for fact in self.facts], np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +117,15 @@ class _Look:
     is_latest: bool = False
     is_begun: bool = False
 
-    def mark(
-        self, classes: Wanted | None, block: Block, rows: records.BlockRows, number: Int32, chosen: np.ndarray
-    ) -> None:
+    def mark(self, classes: records.CodeTable | None, block: Block, number: Int32, chosen: np.ndarray) -> None:
         """Set chosen bool[N] to True for the events of a block that the request selects.
 
-        `rows` are the block's `read_only_rows`, `number` the numbers of its keys, `classes` the groups of `by`. With
-        `until_ms`, a key whose first event is found is taken out of the request.
+        `number` are the numbers of the block's keys, `classes` the groups of `by`. With `until_ms`, a key whose first
+        event is found is taken out of the request.
         """
-        request = records.BlockRequest(number, self.keys)
+        rows, request = block.read_only_rows, records.BlockRequest(number, self.keys)
         if classes is not None:
-            codes = codes_of_block(block, self.by)
-            kernels.choose_classes(codes, classes.table, rows, request, self.back_ms, chosen)
+            kernels.choose_classes(codes_of_block(block, self.by), classes, rows, request, self.back_ms, chosen)
         elif self.until_ms == TIME_MS_MAX:
             kernels.choose(rows, request, self.back_ms, chosen)
         else:
@@ -155,19 +177,18 @@ class _Opened:
         rows_by_block = []
         for block_index, (block, number) in enumerate(zip(self.blocks, self.numbers, strict=True)):
             chosen = self.leaving[block_index].copy() if block_index in self.leaving else np.zeros(len(block), bool)
-            read_only_rows = records.BlockRows(*block.read_only_rows)
             for look in others:
-                look.mark(classes_by_fields.get(look.by), block, read_only_rows, number, chosen)
+                look.mark(classes_by_fields.get(look.by), block, number, chosen)
             for rows in latest_rows:
                 chosen[rows[block_index]] = True
             rows_by_block.append(np.flatnonzero(chosen))
         return rows_by_block
 
-    def _wanted(self, by: tuple[str, ...], new: NewEvents) -> Wanted:
+    def _wanted(self, by: tuple[str, ...], new: NewEvents) -> records.CodeTable:
         """Return the classes of new events and of events that leave."""
         fresh = class_codes(self.texts.hashed, new.key, [new.batch.columns[name] for name in by])
         leaving_codes = [codes_of_block(self.blocks[index], by)[leaves] for index, leaves in self.leaving.items()]
-        return Wanted(np.concatenate([fresh, *leaving_codes]))
+        return code_table(np.concatenate([fresh, *leaving_codes]))
 
     def _latest(self, look: _Look, new: NewEvents) -> Latest:
         """Prepare the search for the latest event of each class: a field's values in new and in leaving events."""
@@ -199,17 +220,16 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
     has_panes = [plan.approximate.keys() <= fact.panes for fact in facts]
     is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_covered, bool))
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
-    ends = np.array([first_ms, last_ms], np.int64)
     before = Tallied(histories.tallies, histories.sub_tallies).of_keys(call_keys.of_histories, len(call_keys.keys))
     by_key = [h for h in plan.histories if is_carried and (h.ranked or (h.counted and h.carried not in carried))]
-    edges = [_edge(window, facts, ends) for window in plan.tally_windows(carried | {_name(h) for h in by_key})]
+    edges = [_edge(window, facts, last_ms) for window in plan.tally_windows(carried | {_name(h) for h in by_key})]
     place = {page: index for index, page in enumerate(pages)}
     opened = [(segment, place[segment.page]) for segment in segments]
     at_edges = {s: s.load() for s, page in opened if is_strange[page] or _may_leave(s, page, edges)}
     begun, texts = {}, TextNumbers(call_keys.keys)
     for history in by_key:
         assert history.expr.window is not None, "they have a window"
-        goes = _goes(texts, len(call_keys.keys), at_edges, _edge(history.expr.window, facts, ends), place)
+        goes = _goes(texts, len(call_keys.keys), at_edges, _edge(history.expr.window, facts, last_ms), place)
         begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(call_keys.keys)), goes)
     all_looks = _looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms))
     looks = [look for look in all_looks if look.keys.any()]
@@ -239,10 +259,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
         looked_at = looked_at.and_latest(events_alone, place_of[block_of], edges)
     return Reached(
         keys,
-        looked_at.rows,
-        looked_at.page,
-        looked_at.segment,
-        looked_at.row,
+        looked_at,
         tuple(segment for segment, _ in opened),
         facts,
         is_strange,
@@ -253,41 +270,10 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _RowsOfBlocks:
-    """The past events that a call reads. Shapes as in `Reached`."""
-
-    rows: HistoryRows
-    page: Int32
-    segment: Int64
-    row: Int64
-
-    def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _RowsOfBlocks:
-        """Add the latest event of each class, in time order, with the field of the class alone and the segment -1.
-
-        Events that leave a window are not added again, because they are already present with all fields.
-        """
-        leaves = np.zeros(len(rows), bool)
-        for lows, high in edges:
-            leaves |= (rows.time_ms > lows[page]) & (rows.time_ms <= high)
-        if leaves.any():
-            rows, page = rows.take(np.flatnonzero(~leaves)), page[~leaves]
-        nowhere = np.full(len(rows), -1)
-        if not len(self.rows):
-            return _RowsOfBlocks(rows, page, nowhere, nowhere)
-        all_rows = concat_rows([self.rows, rows])
-        order = np.argsort(all_rows.time_ms, kind="stable")
-        page, segment, row = (
-            np.concatenate([mine, more])[order]
-            for mine, more in ((self.page, page), (self.segment, nowhere), (self.row, nowhere))
-        )
-        return _RowsOfBlocks(all_rows.take(order), page, segment, row)
-
-
 def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
     leaving: Mapping[int, np.ndarray],
-) -> _RowsOfBlocks:  # fmt: skip
+) -> PastRows:  # fmt: skip
     """Read the chosen rows of each block, and all rows of strange pages. `place_of` is the index of a block's page."""
     parts: list[HistoryRows] = []
     rows: list[Int64] = [np.empty(0, np.int64)]
@@ -302,7 +288,7 @@ def _rows_of_blocks(
             parts.append(part.of_keys(number[part.key]))
     counts = [len(rows_here) for rows_here in rows[1:]]
     segment = np.repeat(np.arange(len(blocks)), counts)
-    return _RowsOfBlocks(concat_rows(parts), place_of[segment], segment, np.concatenate(rows))
+    return PastRows(concat_rows(parts), place_of[segment], segment, np.concatenate(rows))
 
 
 def _may_leave(segment: Segment, page: int, edges: list[tuple[Int64, int]]) -> bool:
@@ -327,16 +313,13 @@ def _goes(
     texts: TextNumbers, keys_count: int, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int],
     place: Mapping[int, int],
 ) -> Int64:  # fmt: skip
-    """Return an upper bound of the number of events of each key that leave a window in this call: int64[K].
-
-    They leave in the interval `edge` (`_edge`); `at_edges` are the blocks that it crosses.
-    """
+    """int64[K]: at most how many events of each key leave a window now, at an `_edge` that these blocks cross."""
     counted = np.zeros(keys_count + 1, np.int64)
     lows, high = edge
     for segment, block in at_edges.items():
         rows = np.flatnonzero((block.rows.time_ms > lows[place[segment.page]]) & (block.rows.time_ms <= high))
         if len(rows):
-            number = texts.of_hashed(hashed_keys(block))
+            number = texts.of_hashed(block.hashed_keys)
             counted += np.bincount(number[block.rows.key[rows]] + 1, minlength=len(counted))  # 0: other keys
     counts: Int64 = counted[1:]
     return counts
@@ -388,17 +371,21 @@ def _looks(
         yield _Look(back_ms, touched, by)
 
 
-def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> tuple[Int64, int]:
+def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], last_ms: int) -> tuple[Int64, int]:
     """By page, the time up to which events have left a window; and the time up to which they leave now."""
-    clocks = np.array([fact.clock_ms for fact in facts], np.int64)
-    return opens_ms(window, clocks), int(opens_ms(window, ends)[1])
+    return left_until(window, facts), int(opens_ms(window, np.array([last_ms]))[0])
+
+
+def left_until(window: HistoryWindow, facts: tuple[PageFacts, ...]) -> Int64:
+    """Return for each page the time up to which events have left a window at its clock."""
+    return opens_ms(window, np.array([fact.clock_ms for fact in facts], np.int64))
 
 
 def _numbered(
     keys: pa.Array, texts: TextNumbers, blocks: list[Block], strange: list[bool]
 ) -> tuple[pa.Array, list[Int32]]:
     """Return the keys of the call and of strange pages, and the index of each block's keys, -1 if a key is not read."""
-    numbers = [texts.of_hashed(hashed_keys(block)) for block in blocks]
+    numbers = [texts.of_hashed(block.hashed_keys) for block in blocks]
     others = [
         block.keys.filter(pa.array(number < 0)) for block, number, is_new in zip(blocks, numbers, strange, strict=True)
         if is_new
@@ -414,19 +401,20 @@ def _numbered(
     return keys, numbers
 
 
-def extended_segments(reached: Reached, span: Int8, span_ms: Int64) -> dict[Segment, Segment]:
+def extended_segments(reached: Reached, span_ms: Int64) -> dict[Segment, Segment]:
     """Return the segments of strange pages that the present rules retain longer than before, each with its new form.
 
-    Shapes: span int8[H] and span_ms int64[H], by row of `reached`: for how long after the row a window may include it.
+    Shapes: span_ms int64[H], by row of `reached`: for how long after the row a window may include it.
     """
     extended: dict[Segment, Segment] = {}
+    span = span_codes(span_ms)
     for index, segment in enumerate(reached.segments):
-        rows_here = np.flatnonzero(reached.segment == index)
-        if not len(rows_here) or not reached.is_strange[reached.page[rows_here[0]]]:
+        rows_here = np.flatnonzero(reached.past.segment == index)
+        if not len(rows_here) or not reached.is_strange[reached.past.page[rows_here[0]]]:
             continue
         block = segment.load()
         codes = block.rows.span.copy()
-        codes[reached.row[rows_here]] = np.maximum(codes[reached.row[rows_here]], span[rows_here])
+        codes[reached.past.row[rows_here]] = np.maximum(codes[reached.past.row[rows_here]], span[rows_here])
         longest_ms = max(segment.span_ms, int(span_ms[rows_here].max()))
         if longest_ms > segment.span_ms or (codes != block.rows.span).any():
             rows = replace(block.rows, span=codes)

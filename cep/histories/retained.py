@@ -18,7 +18,7 @@ from cep.histories.kinds.choose import kind_of
 from cep.histories.numbers.tally import Tallied
 from cep.histories.store import Histories, HistoryRows, Segment, SubTallies, block_of, segment_of, span_codes
 from cep.histories.table import HistoryTable
-from cep.kernels.layout import Int64, UInt8
+from cep.kernels.layout import Int32, Int64, UInt8
 from cep.nfa.histories import HistoryPlan
 
 # Carried values are rewritten in every micro-batch that reaches their page. If a key has on average more of them for
@@ -43,7 +43,7 @@ def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: floa
     table = call.table
     is_pinned = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
-    events_max = _carried_max(int((np.bincount(table.key) > 0).sum()), per_key)
+    events_max = _carried_max(table.key, per_key)
     crowded_histories = set()
     for history in plan.histories:
         if not call.windows.is_pinned(history):
@@ -69,24 +69,19 @@ def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) 
     by_sub_key: dict[str, SubTallies] = {}
     crowded = set()
     for name, history in [*tallied.items(), *single_numbers.items()]:
-        carry = kind_of(history).carry(call, history, clock_ms)
-        entries = carry.by_sub_key.get(name)
-        if not carry.is_exact or (entries is not None and _are_many(entries, per_key)):
+        carried = kind_of(history).carry(call, history, clock_ms)
+        entries = carried.by_sub_key.get(name)
+        if carried.crowded or (entries is not None and len(entries) > _carried_max(entries.key, per_key)):
             crowded.add(name)
         else:
-            by_key.update(carry.by_key)
-            by_sub_key.update(carry.by_sub_key)
+            by_key.update(carried.by_key)
+            by_sub_key.update(carried.by_sub_key)
     return Tallied(by_key, by_sub_key, frozenset(crowded))
 
 
-def _are_many(entries: SubTallies, per_key: float) -> bool:
-    keys_count = int((np.bincount(entries.key) > 0).sum())
-    return len(entries) > _carried_max(keys_count, per_key)
-
-
-def _carried_max(keys_count: int, per_key: float) -> float:
-    """Return the maximum number of events or entries to carry for one history of this many keys."""
-    return keys_count * max(_CARRIED_MIN, _CARRIED_SHARE * per_key)
+def _carried_max(key: Int64 | Int32, per_key: float) -> float:
+    """Return the maximum number of events or entries to carry for one history of these keys."""
+    return np.count_nonzero(np.bincount(key)) * max(_CARRIED_MIN, _CARRIED_SHARE * per_key)
 
 
 def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import NO_TEXTS, read_only
 from cep.columnar.texts import numbered
-from cep.functions.columns import HashedTexts, ValueBytes
+from cep.functions.columns import HashedTexts, ValueBytes, hashed_texts
 from cep.kernels.arrange import group_rows
 from cep.kernels.histories.float_sums import SQUARES_AT, SQUARES_END
+from cep.kernels.histories.records import BlockRows
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.histories import BAND, DIFFERENT, FLOAT_SQUARES, FLOATS, RANKS, SQUARES
 
@@ -69,30 +70,27 @@ class HistoryRows:
         return 21 * len(self) + sum(int(column.nbytes) for column in self.columns.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
-    """Past events together with their keys text[K]. Each key has at least one event.
-
-    `codes`, `hashed`, `values` and `views` are caches, computed once from the events (classes.py).
-    """
+    """Past events with their keys text[K], each of which has an event. `codes` and `values` are caches (classes.py)."""
 
     keys: pa.Array
     rows: HistoryRows
     codes: dict[tuple[str, ...], NDArray[np.uint32]] = field(default_factory=dict, compare=False, repr=False)
-    hashed: list[HashedTexts] = field(default_factory=list, compare=False, repr=False)
     values: dict[str, ValueBytes] = field(default_factory=dict, compare=False, repr=False)
-    views: list[tuple[Int32, Int64, Int64]] = field(default_factory=list, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def read_only_rows(self) -> tuple[Int32, Int64, Int64]:
-        """Key, time and event type, as kernels take them."""
-        if not self.views:
-            rows = self.rows
-            self.views.append((read_only(rows.key), read_only(rows.time_ms), read_only(rows.event_type)))
-        return self.views[0]
+    @cached_property
+    def hashed_keys(self) -> HashedTexts:
+        return hashed_texts(self.keys)
+
+    @cached_property
+    def read_only_rows(self) -> BlockRows:
+        """The events, as kernels take them."""
+        rows = self.rows
+        return BlockRows(read_only(rows.key), read_only(rows.time_ms), read_only(rows.event_type))
 
     @property
     def nbytes(self) -> int:
@@ -309,12 +307,13 @@ def span_codes(spans_ms: Int64) -> Int8:
     return np.array([span_code(ms) for ms in different.tolist()], np.int8)[inverse]
 
 
-def segment_of(block: Block, span_ms: int, page: int = -1) -> Segment:
+def segment_of(block: Block, span_ms: int, page: int = -1, panes: int = 0) -> Segment:
     """Make a segment in memory from a block with at least one event."""
     rows = block.rows
     spans = {code: count for code, count in enumerate(np.bincount(rows.span).tolist()) if count}
     first, last = int(rows.time_ms.min()), int(rows.time_ms.max())
-    return Segment(first, last, span_ms, spans, int(np.bincount(rows.key).max()), lambda: block, page=page)
+    most = int(np.bincount(rows.key).max())
+    return Segment(first, last, span_ms, spans, most, lambda: block, page=page, panes=panes)
 
 
 def tally_width(name: str) -> int:
@@ -342,10 +341,7 @@ def reachable_segments(segments: Sequence[Segment], span_max_ms: int, watermark_
 
 
 def join_segments(histories: Histories, columns: Collection[str], watermark_ms: int) -> Histories:
-    """Join small segments of events of a page, and rewrite one segment that has many expired events.
-
-    A rewritten segment has only the columns `columns`, which rules read now.
-    """
+    """Join small segments of events, and rewrite one with many expired events, with only these columns."""
     segments = list(histories.segments)
     start = _joined_from([len(segment) for segment in segments])
     if start < len(segments):

@@ -36,7 +36,7 @@ from cep.functions.columns import TextNumbers
 from cep.histories.numbers import panes as window_panes
 from cep.histories.numbers.folds import Members
 from cep.histories.store import Segment, block_of, segment_of
-from cep.histories.table import HistoryTable, dense_codes, grouped
+from cep.histories.table import HistoryTable, grouped
 from cep.kernels import layout as y
 from cep.kernels.histories import records
 from cep.kernels.histories.known_values import follow_values
@@ -144,36 +144,39 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: window_panes
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     value, row_of = grouped(key, sub)
-    count = len(row_of)
     starts, ends = (np.searchsorted(key[order], key[row_of], side) for side in ("left", "right"))
     old = value[:before_count]
-    last, since, lacks = (np.full(count, number, np.int64) for number in (-1, 0, NEVER))
-    is_lasting, is_remembered = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
-    last[old], since[old], is_lasting[old] = place[:before_count], before.pane_ms - before.code, 1
-    lacks[old] = np.where(before.weight < 0, NEVER, since[old] - before.weight)
-    begins, lacking = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    forgotten = np.empty(len(rows), np.uint8)
-    follow_values(
-        records.ValueRows(value[before_count:], place[before_count:], time_ms[before_count:], sub_rows.member),
-        records.Places(time_ms[order], starts, ends),
-        HISTORY_VALUES_MAX,
-        NEVER,
-        records.Memory(last, since, lacks, is_lasting, is_remembered),
-        records.RowAnswers(begins, lacking, forgotten),
-    )
-    remembered = np.flatnonzero(is_remembered)
-    last_ms, since, lacks = time_ms[order][last[remembered]], since[remembered], lacks[remembered]
+    memory = _no_memory(len(row_of))
+    memory.last[old], memory.since[old] = place[:before_count], before.pane_ms - before.code
+    memory.is_lasting[old] = 1
+    memory.lacks[old] = np.where(before.weight < 0, NEVER, memory.since[old] - before.weight)
+    value_rows = records.ValueRows(value[before_count:], place[before_count:], time_ms[before_count:], sub_rows.member)
+    answers = _followed(value_rows, records.Places(time_ms[order], starts, ends), memory)
+    remembered = np.flatnonzero(memory.is_remembered)
+    last_ms, since = time_ms[order][memory.last[remembered]], memory.since[remembered]
+    lacks = memory.lacks[remembered]
     weight = np.where(lacks == NEVER, -1, np.maximum(since - lacks, 0))
     after = window_panes.PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
-    no_rows, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
-    is_forgotten[rows] = forgotten
-    begin_rows = no_rows.copy()
-    begin_rows[rows] = np.where(begins < 0, -1, rows[np.maximum(begins, 0)]) if len(rows) else no_rows[:0]
+    begin_rows, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
+    is_forgotten[rows] = answers.forgotten
+    begin_rows[rows] = np.append(rows, -1)[answers.begins]
     lacking_ms = np.full(len(table.time), NEVER, np.int64)
-    lacking_ms[rows] = lacking
-    return KnownSubKeys(
-        np.unique(key), begin_rows, lacking_ms, is_forgotten, after, is_lasting[remembered].astype(bool)
-    )
+    lacking_ms[rows] = answers.lacking
+    is_lasting = memory.is_lasting[remembered].astype(bool)
+    return KnownSubKeys(np.unique(key), begin_rows, lacking_ms, is_forgotten, after, is_lasting)
+
+
+def _no_memory(values_count: int) -> records.Memory:
+    last, since, lacks = (np.full(values_count, number, np.int64) for number in (-1, 0, NEVER))
+    return records.Memory(last, since, lacks, np.zeros(values_count, np.uint8), np.zeros(values_count, np.uint8))
+
+
+def _followed(rows: records.ValueRows, places: records.Places, memory: records.Memory) -> records.RowAnswers:
+    """Follow the memory from row to row, in place. Return the results by row."""
+    count = len(rows.value)
+    answers = records.RowAnswers(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8))
+    follow_values(rows, places, HISTORY_VALUES_MAX, NEVER, memory, answers)
+    return answers
 
 
 def panes_after(
@@ -208,8 +211,9 @@ def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remember
     if is_retained.all():
         return [segment]
     rows = block.rows.take(np.flatnonzero(is_retained))
-    rewritten = segment_of(block_of(block.keys, rows), segment.span_ms, segment.page) if len(rows) else None
-    return [] if rewritten is None else [replace(rewritten, panes=segment.panes)]
+    if not len(rows):
+        return []
+    return [segment_of(block_of(block.keys, rows), segment.span_ms, segment.page, segment.panes)]
 
 
 def of_panes(memory: window_panes.PaneRows, panes: window_panes.PaneRows) -> window_panes.PaneRows:
@@ -220,9 +224,7 @@ def of_panes(memory: window_panes.PaneRows, panes: window_panes.PaneRows) -> win
     if not len(rows):
         return memory
     rows = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
-    is_last = np.ones(len(rows), bool)
-    is_last[:-1] = (rows.key[1:] != rows.key[:-1]) | (rows.sub[1:] != rows.sub[:-1])
-    rows = rows.take(is_last)
+    rows = rows.take(np.append(window_panes.differs(rows.key, rows.sub)[1:], True))
     return window_panes.concat_panes([memory, replace(rows, code=rows.pane_ms - NEVER, weight=np.full(len(rows), -1))])
 
 
@@ -307,12 +309,10 @@ def _full_keys(table: HistoryTable, windows: Members) -> np.ndarray:
 def _rows_of_values(
     history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8, is_full: np.ndarray
 ) -> _ValueRows:
-    asks = ((member != 0) | (table.new_at >= 0)) & is_full[table.key]
-    for column in history.by:
-        asks &= table.nulls[column] == 0
-    rows = np.flatnonzero(asks)
-    value, count = dense_codes(windows.segment[rows])
-    return _ValueRows(rows, table.key[rows], member[rows], value, count)
+    rows = table.rows_of_sub_keys(history.by, member)
+    rows = rows[is_full[table.key[rows]]]
+    value, firsts = grouped(windows.segment[rows], windows.segment[rows])
+    return _ValueRows(rows, table.key[rows], member[rows], value, len(firsts))
 
 
 def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
@@ -320,26 +320,17 @@ def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64
 
     int64[M]: the time of the last event of the value that is forgotten next, NEVER if no value is.
     """
-    count, place = len(value_rows.rows), np.arange(len(value_rows.rows))
+    place = np.arange(len(value_rows.rows))
     key_of = np.empty(value_rows.values_count, np.int64)
     key_of[value_rows.value] = value_rows.key
     starts, ends = (np.searchsorted(value_rows.key, key_of, side) for side in ("left", "right"))
-    last, since, lacks = (np.full(value_rows.values_count, number, np.int64) for number in (-1, 0, NEVER))
-    is_lasting, is_remembered = np.zeros(value_rows.values_count, np.uint8), np.zeros(value_rows.values_count, np.uint8)
-    begins, lacking, forgotten = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8)
-    follow_values(
-        records.ValueRows(value_rows.value, place, time_ms, value_rows.member),
-        records.Places(time_ms, starts, ends),
-        HISTORY_VALUES_MAX,
-        NEVER,
-        records.Memory(last, since, lacks, is_lasting, is_remembered),
-        records.RowAnswers(begins, lacking, forgotten),
-    )
-    return begins == place, lacking
+    rows = records.ValueRows(value_rows.value, place, time_ms, value_rows.member)
+    answers = _followed(rows, records.Places(time_ms, starts, ends), _no_memory(value_rows.values_count))
+    return answers.begins == place, answers.lacking
 
 
 def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
-    """bool[M]: the rows whose value is not among the first of its full key; and TIME_MS_MAX, without a window."""
+    """bool[M]: the rows whose value is not among the first of its full key. int64[M]: TIME_MS_MAX, without a window."""
     count = len(value_rows.rows)
     members = np.flatnonzero(value_rows.member)
     first_row = np.full(value_rows.values_count, count, np.int64)

@@ -5,7 +5,7 @@ Tested by: tests/histories/test_values.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,9 +92,19 @@ class HistoryTable:
         """Return 1 for each row where a predicate holds. Predicate -1 always holds."""
         return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
 
+    def has_all(self, by: Sequence[int]) -> np.ndarray:
+        """bool[N]: the rows with a value in each of these columns."""
+        has_values = np.ones(len(self.time), bool)
+        for column in by:
+            has_values &= self.nulls[column] == 0
+        return has_values
+
+    def rows_of_sub_keys(self, by: Sequence[int], member: UInt8) -> Int64:
+        """Return the rows that read the past of their sub-key, or add to it as a member (uint8[N])."""
+        return np.flatnonzero(((member != 0) | (self.new_at >= 0)) & self.has_all(by))
+
     def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
-        """Group the rows by key and the columns `by`. Return each row's segment (group number), and the rows by
-        segment.
+        """Group the rows by key and these columns. Return each row's segment (group number), and the rows by segment.
 
         Rows without a value in one of the columns have segments of their own, which never count.
         """
@@ -120,12 +130,6 @@ class HistoryTable:
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.fields.items()}
         return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], span, columns)
-
-
-def dense_codes(values: Int64) -> tuple[Int64, int]:
-    """Return numbers from 0 for the values, equal for equal values, and how many distinct values there are."""
-    codes, firsts = grouped(values, values)
-    return codes, len(firsts)
 
 
 def grouped(first: Int64, second: Int64) -> tuple[Int64, Int64]:

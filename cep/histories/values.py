@@ -58,8 +58,8 @@ class Answers:
     def column(self, history: HistoryColumn) -> Column:
         """Return the value of a history at each new event, in event order. Texts are indexes into `table.texts`.
 
-        A history with `average` set shares the computation of an average: `avg` is the average itself, its twin is the
-        rounding error.
+        A history with `average` set shares the computation of the average: `avg` is the average, its twin the rounding
+        error.
         """
         if not history.average:
             return self._column(history)
@@ -90,17 +90,20 @@ class Answers:
         self.cut += int(is_cut.sum())
         self._note(history.identity, windows, windows.folded)
         self._note(history.identity + CUT, windows, is_cut)
-        event_slots, event_nulls = np.empty(len(answer.slots), np.int64), np.empty(len(answer.slots), np.uint8)
-        event_slots[windows.events], event_nulls[windows.events] = answer.slots, answer.nulls
-        event_rests = None
-        if answer.rests is not None:
-            event_rests = np.empty(len(answer.slots), np.int64)
-            event_rests[windows.events] = answer.rests
-        return Column(event_slots, event_nulls, rests=event_rests)
+        place = np.empty(len(windows.events), np.int64)
+        place[windows.events] = np.arange(len(place))
+        rests = None if answer.rests is None else answer.rests[place]
+        return Column(answer.slots[place], answer.nulls[place], rests=rests)
 
     def incomplete(self) -> pa.Array:
-        """text[Q]: the histories whose value at a new event is incomplete or has folded events (columns.INCOMPLETE)."""
-        return _incomplete_texts(self._incomplete, len(self._call.new_rows))
+        """text[Q]: the histories whose value is incomplete or has folded events (columns.INCOMPLETE); null for none."""
+        if not self._incomplete:
+            return pa.nulls(len(self._call.new_rows), TEXT)
+        names = sorted(self._incomplete)
+        rows = np.stack([self._incomplete[name] for name in names], axis=1)
+        distinct_rows, row_of_event = np.unique(rows, axis=0, return_inverse=True)
+        texts = [" ".join(name for name, has in zip(names, row, strict=True) if has) for row in distinct_rows.tolist()]
+        return pa.array([text or None for text in texts], TEXT).take(pa.array(row_of_event.reshape(-1)))
 
     def _with_folded(self, history: HistoryColumn, windows: Members, answer: Column) -> Column:
         """Replace the values of windows with more events than the limit: panes stand for their older events."""
@@ -115,7 +118,7 @@ class Answers:
     def _cut(self, history: HistoryColumn, windows: Members) -> UInt8:
         """Return 1 for each window, in window order, in which events of the sub-key may have been forgotten."""
         call = self._call
-        sub_keys = call.sub_keys.memory_of(history) if windows.folded.any() else None
+        sub_keys = call.memory_of(history) if windows.folded.any() else None
         if sub_keys is None:
             return np.zeros(len(windows.events), np.uint8)
         new = call.new_rows[windows.events]
@@ -128,17 +131,6 @@ class Answers:
             self._incomplete[name][windows.events] = flags
 
 
-def _incomplete_texts(flags: Mapping[str, UInt8], count: int) -> pa.Array:
-    """Write the identities of each event's incomplete histories, flags uint8[Q]: text[Q], null if all are complete."""
-    if not flags:
-        return pa.nulls(count, TEXT)
-    names = sorted(flags)
-    rows = np.stack([flags[name] for name in names], axis=1)
-    distinct_rows, row_of_event = np.unique(rows, axis=0, return_inverse=True)
-    texts = [" ".join(name for name, has in zip(names, row, strict=True) if has) for row in distinct_rows.tolist()]
-    return pa.array([text or None for text in texts], TEXT).take(pa.array(row_of_event.reshape(-1)))
-
-
 def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
     """Compute the value of a history from one tally, int64[1, W]."""
     count = int(tally[0, 0])
@@ -147,9 +139,9 @@ def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
     if history.has_float_tally:
         is_average = history.expr.fn == "avg" and count > 0
         values, rests = float_values(tally)
-        return (
-            float(quotients((values, rests), tally[:, 0].astype(np.float64))[0][0]) if is_average else float(values[0])
-        )
+        if is_average:
+            values, _ = quotients((values, rests), tally[:, 0].astype(np.float64))
+        return float(values[0])
     scale: int = 10**history.expr.argument.type.scale
     if history.expr.fn == "stddev":
         return float(spreads(tally)[0]) / scale
@@ -179,7 +171,7 @@ def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: in
 def _limited(
     plan: HistoryPlan, segments: tuple[store.Segment, ...], panes: tuple[store.Segment, ...], watermark_ms: int
 ) -> tuple[tuple[store.Segment, ...], tuple[store.Segment, ...]]:
-    """Drop events beyond the limit that no history uses. Return the other segments, and panes of dropped events."""
+    """Drop unused events beyond the limit. Return the remaining segments, and the panes with the dropped events."""
     blocks = [segment.load() for segment in segments]
     all_events = store.concat_blocks(blocks)
     is_busy_key = np.bincount(all_events.rows.key, minlength=len(all_events.keys)) > plan.events_max + 1
@@ -218,7 +210,7 @@ def _used(
     call = Call(table, panes=window_panes.panes_of_keys(panes, whole.keys, busy))
     far_back = np.full(len(marked), -(2**62), np.int64)
     foldable = [history for history in plan.histories if history.is_foldable]
-    still_counting = {history.identity: call.sub_keys.still_counting(history) for history in foldable}
+    still_counting = {history.identity: call.still_counting(history) for history in foldable}
     for history in foldable:
         members = np.flatnonzero(call.windows.member(history))
         _mark(members, table.key, table, far_back, history.events_max, marked)
@@ -228,7 +220,7 @@ def _used(
         _mark(np.flatnonzero(table.event_type == code), table.key, table, far_back, plan.events_max, marked)
     used = np.ones(len(whole), bool)
     used[busy_rows] = marked.astype(bool)
-    memories = {h.known_sub_keys: k for h in foldable if (k := call.sub_keys.memory_of(h, always=True)) is not None}
+    memories = {h.known_sub_keys: k for h in foldable if (k := call.memory_of(h, always=True)) is not None}
     new_panes = [*panes_after(plan, memories, panes, whole.keys, watermark_ms)]
     for history in plan.panes.values():
         if history.is_foldable:
@@ -246,10 +238,7 @@ def _firsts(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64
     """Return the first member of each pane."""
     segment, order = table.segments(history.by)
     rows = order[member[order] != 0]
-    pane_ms = window_panes.pane_of(history, table.time[rows])
-    is_first = np.ones(len(rows), bool)
-    is_first[1:] = (segment[rows[1:]] != segment[rows[:-1]]) | (pane_ms[1:] != pane_ms[:-1])
-    firsts: Int64 = rows[is_first]
+    firsts: Int64 = rows[window_panes.differs(segment[rows], window_panes.pane_of(history, table.time[rows]))]
     return firsts
 
 
@@ -295,17 +284,6 @@ class HistoryValues:
     cut: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """The past that a call reads: pinned events, the touched keys bool[K], and the table."""
-
-    reached: Reached
-    pinned: store.HistoryRows
-    touched: np.ndarray
-    table: HistoryTable
-    call: Call
-
-
 def history_values(
     plan: HistoryPlan, lists: Lists, histories: store.Histories, call_keys: CallKeys, new: NewEvents, watermark_ms: int
 ) -> HistoryValues:
@@ -316,58 +294,57 @@ def history_values(
     """
     if not len(new.batch):
         return HistoryValues({}, {}, histories, NO_TEXTS)
-    clock_ms = max(watermark_ms, histories.clock_max_ms)
     histories = window_panes.without_strange_panes(plan, histories)
-    looked = _look(plan, lists, histories, call_keys, new, clock_ms)
-    answers = Answers(looked.call)
+    reached = reach(plan, histories, call_keys, new, max(watermark_ms, histories.clock_max_ms))
+    new = replace(new, keys_count=len(reached.keys))
+    touched = np.zeros(new.keys_count, bool)
+    touched[new.key] = True
+    pinned = histories.pinned.of_keys(call_keys.of_histories[histories.pinned.key])
+    is_touched = touched[pinned.key]
+    pinned_here = pinned.take(np.flatnonzero(is_touched))
+    past = store.concat_rows([pinned_here, reached.past.rows])
+    table = build_table(plan, lists, past, len(pinned_here), new, mixed=bool(reached.is_strange.any()))
+    call = Call(table, reached, window_panes.panes_of_keys(histories.segments, reached.keys, touched))
+    answers = Answers(call)
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
     for history in plan.histories:
         column = answers.column(history)
         if history.expr.type.is_text:
-            texts[history.number] = looked.table.texts.take(pa.array(column.slots, mask=column.nulls.astype(bool)))
+            texts[history.number] = table.texts.take(pa.array(column.slots, mask=column.nulls.astype(bool)))
         else:
             slots[history.number] = column.slots, column.nulls
     after = store.Histories()
     if watermark_ms < TIME_MS_MAX:  # otherwise no event follows
-        after = _past_after(plan, histories, looked, clock_ms, watermark_ms)
-    overflows = answers.overflows + Counter(looked.table.overflows)
+        others = unexpired(plan, pinned.take(np.flatnonzero(~is_touched)), watermark_ms)
+        after = _past_after(plan, histories, reached, others, call, watermark_ms)
+    overflows = answers.overflows + Counter(table.overflows)
     window_counts = answers.folded, answers.dropped, answers.cut
     return HistoryValues(slots, texts, after, answers.incomplete(), overflows, *window_counts)
 
 
-def _look(
-    plan: HistoryPlan, lists: Lists, histories: store.Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int
-) -> _Looked:
-    """Read the past events that the call needs, and build the table of past and new events: steps 1 and 2."""
-    reached = reach(plan, histories, call_keys, new, clock_ms)
-    new = replace(new, keys_count=len(reached.keys))
-    touched = np.zeros(new.keys_count, bool)
-    touched[new.key] = True
-    pinned = histories.pinned.of_keys(call_keys.of_histories[histories.pinned.key])
-    pinned_here = pinned.take(np.flatnonzero(touched[pinned.key]))
-    past = store.concat_rows([pinned_here, reached.rows])
-    table = build_table(plan, lists, past, len(pinned_here), new, mixed=bool(reached.is_strange.any()))
-    panes = window_panes.panes_of_keys(histories.segments, reached.keys, touched)
-    return _Looked(reached, pinned, touched, table, Call(table, reached, panes))
-
-
 def _past_after(
-    plan: HistoryPlan, before: store.Histories, looked: _Looked, clock_ms: int, watermark_ms: int
+    plan: HistoryPlan,
+    before: store.Histories,
+    reached: Reached,
+    others: store.HistoryRows,
+    call: Call,
+    watermark_ms: int,
 ) -> store.Histories:
-    """Return the past for the next call: retained events, pinned events, tallies and new panes: step 4."""
-    reached, table, call = looked.reached, looked.table, looked.call
-    pinned_of_other_keys = unexpired(
-        plan, looked.pinned.take(np.flatnonzero(~looked.touched[looked.pinned.key])), watermark_ms
-    )
+    """Return the past for the next call: retained events, pinned events (of `others` too), tallies, panes: step 4."""
+    clock_ms = max(watermark_ms, before.clock_max_ms)
     per_key = len(before) / max(len(before.keys), 1)
     pinned_now = pinned_after(plan, call, watermark_ms, per_key)
-    rows = store.concat_rows([pinned_of_other_keys, pinned_now.rows])
+    rows = store.concat_rows([others, pinned_now.rows])
     if reached.is_strange.any():  # some newly pinned events are older than the pinned ones
         rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
     tallied = tallies_after(plan, call, clock_ms, per_key)
-    span_ms = spans_after(plan, call)
-    extended = _extended(reached, table, span_ms)
+    table, span_ms = call.table, spans_after(plan, call)
+    extended: dict[store.Segment, store.Segment] = {}
+    if reached.is_strange.any():
+        span_of_row, old_rows = np.zeros(len(reached.past.rows), np.int64), table.old_rows
+        span_of_row[table.source[old_rows] - table.pinned_count] = span_ms[old_rows]
+        extended = extended_segments(reached, span_of_row)
     reachable = store.reachable_segments([extended.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
     panes = call.new_panes(plan.approximate.values(), reached.keys, watermark_ms)
     segments = (*reachable, *appended(table, span_ms, reached.keys, watermark_ms), *panes)
@@ -392,13 +369,3 @@ def _with_keys(keys: pa.Array, after: store.Histories) -> store.Histories:
     tallies = {name: tally[is_used] for name, tally in after.tallies.items()}
     sub_tallies = {name: entries.of_keys(new_number[entries.key]) for name, entries in after.sub_tallies.items()}
     return replace(after, keys=keys.filter(pa.array(is_used)), pinned=pinned, tallies=tallies, sub_tallies=sub_tallies)
-
-
-def _extended(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[store.Segment, store.Segment]:
-    """Return the segments of strange pages that the present rules retain longer, each with its new span."""
-    if not reached.is_strange.any():
-        return {}
-    by_row = np.zeros(len(reached.rows), np.int64)
-    old = table.old_rows
-    by_row[table.source[old] - table.pinned_count] = span_ms[old]
-    return extended_segments(reached, store.span_codes(by_row), by_row)

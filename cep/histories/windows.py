@@ -13,8 +13,8 @@ import numpy as np
 from cep.functions.calendar import opens_ms
 from cep.histories.numbers.folds import Members
 from cep.histories.numbers.panes import opens_pane
-from cep.histories.numbers.tally import Moves, Tallied
-from cep.histories.reach import Reached
+from cep.histories.numbers.tally import NOTHING_TALLIED
+from cep.histories.reach import Reached, left_until
 from cep.histories.store import PageFacts
 from cep.histories.table import HistoryTable
 from cep.kernels.histories import records
@@ -31,7 +31,7 @@ class Windows:
     """The windows of a table's histories. `before` are the values carried from the call before."""
 
     def __init__(self, table: HistoryTable, reached: Reached | None) -> None:
-        self.before = Tallied() if reached is None else reached.before
+        self.before = NOTHING_TALLIED if reached is None else reached.before
         self._table = table
         self._reached = reached
         self._members: dict[object, UInt8] = {}
@@ -74,8 +74,7 @@ class Windows:
         if key not in self._members:
             mask = self._table.member(history.member)
             mask &= self._is_looked_at(history)
-            for column in (*history.by, *((value,) if value >= 0 else ())):
-                mask &= self._table.nulls[column] == 0
+            mask &= self._table.has_all((*history.by, value) if value >= 0 else history.by)
             self._members[key] = mask
         return self._members[key]
 
@@ -107,7 +106,7 @@ class Windows:
     def _page(self, rows: Int64) -> Int32:
         """Return the index in `reached.facts` of each old row's page."""
         assert self._reached is not None, "pages are reached"
-        return self._reached.page[self._table.source[rows] - self._table.pinned_count]
+        return self._reached.past.page[self._table.source[rows] - self._table.pinned_count]
 
     def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
         """Return the window of a history at each new event; histories with equal windows share one result.
@@ -163,11 +162,10 @@ class Windows:
         if np.bincount(table.key).max() > history.events_max:
             whole = self.windows_of(history, by_key=True)
             folded[whole.events] = whole.folded
-            for column in history.by:
-                folded &= table.nulls[column][table.new_rows] == 0  # a null sub-key has no past
+            folded &= table.has_all(history.by)[table.new_rows]  # a null sub-key has no past
         return folded
 
-    def moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:
+    def moves(self, history: HistoryColumn, clock_ms: int | None) -> records.Moves:
         """Return how each member moves a carried tally: whether it enters, leaves, and is gone when the call ends."""
         windows, reached = self.windows_of(history), self._reached
         assert reached is not None, "tallies are carried"
@@ -183,12 +181,12 @@ class Windows:
             if history.ranked:
                 begins = reached.begun[history.ranked][self._table.key[rows[old]]]
             enters[old] = begins
-            leaves[old] = begins | (times[old] > reached.left_until(window)[page])
+            leaves[old] = begins | (times[old] > left_until(window, reached.facts)[page])
         gone = np.zeros(len(rows), np.int64)
         if clock_ms is not None:
             gone = (leaves & (times <= opens_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
         moved = (enters.astype(np.int64), leaves.astype(np.int64), gone)
-        return Moves(windows.segment[rows], self.values(history, rows), *moved)
+        return records.Moves(windows.segment[rows], self.values(history, rows), *moved)
 
     def values(self, history: HistoryColumn, rows: Int64) -> Int64:
         """Return the history's field of these rows, 0 where events are counted."""
@@ -198,5 +196,6 @@ class Windows:
         """bool[M]: the old rows that have not left the window at the clock of their page."""
         assert self._reached is not None, "it is carried"
         assert history.expr.window is not None, "it has a window"
-        inside: np.ndarray = self._table.time[rows] > self._reached.left_until(history.expr.window)[self._page(rows)]
+        left_ms = left_until(history.expr.window, self._reached.facts)[self._page(rows)]
+        inside: np.ndarray = self._table.time[rows] > left_ms
         return inside

@@ -62,10 +62,9 @@ def hash_slots(offsets: Int64, data: UInt8, groups_count: int, first_group: int,
 
 @kernel
 def page_keys(slots: Int64, pages_count: int, prefixes: UInt8, out: UInt8) -> None:
-    """Fill out uint8[N, B] with the store keys of pages: the prefix of the key group, and in two bytes the big-endian
-    page.
+    """Fill out uint8[N, B] with the store keys of pages: the prefix of the key group, and the page in two bytes.
 
-    Shapes: slots int64[N] of the pages; prefixes uint8[key groups, B].
+    Shapes: slots int64[N] of the pages; prefixes uint8[key groups, B]. The bytes of a page are big-endian.
     """
     width = out.shape[1]
     for i in range(slots.shape[0]):

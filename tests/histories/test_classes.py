@@ -11,14 +11,14 @@ import pytest
 
 from cep.columnar.batch import TEXT
 from cep.functions.columns import hashed_texts
-from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block
+from cep.histories.classes import Latest, class_codes, code_table, codes_of_block
 from cep.histories.numbers import bands as ranks
-from cep.histories.numbers.bands import Bands, after, bands_of, ranked, sure
-from cep.histories.numbers.tally import Moves
-from cep.histories.reach import _RowsOfBlocks
+from cep.histories.numbers.bands import after, bands_of, entries_of, ranked, sure, without_begun
+from cep.histories.reach import PastRows
 from cep.histories.store import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import choose_classes
+from cep.kernels.histories.records import Bands, Moves
 from tests.engine.bridge import batch_of, event_id, split
 from tests.histories.test_reach import batches_of_payments, payment, program_over, rows_looked_at, written_of
 from tests.histories.test_store import random_block
@@ -91,12 +91,12 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     """If no other history reads the events, only the value of the latest event of a class is read."""
     random, row_counts = Random(f"alone {seed}"), []
 
-    def and_latest(self: _RowsOfBlocks, rows: HistoryRows, *arguments: object) -> _RowsOfBlocks:
+    def and_latest(self: PastRows, rows: HistoryRows, *arguments: object) -> PastRows:
         row_counts.append((len(self.rows), len(rows)))
         return laid(self, rows, *arguments)  # type: ignore[arg-type]
 
-    laid = _RowsOfBlocks.and_latest
-    monkeypatch.setattr(_RowsOfBlocks, "and_latest", and_latest)
+    laid = PastRows.and_latest
+    monkeypatch.setattr(PastRows, "and_latest", and_latest)
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     check_in_pieces(ALONE, payments(random), random)
@@ -216,10 +216,8 @@ def test_no_event_of_a_class_is_missing() -> None:
     assert (codes_of_block(again, (name,)) == codes).all(), "whatever the keys are numbered"
     chosen = codes[::7]
     is_wanted, number = np.zeros(len(block), bool), np.arange(len(block.keys), dtype=np.int32)
-    key, time_ms, _ = block.read_only_rows
-    request = Wanted(chosen)
-    rows = records.BlockRows(key, time_ms, np.zeros(len(key), np.int64))
-    choose_classes(codes, request.table, rows, records.BlockRequest(number, number >= 0), -1, is_wanted)
+    request = records.BlockRequest(number, number >= 0)
+    choose_classes(codes, code_table(chosen), block.read_only_rows, request, -1, is_wanted)
     assert is_wanted[np.isin(codes, chosen)].all()
     assert not is_wanted.all()
 
@@ -241,7 +239,7 @@ def flags(values: list[int]) -> np.ndarray:
 
 def through_entries(bands: Bands, random: Random) -> Bands:
     """Return the same bands, passed through entries in any order of keys."""
-    entries = bands.entries()
+    entries = entries_of(bands)
     order = list(range(KEYS))
     random.shuffle(order)
     rows = np.concatenate([np.flatnonzero(entries.key == key) for key in order])
@@ -283,7 +281,7 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
                     windows.append((key, first + low, first + shown + number + 1, window))
             windows_of_keys[key] = old_values[leaving[key] :] + new[key]
         moves = Moves(flags(segment), flags(values), flags(enters), np.ones(len(values), np.int64), flags(gone))
-        bands = bands.without(begun)
+        bands = without_begun(bands, begun)
         bounds = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
         counts, key_ranks = ranked(bands, moves, percent, (bounds[0], bounds[1], bounds[2]))
         assert counts.tolist() == [len(window) for *_, window in windows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from math import isqrt
 from random import Random
@@ -13,7 +12,6 @@ import pytest
 
 from cep.histories.numbers.folds import Members, float_spreads
 from cep.histories.numbers.tally import (
-    Moves,
     at_clock,
     at_events,
     averages,
@@ -25,6 +23,7 @@ from cep.histories.numbers.tally import (
     whole_sums,
 )
 from cep.histories.store import tally_width
+from cep.kernels.histories.records import Moves
 from cep.nfa.histories import FLOAT_SQUARES, FLOATS, SQUARES
 
 WIDTH = tally_width("any" + SQUARES)
@@ -226,7 +225,7 @@ def test_what_is_too_large_for_a_spread_has_none_however_it_is_worked_out(larges
     is_first = np.arange(len(values)) < 4
     moves = moves_of(zeros, values, np.ones(len(values), bool), np.ones(len(values), bool), is_first)
     assert float_windows(tally, moves, zeros[: len(bounds)], lows, highs, with_rests=False)[1].tolist() == expected
-    carried, fits = float_tallies_of(tally, replace(moves, gone=np.zeros(len(values), np.int64)))
+    carried, fits = float_tallies_of(tally, moves._replace(gone=np.zeros(len(values), np.int64)))
     assert fits
     assert float_values(carried)[0].tolist() == [pytest.approx(spread(values), rel=1e-14, nan_ok=True)]
     leaving = moves_of(zeros[:4], values[:4], np.zeros(4, bool), np.ones(4, bool), np.ones(4, bool))

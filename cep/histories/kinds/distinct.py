@@ -5,15 +5,14 @@ Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from cep.functions.calendar import opens_ms
 from cep.histories.call import Call
-from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.kinds.kind import Column
 from cep.histories.numbers.folds import Members
 from cep.histories.numbers.panes import values_of
+from cep.histories.numbers.tally import NOTHING_TALLIED, Tallied
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
@@ -31,10 +30,10 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     return Column(counts, np.zeros(len(counts), np.uint8))
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
     """Return each key's number of distinct values at the clock: int64[K, 1], 0 where the number is unknown."""
     if not call.windows.is_counted(history):
-        return NOTHING
+        return NOTHING_TALLIED
     assert history.expr.window is not None, "it has a window"
     rows = call.windows.windows_of(history).rows
     is_in_window = call.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
@@ -42,7 +41,7 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
     is_begun, tally = call.windows.begun(history.counted), call.windows.before.by_key.get(history.counted)
     if tally is not None:
         is_begun = is_begun | (tally[:, 0] != 0)
-    return Carry({history.counted: np.where(is_begun, counts, 0).reshape(-1, 1)})
+    return Tallied({history.counted: np.where(is_begun, counts, 0).reshape(-1, 1)})
 
 
 def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
@@ -63,10 +62,7 @@ def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Colu
 
 def _elsewhere(call: Call, history: HistoryColumn) -> Int64:
     """int64[K]: the number of each key's values that stay in the window and are not in the table."""
-    memo_key = ("elsewhere", history.counted)
-    if memo_key not in call.memo:
-        call.memo[memo_key] = _count_elsewhere(call, history)
-    return cast("Int64", call.memo[memo_key])
+    return call.once("elsewhere", history.counted, lambda: _count_elsewhere(call, history))
 
 
 def _count_elsewhere(call: Call, history: HistoryColumn) -> Int64:

@@ -9,18 +9,15 @@ import numpy as np
 
 from cep.histories.call import Call
 from cep.histories.kinds import tally
-from cep.histories.kinds.kind import Carry, Column, pin_nothing
+from cep.histories.kinds.kind import Column, pin_nothing
 from cep.histories.numbers.folds import Members, counts_in, float_spreads, float_spreads_in, float_sums, float_sums_in
-from cep.histories.numbers.tally import float_tallies_of, float_windows, quotients
+from cep.histories.numbers.tally import Tallied, float_tallies_of, float_windows, quotients
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Return the count, sum, average or standard deviation of the floats in each window.
-
-    A tally from the last call is moved along the new events. Without one, each window is summed as a whole.
-    """
+    """Return the count, sum, average or standard deviation of the floats in each window."""
     fn = history.expr.fn
     if call.windows.is_tallied(history):
         segment = windows.segment[call.new_rows][windows.events]
@@ -38,10 +35,10 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     return _column(fn, counts, *float_sums(events, windows, with_rests=fn == "avg"))
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
-    """Move the carried floats to the clock. They are not exact if the sum needs too many of them."""
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
+    """Move the carried floats to the clock, unless the sum needs too many of them to be exact."""
     after, is_exact = float_tallies_of(tally.begin(call, history), call.windows.moves(history, clock_ms))
-    return tally.named(call, history, after, is_exact=is_exact)
+    return tally.named(call, history, after) if is_exact else Tallied(crowded=frozenset((history.tally,)))
 
 
 pin = pin_nothing  # because the tally is enough

@@ -6,13 +6,11 @@ Tested by: tests/histories/test_values.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cep.histories.call import Call
 from cep.histories.numbers.folds import Members
-from cep.histories.store import SubTallies
+from cep.histories.numbers.tally import NOTHING_TALLIED, Tallied
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 
@@ -29,24 +27,9 @@ class Column(NamedTuple):
     rests: Int64 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
-    """The numbers that a history carries to the next call, by name: of keys int64[K, W], and of sub-keys.
-
-    `is_exact` is False if the numbers cannot express the value; then they are not carried.
-    """
-
-    by_key: Mapping[str, Int64] = field(default_factory=dict)
-    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
-    is_exact: bool = True
-
-
-NOTHING = Carry()
-
-
-def carry_nothing(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
+def carry_nothing(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Tallied:
     """Carry no numbers: of a kind whose events or panes are enough."""
-    return NOTHING
+    return NOTHING_TALLIED
 
 
 def pin_nothing(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
@@ -60,7 +43,7 @@ class Kind(Protocol):
     def values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
         """Return the value at each new event, in window order."""
 
-    def carry(self, call: Call, history: HistoryColumn, clock_ms: int, /) -> Carry:
+    def carry(self, call: Call, history: HistoryColumn, clock_ms: int, /) -> Tallied:
         """Return the numbers with which the next call begins, as they are at the clock."""
 
     def pin(self, call: Call, history: HistoryColumn, opens: Int64, /) -> UInt8 | None:

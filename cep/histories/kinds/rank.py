@@ -5,16 +5,16 @@ Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from cep.base.schema import Type
 from cep.histories.call import Call
-from cep.histories.kinds.kind import NOTHING, Carry, Column, pin_nothing
-from cep.histories.numbers.bands import Bands, after, bands_of, ranked
+from cep.histories.kinds.kind import Column, pin_nothing
+from cep.histories.numbers.bands import after, bands_of, entries_of, ranked, without_begun
 from cep.histories.numbers.folds import Members, as_floats, of_rank, sortable
 from cep.histories.numbers.panes import argument_type, values_of
+from cep.histories.numbers.tally import NOTHING_TALLIED, Tallied
+from cep.kernels.histories.records import Bands
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
@@ -31,14 +31,14 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     return Column(as_floats(sortable(chosen, type_), type_).view(np.int64), (counts == 0).astype(np.uint8))
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
     """Move the bands to the clock."""
     if not call.windows.is_ranked(history):
-        return NOTHING
+        return NOTHING_TALLIED
     moves = call.windows.moves(history, clock_ms)
-    moves = replace(moves, values=sortable(moves.values, argument_type(history)))
+    moves = moves._replace(values=sortable(moves.values, argument_type(history)))
     bands = after(_begin(call, history)[0], moves, history.percent)
-    return Carry({history.ranked: bands.counts}, {history.band: bands.entries()})
+    return Tallied({history.ranked: bands.counts}, {history.band: entries_of(bands)})
 
 
 pin = pin_nothing  # because the band is enough
@@ -53,14 +53,11 @@ def _begin(call: Call, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
     """Return the bands of the previous call, and the keys bool[K] whose bands start again."""
     begun, before = call.windows.begun(history.ranked), call.windows.before
     counts, entries = before.by_key.get(history.ranked), before.by_sub_key.get(history.band)
-    return bands_of(counts, entries, call.table.keys_count).without(begun), begun
+    return without_begun(bands_of(counts, entries, call.table.keys_count), begun), begun
 
 
 def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
-    """Return each window's event count, and the value at its rank as a `sortable` integer.
-
-    The rank is taken from the carried band of the key. The whole windows of keys without a band are sorted.
-    """
+    """Return each window's event count, and the value at its rank as a `sortable` integer."""
     bands, begun = _begin(call, history)
     key = call.table.key[call.new_rows][windows.events]
     moves = call.windows.moves(history, None)
@@ -70,7 +67,6 @@ def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -
     lows, highs = windows.lows[whole_windows], windows.highs[whole_windows]
     counts[whole_windows], chosen_values[whole_windows] = highs - lows, of_rank(ordered, history.percent, lows, highs)
     windows_in_bands = key[in_bands], windows.lows[in_bands], windows.highs[in_bands]
-    counts[in_bands], chosen_values[in_bands] = ranked(
-        bands, replace(moves, values=ordered), history.percent, windows_in_bands
-    )
+    moves = moves._replace(values=ordered)
+    counts[in_bands], chosen_values[in_bands] = ranked(bands, moves, history.percent, windows_in_bands)
     return counts, chosen_values

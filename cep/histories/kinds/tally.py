@@ -5,14 +5,13 @@ Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from cep.histories.call import Call
-from cep.histories.kinds.kind import Carry, Column, pin_nothing
+from cep.histories.kinds.kind import Column, pin_nothing
 from cep.histories.numbers.folds import Members, counts_in, tallies_in
 from cep.histories.numbers.tally import (
+    Tallied,
     at_clock,
     at_events,
     averages,
@@ -29,10 +28,7 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Return the count, sum, average or standard deviation of the integers or decimals in each window.
-
-    A tally from the last call is moved along the new events. Without one, each window is summed as a whole.
-    """
+    """Return the count, sum, average or standard deviation of the integers or decimals in each window."""
     if call.windows.is_tallied(history):
         segment = windows.segment[call.new_rows][windows.events]
         moves = call.windows.moves(history, None)
@@ -45,7 +41,7 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     return _column(history, of_windows(events, windows.lows, windows.highs, tally_width(history.tally)), counts)
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
     """Move the carried tally to the clock."""
     return named(call, history, at_clock(begin(call, history), call.windows.moves(history, clock_ms)))
 
@@ -66,39 +62,36 @@ def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Colum
 
 def begin(call: Call, history: HistoryColumn) -> Int64:
     """Return the tallies that the previous call left, by segment of the table: int64[S, W], zeros where none exists."""
-    table, width = call.table, tally_width(history.tally)
     if not history.by:
         tally = call.windows.before.by_key.get(history.tally)
-        return np.zeros((table.keys_count, width), np.int64) if tally is None else tally
-    memo_key = ("begin", history.tally)
-    if memo_key not in call.memo:
-        segment, _ = table.segments(history.by)
-        sums = np.zeros((int(segment.max(initial=-1)) + 1, width), np.int64)
-        entries, segments = _entries(call, history)
-        with_segment = np.flatnonzero(segments >= 0)
-        sums[segments[with_segment]] = entries.sums[with_segment]
-        call.memo[memo_key] = sums
-    return cast("Int64", call.memo[memo_key])
+        return np.zeros((call.table.keys_count, tally_width(history.tally)), np.int64) if tally is None else tally
+    return call.once("begin", history.tally, lambda: _begin_by_sub_key(call, history))
 
 
-def named(call: Call, history: HistoryColumn, tally: Int64, *, is_exact: bool = True) -> Carry:
+def _begin_by_sub_key(call: Call, history: HistoryColumn) -> Int64:
+    segment, _ = call.table.segments(history.by)
+    sums = np.zeros((int(segment.max(initial=-1)) + 1, tally_width(history.tally)), np.int64)
+    entries, segments = _entries(call, history)
+    with_segment = np.flatnonzero(segments >= 0)
+    sums[segments[with_segment]] = entries.sums[with_segment]
+    return sums
+
+
+def named(call: Call, history: HistoryColumn, tally: Int64) -> Tallied:
     """Store the tally after the call under the history's name; by sub-key, as entries."""
     if not history.by:
-        return Carry({history.tally: tally}, is_exact=is_exact)
+        return Tallied({history.tally: tally})
     before, segments = _entries(call, history)
     after = entries_after(before, segments, tally, call.table, history.by, history.expr.by)
-    return Carry(by_sub_key={history.tally: after}, is_exact=is_exact)
+    return Tallied(by_sub_key={history.tally: after})
 
 
 def _entries(call: Call, history: HistoryColumn) -> tuple[SubTallies, Int64]:
     """Return the entries of the previous call, and the segment of each."""
-    memo_key = ("entries", history.tally)
-    if memo_key not in call.memo:
-        entries = call.windows.before.by_sub_key.get(history.tally)
-        if entries is None:
-            entries = no_entries(call.table, history.expr.by, tally_width(history.tally))
-        call.memo[memo_key] = entries, segments_of(entries, call.table, history.by)
-    return cast("tuple[SubTallies, Int64]", call.memo[memo_key])
+    entries = call.windows.before.by_sub_key.get(history.tally)
+    if entries is None:
+        entries = no_entries(call.table, history.expr.by, tally_width(history.tally))
+    return entries, call.once("segments", history.tally, lambda: segments_of(entries, call.table, history.by))
 
 
 def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:

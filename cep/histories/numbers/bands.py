@@ -7,14 +7,11 @@ Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from cep.histories.numbers.tally import Moves
 from cep.histories.store import SubTallies
-from cep.kernels.histories import records
 from cep.kernels.histories.bands import bands_after, ranks_at
+from cep.kernels.histories.records import Bands, Moves, SegmentWindows
 from cep.kernels.layout import Int32, Int64
 
 # Number of values on each side of the rank: this constant, plus twice the number of changes of the window in the call.
@@ -24,37 +21,22 @@ _REACH_CHANGES = 2
 _CHANGES_MAX = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Bands:
-    """The bands of K keys, as drawn in kernels/histories/bands.py. An unknown band has no events.
+def without_begun(bands: Bands, begun: np.ndarray) -> Bands:
+    """Clear the bands of the keys that are marked in `begun`, bool[K]."""
+    if not bands.counts[begun].any():
+        return bands
+    sizes = np.where(begun, 0, np.diff(bands.starts))
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    return Bands(np.where(begun[:, None], 0, bands.counts), starts, bands.values[~begun[_keys(bands)]])
 
-    Shapes: counts int64[K, 2], starts int64[K + 1], values int64[B].
-    """
 
-    counts: Int64
-    starts: Int64
-    values: Int64
-
-    @property
-    def sizes(self) -> Int64:
-        return np.diff(self.starts)
-
-    def without(self, begun: np.ndarray) -> Bands:
-        """Clear the bands of the keys that are marked in `begun`, bool[K]."""
-        if not self.counts[begun].any():
-            return self
-        stays = ~begun[_keys(self)]
-        sizes = np.where(begun, 0, self.sizes)
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        return Bands(np.where(begun[:, None], 0, self.counts), starts, self.values[stays])
-
-    def entries(self) -> SubTallies:
-        """Convert the bands to the form in which they are stored: one entry for each value."""
-        return SubTallies(_keys(self), (), self.values.reshape(-1, 1))
+def entries_of(bands: Bands) -> SubTallies:
+    """Convert bands to the form in which they are stored: one entry for each value."""
+    return SubTallies(_keys(bands), (), bands.values.reshape(-1, 1))
 
 
 def bands_of(counts: Int64 | None, entries: SubTallies | None, keys_count: int) -> Bands:
-    """Build bands from stored counts and entries, for the present key numbers."""
+    """Build bands from stored counts and entries, for the present key numbers. An unknown band has no events."""
     if counts is None or entries is None:
         return Bands(np.zeros((keys_count, 2), np.int64), np.zeros(keys_count + 1, np.int64), np.zeros(0, np.int64))
     key, values = entries.key, entries.sums[:, 0]
@@ -66,7 +48,7 @@ def bands_of(counts: Int64 | None, entries: SubTallies | None, keys_count: int) 
 
 def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
     """bool[K]: the keys whose rank stays in the band if at most this many events enter and leave, in any order."""
-    count, below, sizes = bands.counts[:, 0], bands.counts[:, 1], bands.sizes
+    count, below, sizes = bands.counts[:, 0], bands.counts[:, 1], np.diff(bands.starts)
     above = count - below - sizes
     least, most = _rank(percent, count - goes), _rank(percent, count + comes)
     stays = ((below == 0) | (least > below + comes)) & ((above == 0) | (most <= below + sizes - goes))
@@ -81,31 +63,22 @@ def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64
     """
     keys, lows, highs = windows
     counts, chosen = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    moved = records.Moves(moves.segment, moves.values, moves.enters, moves.leaves)
-    segment_windows = records.SegmentWindows(keys, lows, highs)
-    is_inside = ranks_at(_record(bands), moved, segment_windows, percent, counts, chosen)
+    is_inside = ranks_at(bands, moves, SegmentWindows(keys, lows, highs), percent, counts, chosen)
     assert is_inside, "whole windows are looked at where ranks may leave their bands"
     return counts, chosen
 
 
 def after(bands: Bands, moves: Moves, percent: int) -> Bands:
     """Return the bands after the call, at their regular width. The band of a new key contains all values that enter."""
-    out = records.Bands(
-        np.zeros_like(bands.counts),
-        np.zeros_like(bands.starts),
-        np.empty(len(bands.values) + len(moves.values), np.int64),
-    )
+    values = np.empty(len(bands.values) + len(moves.values), np.int64)
+    out = Bands(np.zeros_like(bands.counts), np.zeros_like(bands.starts), values)
     change = moves.enters - moves.gone
-    bands_after(_record(bands), moves.segment, moves.values, change, percent, _REACH, _REACH_CHANGES, out)
-    return Bands(out.counts, out.starts, out.values[: out.starts[-1]])
-
-
-def _record(bands: Bands) -> records.Bands:
-    return records.Bands(bands.counts, bands.starts, bands.values)
+    bands_after(bands, moves.segment, moves.values, change, percent, _REACH, _REACH_CHANGES, out)
+    return out._replace(values=values[: out.starts[-1]])
 
 
 def _keys(bands: Bands) -> Int32:
-    return np.repeat(np.arange(len(bands.counts), dtype=np.int32), bands.sizes)
+    return np.repeat(np.arange(len(bands.counts), dtype=np.int32), np.diff(bands.starts))
 
 
 def _rank(percent: int, count: Int64) -> Int64:

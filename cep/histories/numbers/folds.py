@@ -83,14 +83,8 @@ def float_sums(values: Int64, windows: Members, *, with_rests: bool) -> Pair:
     if not finite.all():
         for special in (np.inf, -np.inf, np.nan):
             has = np.isnan(floats) if special != special else floats == special  # noqa: PLR0124 nan alone differs
-            out = np.where(_any_in(has, windows), out + special, out)
+            out = np.where(_summed(has, windows) > 0, out + special, out)
     return out, rests
-
-
-def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])
-    has_any: np.ndarray = running[windows.highs] > running[windows.lows]
-    return has_any
 
 
 def float_spreads(values: Int64, windows: Members) -> Int64:
@@ -98,7 +92,7 @@ def float_spreads(values: Int64, windows: Members) -> Int64:
     is_squarable = can_be_squared(values)
     out = np.empty(len(windows.lows), np.float64)
     kernels.spread_floats(np.where(is_squarable, values, 0), windows.lows, windows.highs, out)
-    return np.where(_any_in(~is_squarable, windows), np.nan, out).view(np.int64)
+    return np.where(_summed(~is_squarable, windows) > 0, np.nan, out).view(np.int64)
 
 
 def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
@@ -147,7 +141,7 @@ def tallies_in(history: HistoryColumn, both: Woven, values: Int64) -> Int64:
 
 def counts_in(both: Woven) -> Int64:
     """int64[Q]: the number of events in each window."""
-    return _running(both.rows.weight, both)
+    return _summed(both.rows.weight, both)
 
 
 def float_sums_in(both: Woven, windows: Members, *, with_rests: bool) -> tuple[np.ndarray, np.ndarray, Int64]:
@@ -168,13 +162,13 @@ def float_spreads_in(woven_rows: Woven) -> tuple[Int64, Int64]:
     square_pairs = np.zeros((len(rows), 2), np.int64)
     square_pairs[is_square, 0] = finite[is_square]
     square_pairs[woven_rows.members] = np.stack(squares(finite[woven_rows.members]), axis=1)
-    counts = _running(np.maximum(rows.weight, 0), woven_rows)
+    counts = _summed(np.maximum(rows.weight, 0), woven_rows)
     spread = spreads_of(
         counts,
         two_sums(np.where(is_square, 0, finite), woven_rows.lows, woven_rows.highs),
         two_sums(square_pairs.reshape(-1), 2 * woven_rows.lows, 2 * woven_rows.highs),
     )
-    is_all_finite = _running((~is_finite).astype(np.int64), woven_rows) == 0
+    is_all_finite = _summed(~is_finite, woven_rows) == 0
     return np.where(is_all_finite, spread, np.nan).view(np.int64), counts
 
 
@@ -193,10 +187,10 @@ def _is_old(both: Woven) -> np.ndarray:
     return old
 
 
-def _running(numbers: Int64, both: Woven) -> Int64:
-    """int64[Q]: the sum of numbers int64[C] in each window."""
+def _summed(numbers: np.ndarray, windows: Members | Woven) -> Int64:
+    """int64[Q]: the sum of integers or flags in each window."""
     running = np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers)])
-    summed: Int64 = running[both.highs] - running[both.lows]
+    summed: Int64 = running[windows.highs] - running[windows.lows]
     return summed
 
 

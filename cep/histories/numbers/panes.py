@@ -29,7 +29,7 @@ Tested by: tests/histories/test_panes.py, tests/histories/test_values.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import DISTINCT_HASHES_MAX
 from cep.base.schema import Type
-from cep.columnar.batch import text_buffers
+from cep.columnar.batch import NO_TEXTS, text_buffers
 from cep.columnar.texts import numbered
 from cep.functions.calendar import opens_ms, pane_starts
 from cep.functions.columns import TextNumbers
@@ -62,8 +62,8 @@ _SEED = 1  # differs from the seed of keys, because hashes of the keys of one ke
 def buckets(values: Int64, type_: Type) -> Int64:
     """Return the number of the bucket of each value, which is a slot: an integer, or the bits of a float.
 
-    A greater value never has a smaller bucket. Bucket 0 has zero and the floats nearer to it than 2.3e-308; infinities
-    and NaN have their own buckets.
+    A greater value never has a smaller bucket. Bucket 0 has zero and floats nearer to it than 2.3e-308; infinities and
+    NaN have their own.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
@@ -185,26 +185,20 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
     if len(parts) == 1:
         return parts[0]
     parts = [NO_PANES, *parts]
-    return PaneRows(
-        np.concatenate([part.key for part in parts]),
-        np.concatenate([part.pane_ms for part in parts]),
-        np.concatenate([part.code for part in parts]),
-        np.concatenate([part.weight for part in parts]),
-        np.concatenate([part.sub for part in parts]),
-    )
+    return PaneRows(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(PaneRows)))
 
 
 def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
     """Load the stored panes of the keys that are marked in `touched`, bool[K], by the number of the panes."""
     parts: dict[int, list[PaneRows]] = {}
-    texts = TextNumbers(keys) if any(segment.panes for segment in segments) else None
+    segments = [segment for segment in segments if segment.panes]
+    texts = TextNumbers(keys if segments else NO_TEXTS)
     for segment in segments:
-        if segment.panes and texts is not None:
-            block = segment.load()
-            number = texts.of(block.keys).astype(np.int64)
-            is_touched = (number >= 0) & touched[number]
-            rows_here = np.flatnonzero(is_touched[block.rows.key])
-            parts.setdefault(segment.panes, []).append(rows_of(block.rows, rows_here, number))
+        block = segment.load()
+        number = texts.of(block.keys).astype(np.int64)
+        is_touched = (number >= 0) & touched[number]
+        rows_here = np.flatnonzero(is_touched[block.rows.key])
+        parts.setdefault(segment.panes, []).append(rows_of(block.rows, rows_here, number))
     return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}
 
 
@@ -349,14 +343,14 @@ def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRow
 def _added(rows: PaneRows) -> PaneRows:
     """Merge equal codes of a pane into one row with the sum of their weights."""
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
-    begins = np.flatnonzero(_differs(rows.key, rows.sub, rows.pane_ms, rows.code))
+    begins = np.flatnonzero(differs(rows.key, rows.sub, rows.pane_ms, rows.code))
     return replace(rows.take(begins), weight=np.add.reduceat(rows.weight, begins))
 
 
 def _least_of_each(rows: PaneRows) -> PaneRows:
     """Return the row with the least code of each pane."""
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
-    return rows.take(_differs(rows.key, rows.sub, rows.pane_ms))
+    return rows.take(differs(rows.key, rows.sub, rows.pane_ms))
 
 
 def _condensed_spreads(rows: PaneRows) -> PaneRows:
@@ -376,7 +370,7 @@ def _condensed(rows: PaneRows) -> PaneRows:
     is_finite = np.isfinite(rows.code.view(np.float64))
     special_rows = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
     ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
-    begins = np.flatnonzero(_differs(ordered.key, ordered.sub, ordered.pane_ms))
+    begins = np.flatnonzero(differs(ordered.key, ordered.sub, ordered.pane_ms))
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
     panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
     values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
@@ -402,22 +396,22 @@ def _condensed(rows: PaneRows) -> PaneRows:
 def _least(rows: PaneRows) -> PaneRows:
     """Return the newest pane of each hash, for the hashes that a window may need."""
     rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.sub, rows.key)))
-    is_newest = np.append(_differs(rows.key, rows.sub, rows.code)[1:], True)
+    is_newest = np.append(differs(rows.key, rows.sub, rows.code)[1:], True)
     rows = replace(rows.take(is_newest), weight=np.ones(int(is_newest.sum()), np.int64))
     panes, pane = np.unique(rows.pane_ms, return_inverse=True)
     is_retained = np.ones(len(rows), np.uint8)
     most = DISTINCT_HASHES_MAX + 1  # one more shows whether there are more
-    kernels.keep_least(np.cumsum(_differs(rows.key, rows.sub)), pane, len(panes), most, is_retained)
+    kernels.keep_least(np.cumsum(differs(rows.key, rows.sub)), pane, len(panes), most, is_retained)
     return rows.take(is_retained.astype(bool))
 
 
-def _differs(*columns: Int64) -> np.ndarray:
+def differs(*columns: Int64) -> np.ndarray:
     """Return where rows differ from the row before; the first row does."""
-    differs = np.zeros(len(columns[0]), bool)
+    is_different = np.zeros(len(columns[0]), bool)
     for column in columns:
-        differs[1:] |= column[1:] != column[:-1]
-    differs[:1] = True
-    return differs
+        is_different[1:] |= column[1:] != column[:-1]
+    is_different[:1] = True
+    return is_different
 
 
 def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
@@ -444,7 +438,7 @@ def _segment(history: HistoryColumn, rows: PaneRows, keys: pa.Array) -> Segment:
     columns |= {_SUB: pa.array(rows.sub)} if history.by else {}
     types = np.full(len(rows), _EVENT_TYPE, np.int64)
     stored_rows = HistoryRows(rows.key.astype(np.int32), types, rows.pane_ms, codes, columns)
-    return replace(segment_of(block_of(keys, stored_rows), history.panes_span_ms), panes=history.panes)
+    return segment_of(block_of(keys, stored_rows), history.panes_span_ms, panes=history.panes)
 
 
 def _narrow(values: Int64) -> pa.Array:

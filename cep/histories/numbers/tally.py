@@ -29,8 +29,8 @@ from cep.functions.columns import TextNumbers
 from cep.histories.store import SubTallies, concat_sub_tallies
 from cep.histories.table import HistoryTable, empty_places
 from cep.kernels.groups import find_pairs, group_pairs
-from cep.kernels.histories import records
 from cep.kernels.histories.float_sums import FLOATS_AT, SQUARES_AT, float_tallies_after, float_tallies_at
+from cep.kernels.histories.records import Moves, SegmentWindows
 from cep.kernels.histories.windows import sum_floats
 from cep.kernels.layout import Int32, Int64
 
@@ -113,26 +113,11 @@ _TALLY_WIDTH, _WORDS = 3, 4
 _MASK = np.int64(0xFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """The events that enter and leave a tally in one call: M members by segment, in the order of the windows' bounds.
-
-    Shapes: segment, values int64[M] (values are 0 where events are only counted); enters, leaves, gone int64[M] of 0
-    and 1. `gone` marks the events that have left at the clock after the call.
-    """
-
-    segment: Int64
-    values: Int64
-    enters: Int64
-    leaves: Int64
-    gone: Int64
-
-
 def at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> Int64:
     """int64[Q, W]: the content of each new event's window, given its segment int64[Q] and members lows <= i < highs."""
     starts = np.searchsorted(moves.segment, segment)
     sums = tally[segment]
-    entered, departed = (_running(w, moves.values, tally.shape[1]) for w in (moves.enters, moves.leaves))
+    entered, departed = (_running(_weighted(w, moves.values, tally.shape[1])) for w in (moves.enters, moves.leaves))
     sums += entered[highs] - entered[starts] - departed[lows] + departed[starts]
     return _normal(sums)
 
@@ -156,7 +141,7 @@ def parts_of(values: Int64, width: int) -> Int64:
 
 def of_parts(parts: Int64, lows: Int64, highs: Int64) -> Int64:
     """int64[Q, W]: the tallies of parts[low:high]."""
-    running = np.concatenate([np.zeros((1, parts.shape[1]), np.int64), np.cumsum(parts, axis=0)])
+    running = _running(parts)
     return _normal(running[highs] - running[lows])
 
 
@@ -232,9 +217,9 @@ def _square(values: Int64) -> list[Int64]:
     return words
 
 
-def _running(weight: Int64, values: Int64, width: int) -> Int64:
-    rows = np.concatenate([np.zeros((1, width), np.int64), _weighted(weight, values, width)])
-    return np.cumsum(rows, axis=0)
+def _running(parts: Int64) -> Int64:
+    """int64[M + 1, W]: the sums of the parts before each row."""
+    return np.cumsum(np.concatenate([np.zeros((1, parts.shape[1]), np.int64), parts]), axis=0)
 
 
 def _normal(tallies: Int64) -> Int64:
@@ -264,11 +249,10 @@ def float_windows(
     is_spread = tally.shape[1] > SQUARES_AT
     values, specials = _parted(moves.values, is_spread=is_spread)
     counts = tally[segment, :FLOATS_AT]
-    entered, departed = (_running_floats(weight, specials) for weight in (moves.enters, moves.leaves))
+    entered, departed = (_running(_weighted_floats(weight, specials)) for weight in (moves.enters, moves.leaves))
     counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]
     out, rests = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_rests else 0, np.float64)
-    finite = records.Moves(moves.segment, values, moves.enters, moves.leaves)
-    float_tallies_at(tally, finite, records.SegmentWindows(segment, lows, highs), out, rests)
+    float_tallies_at(tally, moves._replace(values=values), SegmentWindows(segment, lows, highs), out, rests)
     return counts[:, 0], _with_specials(out, counts[:, 1], is_spread=is_spread), rests
 
 
@@ -285,9 +269,9 @@ def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
     """float64[S]: the sum or the standard deviation of each tally, and the rounding error of a sum."""
     nothing, bounds = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
     moves = Moves(nothing, nothing, nothing, nothing, nothing)
-    return float_windows(tally, moves, np.arange(len(tally)), bounds, bounds, with_rests=tally.shape[1] <= SQUARES_AT)[
-        1:
-    ]
+    with_rests = tally.shape[1] <= SQUARES_AT
+    _, values, rests = float_windows(tally, moves, np.arange(len(tally)), bounds, bounds, with_rests=with_rests)
+    return values, rests
 
 
 def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
@@ -326,16 +310,11 @@ def _weighted_floats(weight: Int64, specials: Int64) -> Int64:
     return np.stack([weight, weight * specials], axis=1)
 
 
-def _running_floats(weight: Int64, specials: Int64) -> Int64:
-    rows = np.concatenate([np.zeros((1, FLOATS_AT), np.int64), _weighted_floats(weight, specials)])
-    return np.cumsum(rows, axis=0)
-
-
 @dataclass(frozen=True, slots=True)
 class Tallied:
     """The tallies that a call carries: by name, int64[K, W] by key, and entries by sub-key.
 
-    `crowded` names the tallies that would have too many entries to be carried.
+    `crowded` names the tallies that are not carried, because they would have too many entries or floats.
     """
 
     by_key: Mapping[str, Int64] = field(default_factory=dict)
@@ -352,6 +331,9 @@ class Tallied:
         return Tallied(by_key, by_sub_key, self.crowded)
 
 
+NOTHING_TALLIED = Tallied()
+
+
 def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTallies:
     """Return no entries, for a sub-key of these fields."""
     by = tuple(table.fields[name].slice(0, 0) for name in names)
@@ -359,14 +341,8 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
 
 
 def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """Find the segment (`table.segments(by)`) of each stored entry: int64[E], -1 if the table has no such rows.
-
-    `by` are the columns of the entries' fields.
-    """
-    has_all = np.ones(len(table.key), bool)
-    for column in by:
-        has_all &= table.nulls[column] == 0
-    rows = np.flatnonzero(has_all)
+    """Find the segment, by these columns, of each stored entry: int64[E], -1 if the table has no such rows."""
+    rows = np.flatnonzero(table.has_all(by))
     row_group, entry_group = table.key[rows], entries.key.astype(np.int64)
     for column, values in zip(by, entries.by, strict=True):
         codes = _codes(values, table.texts)

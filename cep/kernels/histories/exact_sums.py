@@ -105,12 +105,14 @@ def _nearest(acc: Int64, top: int) -> float:
 
 
 @bare
-def _error_of_square(x: float, square: float) -> float:
-    """Return x² − square, exactly (Dekker, see expressions/twofold.py)."""
+def _error_of_product(x: float, z: float, product: float) -> float:
+    """Return x · z − product, exactly (Dekker, see expressions/twofold.py)."""
     wide = _SPLIT * x
-    head = wide - (wide - x)
-    tail = x - head
-    return ((head * head - square) + 2.0 * head * tail) + tail * tail
+    x_head = wide - (wide - x)
+    wide = _SPLIT * z
+    z_head = wide - (wide - z)
+    x_tail, z_tail = x - x_head, z - z_head
+    return ((x_head * z_head - product) + x_head * z_tail + x_tail * z_head) + x_tail * z_tail
 
 
 @bare
@@ -119,7 +121,7 @@ def accumulate_square(acc: Int64, value: float, word: Float64, words: Int64, sig
     word[0] = value * value
     square = word[0]
     accumulate(acc, words[0], sign)
-    word[0] = _error_of_square(value, square)
+    word[0] = _error_of_product(value, value, square)
     accumulate(acc, words[0], sign)
 
 
@@ -141,15 +143,8 @@ def spread_of(count: float, sums: Float64, squares: Float64) -> float:
     """
     n = np.float64(count)
     scaled_squares = n * squares[0]
-    wide = _SPLIT * n
-    n_head = wide - (wide - n)
-    wide = _SPLIT * squares[0]
-    s_head = wide - (wide - squares[0])
-    n_tail, s_tail = n - n_head, squares[0] - s_head
-    left_rest = (
-        ((n_head * s_head - scaled_squares) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
-    )
+    left_rest = _error_of_product(n, squares[0], scaled_squares) + n * squares[1]
     right = sums[0] * sums[0]
-    right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
+    right_rest = _error_of_product(sums[0], sums[0], right) + 2.0 * sums[0] * sums[1]
     number: float = (scaled_squares - right) + (left_rest - right_rest)
     return number if number > scaled_squares * _LEVEL else 0.0

@@ -46,12 +46,11 @@ def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words
 
 @kernel
 def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: Float64, rests: Float64) -> None:
-    """Fill out float64[Q] with the sum of each window, rounded once, or its standard deviation if the tally has
-    squares.
+    """Fill out float64[Q] with the sum of each window, rounded once, or with squares its standard deviation.
 
-    rests float64[Q] gets the rounding error of each sum; it is float64[0] if not requested.
-    Shapes: tally int64[S, 6 or 12]; values are the bits of finite floats. The sum is the tally's, plus the events that
-    enter before high, minus the events that leave before low. For a standard deviation, `out` has the counts before.
+    rests float64[Q] gets the rounding error of each sum; float64[0]: not requested. Shapes: tally int64[S, 6 or 12];
+    values are the bits of finite floats. The sum is the tally's, plus the events that enter before high, minus the
+    events that leave before low. For a standard deviation, `out` has the counts before.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     segment, floats = moves.segment, moves.values.view(np.float64)

@@ -29,7 +29,7 @@ class TableRows(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Windows of new events `at`: members lows <= i < highs, int64[Q]; folded uint8[Q] if older ones are left out."""
+    """Windows of new events `at`: members lows <= i < highs, int64[Q]; folded uint8[Q]: 1 if older ones are cut off."""
 
     lows: Int64
     highs: Int64
@@ -46,12 +46,17 @@ class SegmentWindows(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The members int64[M] by segment, in event order, with their values; enters and leaves consist of 0 and 1."""
+    """The events that enter and leave a tally in one call: M members by segment, in the order of the windows' bounds.
+
+    Shapes: segment, values int64[M] (values are 0 where events are only counted); enters, leaves, gone int64[M] of 0
+    and 1. `gone` marks the events that have left at the clock after the call.
+    """
 
     segment: Int64
     values: Int64
     enters: Int64
     leaves: Int64
+    gone: Int64
 
 
 class Bands(NamedTuple):

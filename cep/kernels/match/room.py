@@ -47,7 +47,7 @@ def key_room(rule: Rule, cursor: Int64, has_runs: bool, weights: Int64) -> KeyRo
 
 @inlined
 def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
-    """Return the room after `added` nodes of the event in `row`; its weight, of int64[rows] or int64[0], takes more."""
+    """Return the room after `added` nodes of the event in `row`, less its weight: weights int64[rows], or int64[0]."""
     if weights.shape[0] == 0 or added == 0:
         return room
     return KeyRoom(room.first_node, room.first_match, room.count_at - added * weights[row], room.drop_at)

@@ -237,7 +237,7 @@ def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int
 
 @bare
 def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
-    """Close strict waits of a run, in runs int64[*, W], that have missed their event: the stream had `events_seen`."""
+    """Close a run's strict waits that have missed their event: the stream has had `events_seen`. runs int64[*, W]."""
     if events_seen > runs[run, y.RUN_ORDINAL] + 1:
         nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
         mask = _ONE

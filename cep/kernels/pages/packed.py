@@ -188,9 +188,8 @@ def put_line(line: Int64, count: int, out: UInt8, position: int) -> int:
         position += 1
     if width == 0:
         return position
-    content = out[
-        position : position + width * count
-    ]  # indexed from 0, so that the compiler knows that indexes are not negative
+    # Indexed from 0, so that the compiler knows that indexes are not negative.
+    content = out[position : position + width * count]
     if width == 1:
         for i in range(count):
             content[i] = np.uint8(np.uint64(line[i]) - bottom)

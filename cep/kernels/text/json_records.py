@@ -21,7 +21,7 @@ from cep.kernels.text.texts import is_same_text
 WHOLE, DECIMAL, FLOAT, TRUTH, TEXT, NAME = range(6)
 _UNKNOWN = -1  # the column of a field that is not wanted
 _MEMBERS_MAX = 256  # per record
-_SPACE, _TAB, _QUOTE, _BACKSLASH, _OPENS, _CLOSES = (ord(mark) for mark in ' \t"\\{}')
+_SPACE, _TAB, _LINE_BREAK, _QUOTE, _BACKSLASH, _OPENS, _CLOSES = (ord(mark) for mark in ' \t\n"\\{}')
 _COLON, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _NINE, _SMALL_E, _LARGE_E = (ord(mark) for mark in ":,-+.09eE")
 _SMALL_N, _SMALL_T = (ord(mark) for mark in "nt")
 _NULL, _TRUE, _FALSE = (np.frombuffer(word, np.uint8) for word in (b"null", b"true", b"false"))
@@ -210,16 +210,8 @@ def _read_record(
             kind, scale, place = kinds[column], columns.scales[column], column
             if kind == NAME and data[position] != _SMALL_N:
                 kinds[column] = kind = TEXT if data[position] == _QUOTE else WHOLE
-        position = _take_value(
-            data,
-            position,
-            end,
-            kind,
-            scale,
-            values[place, record:],
-            text_ends[place, record:],
-            is_there[place, record:],
-        )
+        slot, text_end, is_set = values[place, record:], text_ends[place, record:], is_there[place, record:]
+        position = _take_value(data, position, end, kind, scale, slot, text_end, is_set)
         if position < 0:
             return False
         position = _skip_blanks(data, position)
@@ -260,9 +252,6 @@ def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tu
     return count, out, filled
 
 
-_LINE_BREAK, _OPEN_BRACE, _CLOSE_BRACE = 10, 123, 125
-
-
 @kernel
 def join_lines(offsets: Int64, data: UInt8) -> tuple[UInt8, bool, int]:
     """Join N records, int64 offsets[N + 1] into data uint8, with line breaks.
@@ -274,7 +263,7 @@ def join_lines(offsets: Int64, data: UInt8) -> tuple[UInt8, bool, int]:
     in_braces, breaks, position = True, 0, 0
     for record in range(count):
         start, end = offsets[record], offsets[record + 1]
-        in_braces &= end - start >= 2 and data[start] == _OPEN_BRACE and data[end - 1] == _CLOSE_BRACE
+        in_braces &= end - start >= 2 and data[start] == _OPENS and data[end - 1] == _CLOSES
         if record > 0:
             lines[position] = _LINE_BREAK
             position += 1

@@ -19,10 +19,8 @@ _TABLE_GROWTH = 8  # large, so that texts are rarely hashed again
 _TABLE_NEAR = 2_048  # places of a table that fits the processor's cache
 
 _AHEAD = 32  # rows that are hashed together
-_NUMBER, _TAG = (
-    np.uint64(0xFFFFFFFF),
-    np.uint64(0xFFFFFFFF00000000),
-)  # of a place: its text's number, and bits of its hash
+# Of a place: its text's number, and bits of its hash.
+_NUMBER, _TAG = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
 
 
 @inlined
