@@ -52,10 +52,8 @@ class Constants:
 
 _UNARY = {"not": (o.NOT, o.NOT), "is_null": (o.IS_NULL, o.IS_NULL), "neg": (o.NEG, o.FNEG), "abs": (o.ABS, o.FABS)}
 _EXTREMES = {"least": (o.MIN, o.FMIN), "greatest": (o.MAX, o.FMAX)}
-_INTEGER = {
-    "+": o.ADD, "-": o.SUB, "*": o.MUL, "%": o.MOD, "<": o.LT, "<=": o.LE, "==": o.EQ, "!=": o.NE, "and": o.AND,
-    "or": o.OR,
-}  # fmt: skip
+_INTEGER = {"+": o.ADD, "-": o.SUB, "*": o.MUL, "%": o.MOD, "<": o.LT, "<=": o.LE, "==": o.EQ, "!=": o.NE}
+_INTEGER |= {"and": o.AND, "or": o.OR}
 _FLOATING = {
     "+": o.FADD, "-": o.FSUB, "*": o.FMUL, "/": o.FDIV, "<": o.FLT, "<=": o.FLE, "==": o.FEQ, "!=": o.FNE,
 }  # fmt: skip
@@ -392,6 +390,7 @@ def _register_operands(op: int, operands: list[int]) -> list[int]:
     return [operands[position] for position in register_positions(op)]
 
 
+# The register of a run for (kind, variable, argument) of an aggregate. A predicate of the event alone needs none.
 RunRegister = Callable[[str, str, Expr | None], int]
 
 
@@ -409,10 +408,7 @@ class ScalarCode(Lowering):
     def compile(
         self, expr: Expr, register: RunRegister | None = None, variable: Callable[[str], int] | None = None
     ) -> tuple[int, int, int]:
-        """Append code for `expr`; return its first instruction, its end, and the register of the result.
-
-        `register(kind, variable, argument)` returns the run register of an aggregate; None for an event alone.
-        """
+        """Append code for `expr`; return its first instruction, its end, and the register of the result."""
         self._registers_count, self._register_of = 0, {}
         self._register, self._variable = register, variable
         first = len(self.instructions)

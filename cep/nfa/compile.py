@@ -111,10 +111,7 @@ def problems(pattern: PatternIR, schema: Schema) -> list[str]:
 
 
 def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
-    """Compile bound rules that share a key. Raises: CompileError for a rule that `problems` would have named.
-
-    Cost: milliseconds for each rule that is new to the process, and a few milliseconds for thousands that are not.
-    """
+    """Compile bound rules that share a key. Raises: CompileError for a rule that `problems` would have named."""
     return compiler_of(schema).program(key_fields, rules)
 
 
@@ -127,10 +124,7 @@ _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 
 def compilable(checked: Checked) -> Checked:
-    """Replace patterns and lists that do not compile by diagnostics: the check of the language knows no automaton.
-
-    Cost: the automaton of each pattern; the tables only where a limit could be near.
-    """
+    """Replace patterns and lists that do not compile by diagnostics: the check of the language knows no automaton."""
     refused = {name: _refusal(pattern, checked.schema) for name, pattern in checked.patterns.items()}
     diagnostics = [_diagnostic(name, error, checked) for name, error in refused.items() if error is not None]
     diagnostics += given_lists(checked).diagnostics

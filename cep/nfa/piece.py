@@ -79,10 +79,14 @@ WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """A compiled rule. `words` int64 are its sections; the other fields are as in program.RuleProgram."""
+class RuleFacts:
+    """The facts that the engine needs of a rule next to its tables.
 
-    words: Int64
+    The values of a match have the columns of `measures`, the values of a time-out the columns of `timeout_measures`,
+    which follow. `repeats`: a match may be found in more than one way. `cuts` name its histories that may lack values
+    of a sub-key, `folds` its histories that may be folded; `windows` are the windows of its histories.
+    """
+
     variables: tuple[str, ...]
     measures: tuple[tuple[str, Type], ...]
     timeout_measures: tuple[tuple[str, Type], ...]
@@ -90,6 +94,14 @@ class Piece:
     cuts: frozenset[str]
     folds: frozenset[str]
     windows: tuple[HistoryWindow | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A compiled rule: its sections as words, int64, and its facts."""
+
+    words: Int64
+    facts: RuleFacts
 
 
 def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symbols) -> Piece:
@@ -134,8 +146,7 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
     }
     flat = [[*chain.from_iterable(sections[section])] for section in Section]
     used_columns = tuple(histories(pattern))
-    return Piece(
-        np.fromiter(chain(map(len, flat), *flat), np.int64),
+    facts = RuleFacts(
         tuple(v.name for v in pattern.variables),
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
@@ -144,6 +155,7 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         frozenset(identity_of(past) for past in used_columns if is_foldable(past)),
         tuple(dict.fromkeys(past.window for past in used_columns)),
     )
+    return Piece(np.fromiter(chain(map(len, flat), *flat), np.int64), facts)
 
 
 def _at(ids: Sequence[int], number: int) -> int:

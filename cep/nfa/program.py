@@ -12,40 +12,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import overload
 
-from cep.base.schema import Schema, Type
+from cep.base.schema import Schema, field_values
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.records import Program as Tables
-from cep.lang.ir import HistoryWindow
 from cep.lists.store import Lists
 from cep.nfa.code import VectorProgram
 from cep.nfa.columns import Column
 from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.nfa.histories import HistoryPlan
-from cep.nfa.piece import Piece
+from cep.nfa.piece import Piece, RuleFacts
 from cep.nfa.predicates import PredicatePlan
 from cep.nfa.prefixes import Place, SharedStart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RuleProgram:
-    """One rule in a program; equal only to itself.
-
-    `row` is the rule's row for kernels (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
-    the values of a time-out the columns of `timeout_measures`, which follow. `repeats`: a match may be found in more
-    than one way. `cuts` name its histories that may lack values of a sub-key, `folds` its histories that may be folded;
-    `windows` are the windows of its histories.
-    """
+class RuleProgram(RuleFacts):
+    """One rule in a program; equal only to itself. `row` is its row for kernels (layout.RULE_WIDTH words)."""
 
     deployed: DeployedRule
     row: Int64
-    variables: tuple[str, ...]
-    measures: tuple[tuple[str, Type], ...]
-    timeout_measures: tuple[tuple[str, Type], ...]
-    repeats: bool
-    cuts: frozenset[str] = frozenset()
-    folds: frozenset[str] = frozenset()
-    windows: tuple[HistoryWindow | None, ...] = ()
 
     @property
     def identity(self) -> RuleIdentity:
@@ -86,11 +72,8 @@ class RulePrograms(Sequence[RuleProgram]):
         if number < 0 or number >= len(self):
             raise IndexError(f"rule {number} of {len(self)}")
         if number not in self._created:
-            piece = self._pieces[number]
-            self._created[number] = RuleProgram(
-                self._rules[number], self.rows[number], piece.variables, piece.measures, piece.timeout_measures,
-                piece.repeats, piece.cuts, piece.folds, piece.windows,
-            )  # fmt: skip
+            values = (*field_values(self._pieces[number].facts), self._rules[number], self.rows[number])
+            self._created[number] = RuleProgram(*values)
         return self._created[number]
 
 

@@ -80,10 +80,7 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The event types and rules that a job can run, and the rules that were set aside.
-
-    `refused` are later records that the running job refused, `taken` all other later records.
-    """
+    """The event types and rules of a job, the rules set aside, and the later records that it took or refused."""
 
     schema: Schema
     rulebook: Rulebook

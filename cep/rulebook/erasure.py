@@ -57,10 +57,7 @@ class ErasureRequest(BaseModel):
 
 
 def write_request(path: Path, keys: Iterable[str], trust: Trust, key: SigningKey) -> bool:
-    """Sign a request to erase keys: as its author if the file is new, otherwise as its approver.
-
-    Returns: True if both have signed. Raises: UsageError if a signature would not count.
-    """
+    """Sign a request to erase keys, as author of a new file or as approver: then return True. Raises: UsageError."""
     if path.exists():
         request = read_request(path)
         approver = Signature(key=key.public, signature=key.sign(_statement(request, "approver")))
