@@ -79,12 +79,13 @@ def sides(checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, s
     if is_symbol(left, scope) and not is_symbol(right, scope):
         second = checker.check(right, scope)
         return checker.check(left, scope, second.type), second
-    first = attempt(checker.check, left, scope)
-    if first is None:
+    try:
+        first = checker.check(left, scope)
+    except Refused:
         # A bare symbol next to a mistake is not a second mistake.
         if not is_symbol(right, scope):
             checker.check(right, scope)
-        raise Refused
+        raise
     return first, checker.check(right, scope, first.type)
 
 
