@@ -5,8 +5,6 @@ Without it Java starts as before. It is for one Java and one Spark: Java itself 
 Tested by: every test of Spark, which starts Java with these options.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -7,8 +7,6 @@ A function is in the list if one of its cases took a fifth of a second or more.
 Tested by: tests/test_long_tests.py
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET

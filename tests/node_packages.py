@@ -1,7 +1,5 @@
 """VS Code's own parts from npm, for tests of the editor's extension, or a plain reason why they are missing."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The output of a verb in a test, with its exit code checked: the fixture `output_of` of tests/conftest.py."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Events → Avro records, as a producer without a registry writes them: without a prefix."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -9,8 +9,6 @@ its input ends. Tests use that broker if CEP_TESTS_KAFKA names its folder.
 Tested by: tests/test_real_kafka.py
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -3,8 +3,6 @@
 PostgreSQL refuses to run as root. Root therefore starts it as the user `postgres` or `nobody`.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

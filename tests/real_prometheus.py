@@ -5,8 +5,6 @@ repository; nothing is installed. If that fails too, `open_tools` says why, and 
 Tested by: tests/cli/test_monitor.py
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -5,8 +5,6 @@ answers under `/apis/ccompat/v7` as Confluent's registry does. It needs seconds 
 Tested by: tests/sources/registry/test_real_registry.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

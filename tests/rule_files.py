@@ -1,7 +1,5 @@
 """Rule files for tests, and copies of the rules of this repository."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

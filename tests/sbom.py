@@ -6,8 +6,6 @@ pypi.org does. A package that is missing in the index was not audited: it is nam
 Tested by: tests/test_sbom.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -8,8 +8,6 @@
 Tested by: tests/cli/test_outage.py
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import socket

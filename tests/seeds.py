@@ -3,8 +3,6 @@
 Tested by: every run of tests; `pytest --collect-only -m "not slow"` lists what the inner loop takes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ Mounting takes root. Without root, RLIMIT_FSIZE makes every write after a file's
 ENOSPC: the writer sees a refusal of the kernel either way.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -9,8 +9,6 @@ installed Spark, so this process and all its processes see that version. The rep
 Tested by: tests/runners/spark/test_other_sparks.py
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """lock.txt has a version and the hashes of each package that an installation brings along, part by part."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """The list of long tests names existing tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.long_tests import long_tests

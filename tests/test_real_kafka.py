@@ -1,7 +1,5 @@
 """The broker of the tests: topics, compaction settings, a crash."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient

@@ -1,7 +1,5 @@
 """The bill of materials has every installed package of the lock once; an unaudited package is not sound."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Random payments with frauds that come in episodes, three rules, and labels: as files and as tables."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

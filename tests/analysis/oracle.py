@@ -1,7 +1,5 @@
 """The figures of a backtest, computed by DuckDB from the alerts, the events and the labels: a second opinion."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import duckdb

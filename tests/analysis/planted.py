@@ -16,8 +16,6 @@ cards, nights.
 `python -m tests.analysis.planted` prints how many of ten seeds are found for each form. Keys of odd seeds are numbers.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

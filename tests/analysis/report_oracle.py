@@ -3,8 +3,6 @@
 The views are those in `oracle.py`. Curves and lines are compared for rules of one condition, `amount > PARAM`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import isclose
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of a backtest, as sent and by threshold, against DuckDB, replays and `cep run`."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

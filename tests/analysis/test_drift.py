@@ -1,7 +1,5 @@
 """The values of the fields that conditions read, by week: exact quantiles and shares."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

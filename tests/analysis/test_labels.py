@@ -1,7 +1,5 @@
 """Labels of events, keys and episodes; leaks of labels; and chains of patterns."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

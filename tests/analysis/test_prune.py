@@ -1,7 +1,5 @@
 """Pruning keeps every rule that it must keep, removes every rule that it can remove, and sees redundancy."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import exp, log
 

@@ -1,7 +1,5 @@
 """The report: one file without script or network, below a megabyte, without protected values."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

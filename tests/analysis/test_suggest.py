@@ -1,7 +1,5 @@
 """Suggestions: planted sequences come back as patterns that find them on later time, with tests that pass."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Tuning finds planted thresholds, with evidence."""
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

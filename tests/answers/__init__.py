@@ -4,8 +4,6 @@ One module per section has `ROWS: list[Row]`. A row is computed in the process a
 Tested by: tests/answers/test_answers.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 Tested by: tests/answers/test_answers.py
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Collection
 from importlib import import_module

@@ -3,8 +3,6 @@
 A row is right if the test is there; the test itself says whether the answer is.
 """
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

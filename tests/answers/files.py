@@ -3,8 +3,6 @@
 Tested by: tests/answers/test_answers.py
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Frames: the unit and the zone of a column, standard deviations, and speeds, through `Rules.match`."""
 
-from __future__ import annotations
-
 import warnings
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The language and the matcher: several times in an event, habits from SQL, greedy loops, `skip to`."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers in thresholds: averages and spreads of equal payments, and arithmetic at its edges."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from decimal import Decimal

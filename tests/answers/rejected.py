@@ -3,8 +3,6 @@
 Tested by: tests/answers/test_answers.py
 """
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from pathlib import Path

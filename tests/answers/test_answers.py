@@ -1,7 +1,5 @@
 """Each situation of this folder gets the right answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.answers import Row

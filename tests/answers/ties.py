@@ -1,7 +1,5 @@
 """Ties, duplicates, the past at the start of a history, and the absences that are certain at its end."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Times in every form as one instant, and the order of events of one time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Payments in every kind of frame and every type of column, for the tests of the library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Alerts in a notebook: their members, pictures and charts, and the answers to why."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

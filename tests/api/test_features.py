@@ -1,7 +1,5 @@
 """Functions of past events as columns, and the quality of rules by labels."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Frames of other forms: the values, the rows of several events, drafted declarations, and paths."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

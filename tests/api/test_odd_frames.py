@@ -1,7 +1,5 @@
 """Frames with odd columns and crafted texts: values, rejected records, or an error of cep that names the column."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Callable

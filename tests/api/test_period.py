@@ -3,8 +3,6 @@
 Every verb and function that reads a history answers as if the history had no other events.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Python names rejected records in a warning, in the notebook's view, and in an error with `strict`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

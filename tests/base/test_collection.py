@@ -1,7 +1,5 @@
 """Resources of a process: its collector, its processors, and objects that are closed at the end of a block."""
 
-from __future__ import annotations
-
 import gc
 import os
 

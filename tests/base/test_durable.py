@@ -1,7 +1,5 @@
 """Files are there whole or not at all, and those that a job writes are for their owner alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The features of a bare installation, its messages about the others, and the lowest versions of packages."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

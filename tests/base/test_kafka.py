@@ -1,7 +1,5 @@
 """Options of Kafka clients: which source of an option wins."""
 
-from __future__ import annotations
-
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits fit the integers that hold the limited values; operating errors form one tree."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Only regular files below a root are read, up to a size, without blocking; TOML is bounded before it is parsed."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tomllib

@@ -1,7 +1,5 @@
 """Types, event types and the schema of a job; a class of values is like a frozen dataclass, except for its guard."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from copy import copy

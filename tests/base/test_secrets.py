@@ -1,7 +1,5 @@
 """Keys come from a file or the environment; no output shows a secret, nor an address with a password."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from pathlib import Path

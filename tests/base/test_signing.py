@@ -1,7 +1,5 @@
 """Keys of people and signatures over bytes; in the chain of an audit a changed, removed or moved line is noticed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import stat

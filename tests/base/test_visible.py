@@ -1,7 +1,5 @@
 """A terminal shows every value unchanged, for all characters in it, and a bar on a terminal only."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -6,8 +6,6 @@ labelled data and rules, the module gives their alerts there and the parameters 
 Tested by: tests/bench/test_baselines.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

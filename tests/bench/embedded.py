@@ -17,8 +17,6 @@
 Without --full: fewer events, one rate and few keys, as a quick check.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -6,8 +6,6 @@ broker the job runs without a sink: the time then ends when the alerts are on di
 The module also has the peer's patterns as a job, and payments of its shape. Run by bench/embedded.py.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

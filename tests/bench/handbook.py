@@ -12,8 +12,6 @@ of a forest are the mean over the given number of seeds, with the lowest and the
 of cep, and whether `leaked_customer` and `compromised_terminal` of `patterns/` alert. Both use the same models.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from datetime import date

@@ -8,8 +8,6 @@ seconds for a hundred events: imports and the loading of kernels do not count. M
 Twelve records with a field of 10 MB are compared by byte.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python -m tests.bench.kernel [EVENTS]
 """
 
-from __future__ import annotations
-
 import sys
 
 from tests.bench.peer_data import NAMES, by_rule, median_seconds, peer_batch, peer_columns, peer_program, run_once, show

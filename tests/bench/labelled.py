@@ -11,8 +11,6 @@ event type and by key, over an hour, a day, a week.
 Tested by: tests/bench/test_baselines.py
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence

@@ -12,8 +12,6 @@ one matching task, more than enough for the rate, and takes events in order of a
 topic, the order of event times would add the wait for the slowest of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -12,8 +12,6 @@ With --kafka the stream ends with an event of the next day, which closes all win
 cannot be measured. With FLINK_VENV the peer runs on the same events, with two tasks and its keyed state in memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

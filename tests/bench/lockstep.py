@@ -8,8 +8,6 @@ the median and the quarters of the ratios of the pairs, in processor seconds. OT
 (`git worktree add ../cep-before COMMIT`); both use the packages of this environment.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

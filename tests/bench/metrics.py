@@ -1,7 +1,5 @@
 """A job's /metrics page and the system's figures of its processes → numbers by name, while it runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

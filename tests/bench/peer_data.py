@@ -4,8 +4,6 @@ The peer is Apache Flink CEP. Its benchmark, with the generator of the events, l
 checkout without it every benchmark says so and stops.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json

@@ -11,8 +11,6 @@ not know the thresholds of the patterns, and many of the episodes lie below them
 Tested by: tests/bench/test_baselines.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

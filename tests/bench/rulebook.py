@@ -7,8 +7,6 @@ core; on Spark a key group adds only a hash. Every micro-batch gets its share of
 together once.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

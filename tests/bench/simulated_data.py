@@ -16,8 +16,6 @@ whole days.
 Tested by: tests/bench/test_baselines.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise

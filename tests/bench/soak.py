@@ -11,8 +11,6 @@ The size of the checkpoint directory is printed and not judged: Spark keeps the 
 while to fill.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -3,8 +3,6 @@
 Frauds planted into honest months: every kind exists among honest events, and a seed repeats its result.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

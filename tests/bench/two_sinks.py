@@ -8,8 +8,6 @@ machine is the same for both. Latency is the time from the send of a payment unt
 its alert.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

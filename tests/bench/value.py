@@ -24,8 +24,6 @@ seven.
 Without SETS all are run, and two tables of all sets end the print: the figures of each set, and recall by typology.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

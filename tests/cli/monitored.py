@@ -1,7 +1,5 @@
 """The metrics that alert rules and the dashboard name: tests look for them on the port of each runner."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The verbs for authors of patterns: explain, fmt, lint, new, plan and test."""
 
-from __future__ import annotations
-
 import io
 import json
 import xml.etree.ElementTree as ET

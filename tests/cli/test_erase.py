@@ -1,7 +1,5 @@
 """No file has an erased key or a card number."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

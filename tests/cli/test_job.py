@@ -1,7 +1,5 @@
 """The folder of a job: its state, its letters, another runner, and hostile files."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """`cep lsp`: sessions over its pipes, hostile editors, and the extension for VS Code."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Verbs: exit codes, their table, help pages, settings; and what a new user runs first."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

@@ -1,7 +1,5 @@
 """Jobs on a real broker: outages, deleted records, a backlog, secure connections, and a standby."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

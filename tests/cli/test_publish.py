@@ -1,7 +1,5 @@
 """Publishing, signatures and lists on a broker."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Verbs that measure rules on a labelled history: backtest, diff, prune, report, suggest and tune."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

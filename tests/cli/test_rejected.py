@@ -1,7 +1,5 @@
 """Rejected and lost records: every verb and every job names them."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import io

@@ -1,7 +1,5 @@
 """`cep replay`: its arguments, a job's control records, the end of a history, and records of other forms."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """`cep rules`: the folder, its audit, the card of a rule, committed links, and versions in shadow."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

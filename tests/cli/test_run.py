@@ -1,7 +1,5 @@
 """`cep run`: its options and results, refused alerts, the end on request, and its log."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

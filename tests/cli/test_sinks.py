@@ -1,7 +1,5 @@
 """Sinks that hang, fail or refuse, and every wait of a job for another machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`cep why` and `cep why-not` on planted cases, one for each kind of reason."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small schema with every kind of field, records for it, and texts that collide in Arrow's own hash."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any

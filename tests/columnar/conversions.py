@@ -3,8 +3,6 @@
 The page reference/conversions.md prints it; test_convert.py reads each value in each form and compares each cell.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A schema with protected fields, card numbers, and keys in the environment."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

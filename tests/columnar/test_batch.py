@@ -1,7 +1,5 @@
 """Columns, the 64-bit slots that kernels read, and EventBatch to bytes and back; damaged bytes are refused."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

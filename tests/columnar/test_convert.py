@@ -1,7 +1,5 @@
 """Convert one column at a time: a bad value changes no other value; each cell of the table of conversions holds."""
 
-from __future__ import annotations
-
 import csv
 import decimal
 import io

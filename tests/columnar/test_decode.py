@@ -1,7 +1,5 @@
 """Decode many sorts of records; a bad one is set aside alone. The kernel for plain records gives the bits of Arrow."""
 
-from __future__ import annotations
-
 import decimal
 from datetime import UTC, datetime
 from random import Random

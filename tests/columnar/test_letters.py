@@ -1,7 +1,5 @@
 """The dead letter of a record names the value of that record, in every form and however many other records are bad."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

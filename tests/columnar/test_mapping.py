@@ -1,7 +1,5 @@
 """Records of other names and forms give the same columns as plain records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers as people write them, counts of different numbers, and amounts in minor units."""
 
-from __future__ import annotations
-
 import base64
 import random
 from decimal import Decimal

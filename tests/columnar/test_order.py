@@ -1,7 +1,5 @@
 """The order of events: microseconds, the declared field, the partition, arrival; the same in every form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Events to key domains and key groups; their digests depend on every field, and not on cuts or null columns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from random import Random

@@ -1,7 +1,5 @@
 """Kernels that number and take texts return the same as Arrow does for two joined columns."""
 
-from __future__ import annotations
-
 import pickle
 from random import Random
 

@@ -1,7 +1,5 @@
 """Times in every form are the same instants as for datetime, zoneinfo and DuckDB."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Protected fields hold tokens after decoding, in every format; no dead letter contains a protected value."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

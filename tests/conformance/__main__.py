@@ -4,8 +4,6 @@ Exit code 0 if every scenario passes or has known differences only, 1 if one doe
 Tested by: tests/conformance/test_conformance.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

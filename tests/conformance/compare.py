@@ -6,8 +6,6 @@ answer; the peer gives it the next time at which it looks.
 Tested by: tests/conformance/test_conformance.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Tested by: tests/conformance/test_conformance.py, tests/conformance/test_conformance.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ A file is JSON, gzipped if its name says so: `{"scenarios": […]}` or the bare 
 Tested by: tests/conformance/test_conformance.py
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

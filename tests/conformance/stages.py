@@ -3,8 +3,6 @@
 Tested by: tests/conformance/test_conformance.py
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

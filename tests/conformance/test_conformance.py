@@ -1,7 +1,5 @@
 """Scenarios with the answers of the real Flink CEP, through the language and the engine."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from itertools import combinations

@@ -4,8 +4,6 @@ README.md in this folder describes the form of a case.
 Tested by: tests/corpus/test_corpus.py
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping

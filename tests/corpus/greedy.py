@@ -7,8 +7,6 @@ in a group that repeats. A condition may fit events that the loop takes as well,
 Tested by: tests/corpus/test_corpus.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ It imports only other packages, so that it runs with an installed wheel.
 Tested by: tests/demo/test_wheel.py
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

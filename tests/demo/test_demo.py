@@ -1,7 +1,5 @@
 """The demo: it ends well, its library is whole, and it finds the planted frauds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Examples for operators: settings that can be used, a manifest that fits them, a job under spark-submit."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

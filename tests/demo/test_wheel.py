@@ -1,7 +1,5 @@
 """Notebooks run from their first cell to their last, and the wheel works without the checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -8,8 +8,6 @@ compiled kernels. As a process, `python -m tests.docs.commands SOCKET` serves un
 Tested by: tests/docs/test_examples.py
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -3,8 +3,6 @@
 Tested by: tests/docs/test_reference.py
 """
 
-from __future__ import annotations
-
 ALERT_FIELDS = {
     "alert_id": "128 bits of a digest over rule, version, key and bound events, as 32 hexadecimal digits",
     "rule_id": "the rule",

@@ -10,8 +10,6 @@ A comment before a block names the servers that it needs: `<!-- needs: kafka -->
 begins in a copy of the folder that the other page leaves. `kafka:9092` in a block becomes the broker of the tests.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -8,8 +8,6 @@ machine: without Chromium it stays as it is.
 Tested by: tests/docs/test_reference.py
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

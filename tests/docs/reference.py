@@ -15,8 +15,6 @@
 Tested by: tests/docs/test_reference.py
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import io

@@ -6,8 +6,6 @@ The pages have the order of `cep docs`. The site fetches nothing: the theme brin
 Tested by: tests/docs/test_links.py
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every command and example of pages and READMEs works as written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Links and named files of pages lead somewhere, and the site builds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reference agrees with the code, `cep docs` shows it, and README.md shows two pictures."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import struct

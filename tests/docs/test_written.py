@@ -1,7 +1,5 @@
 """Commands, settings and Python of pages and help texts that are not run are checked as far as possible."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

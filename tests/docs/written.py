@@ -6,8 +6,6 @@ ends in a backslash continues. Variables before the command, redirections and th
 Tested by: tests/docs/test_written.py
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 An answer is a set of (key, bindings by variable, detected_ms, measures), one for matches and one for time-outs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ Each case is a random pattern, the events before and after a cut, and the page a
 Tested by: tests/engine/test_keyed_state.py
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import sys

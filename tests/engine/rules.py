@@ -1,7 +1,5 @@
 """Pattern text → program, and rows written by hand → batch, for the tests of the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

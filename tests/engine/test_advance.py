@@ -1,7 +1,5 @@
 """advance: pure, bounded, every loss counted; a condition that is often null has a fast form, which equals its code."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

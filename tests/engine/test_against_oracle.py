@@ -1,7 +1,5 @@
 """Random patterns on random events: the engine agrees with the brute-force oracle, in any split into calls."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Histories in `emit`: their value at the last event of a match, whenever the match becomes certain."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

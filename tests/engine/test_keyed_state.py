@@ -1,7 +1,5 @@
 """Keyed state under other programs, of an earlier build, in parts, and in slices; state of removed rules is counted."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections import Counter

@@ -1,7 +1,5 @@
 """Lists that change: each event, and each past one of a history, sees the version of its own time, in any cut."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise

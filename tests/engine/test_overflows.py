@@ -1,7 +1,5 @@
 """Losses are named by rule: sums that stop at the bounds of 64 bits, and runs that a key loses to a limit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

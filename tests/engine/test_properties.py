@@ -4,8 +4,6 @@ Random patterns of every level (tests/oracle/random_cases.py), every other one w
 into batches and further rules are in test_against_oracle.py and tests/histories/test_oracle.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random

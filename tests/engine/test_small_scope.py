@@ -4,8 +4,6 @@ Patterns of two or three variables over the letters a and b, also in groups and 
 choice of quantifiers and skip strategies; streams of up to five letters, all of them, each as a key of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product

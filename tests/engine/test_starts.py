@@ -1,7 +1,5 @@
 """State that is stored once for rules with the same beginning changes no match, in any cut and with any rules."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ after how many minutes (median, most). The last line has the seeds that went wro
 any. Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import sys

@@ -5,8 +5,6 @@ otherwise an alarm that it cannot evaluate would look like a silent one. `promto
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

@@ -19,8 +19,6 @@ The job runs as processes: started, watched, killed, started again; its sinks ar
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

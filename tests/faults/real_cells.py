@@ -14,8 +14,6 @@ simulation (tests/faults/matrix) has more faults and seeds. Ends with 1 if a cel
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ runner are right. The soak's rules are sound, its judges detect faults, and a sh
 be evaluated, rings where Prometheus' would, and names the part.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -4,8 +4,6 @@ Time is simulated: a step is a minute, an hour of payments passes in a second. N
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Prints counts by verdict, by known difference and by feature, and every unexplai
 pattern. Exit code 1 if there is one. With --log a campaign can be interrupted and started again.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -5,8 +5,6 @@ hides no bug of the engine; the oracle also answers where the library refuses th
 chooses, the difference is proven from the runs that each side has without the strategy (strategy.py in this folder).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

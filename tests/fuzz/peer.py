@@ -3,8 +3,6 @@
 Needs Java 17 and a virtual environment with `apache-flink-libraries`, named by the environment variable FLINK_VENV.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

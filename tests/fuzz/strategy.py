@@ -17,8 +17,6 @@ far. Any other difference is open.
 Tested by: tests/fuzz/test_drafts.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Random scenarios have the intended features; a difference under a skip strategy is proven from recorded answers."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import Counter

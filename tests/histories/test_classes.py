@@ -1,7 +1,5 @@
 """A key with many values: a call reads classes with new or expired events, and ranks come from a band of values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

@@ -4,8 +4,6 @@ The definition: a window that holds more than the limit has its far edge rounded
 `distinct` counts exactly up to its own limit. Percentiles come from buckets.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the value or after its last event, as many other values had their last event lat
 next event. At the same time, values with greater numbers (sub_keys.py) count as later.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Random patterns whose conditions read past events: the engine answers like the oracle, for every cut."""
 
-from __future__ import annotations
-
 from dataclasses import is_dataclass, replace
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Approximate histories: buckets and hashes are within the stated error, and the same in any split."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A call reads the past events that leave windows, not whole windows. It reads pages of other rules entirely."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random

@@ -4,8 +4,6 @@
 definition is `Reference`: a dictionary of so many values, in the order in which they came.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ unique within a key, and its range counts these numbers: time in ms times 1024, 
 time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

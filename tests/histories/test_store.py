@@ -1,7 +1,5 @@
 """Segments of histories: joined, cut and put together, they hold the same events in the same order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

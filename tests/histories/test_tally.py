@@ -1,7 +1,5 @@
 """Tallies equal the results of Python's integers, and carried sums of floats `math.fsum`, for any window."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from math import isqrt

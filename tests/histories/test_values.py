@@ -1,7 +1,5 @@
 """Every history at every event equals its definition, for every cut of the events into batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from random import Random

@@ -8,8 +8,6 @@ other seeds and earlier runs. An interrupted campaign continues where it was: ru
 machines may each do some numbers (`--first`), with a record each; `--sum` adds records up.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

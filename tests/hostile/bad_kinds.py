@@ -1,7 +1,5 @@
 """Kinds whose inputs fail in every way that a campaign counts, to test the counts."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

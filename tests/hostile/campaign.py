@@ -11,8 +11,6 @@ Each finished part is a line of a record (mutate.py), if there is one. An interr
 Tested by: tests/hostile/test_campaign.py
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ to the checks of the other kinds, a job must not read or write outside of its fo
 characters.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """Events of every format: one record of many is made hostile, and all the others must be decoded as before."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

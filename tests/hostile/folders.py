@@ -1,7 +1,5 @@
 """RocksDB folders of `cep run`, its own files, and the checkpoint folder of `cep live`, with a file damaged."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

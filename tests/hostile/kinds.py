@@ -19,8 +19,6 @@ Every kind has at least one of a hundred, so a million inputs have ten thousand 
 processor, a registry's answer 60, a replay 18, patterns and RocksDB 5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The page reference/roles.md prints the table. A cell names a test as FILE::FUNCT
 Tested by: tests/hostile/test_campaign.py
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

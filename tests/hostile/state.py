@@ -1,7 +1,5 @@
 """Manifests, entries, checkpoints, savepoints and payloads, damaged or forged with valid checksums."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

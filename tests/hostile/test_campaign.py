@@ -4,8 +4,6 @@ Lists in lists, thousands deep, are an error with the next step. Each role and a
 events, publishers and writers of input files change no rule, stop no job and add no line to the audit.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Patterns, rules, settings, control records and lists, as an attacker may propose them."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

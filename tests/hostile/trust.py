@@ -1,7 +1,5 @@
 """Signers files, private keys, keys of card numbers, heartbeats and signed changes, damaged or forged."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """HTTP requests, an editor's messages and a registry's answers."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The texts of alerts, the texts that alert ids are digests of, and records joined to lines, compared with Python."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chains of earlier events and their results equal a search through lists; compiled and as plain Python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """Each kernel is compiled once, by one process, with the functions that it calls as a part of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Numbers of different pairs, and the keyed hashes that they are found by: SipHash, which nobody can make collide."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np

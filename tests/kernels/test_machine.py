@@ -1,7 +1,5 @@
 """Arithmetic: results stop at the bounds of 64 bits and are counted; sums of floats equal `math.fsum`."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -1,7 +1,5 @@
 """Pages: numbers as bytes, which detect torn bytes, and rows in the order of their parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

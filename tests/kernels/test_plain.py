@@ -1,7 +1,5 @@
 """Plain rules: the short matcher agrees with the general one, and both sort by key, time and arrival."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """The limits of one key: runs and nodes are bounded, the oldest runs are dropped, and no split changes which."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations, pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shared parts of the tests of cep/lang: an event type, short ways to check a text, and syntax trees without places."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """A checked pattern as readable text that shows every type and cast: the content of golden files."""
 
-from __future__ import annotations
-
 from cep.base.schema import Kind, Type
 from cep.lang import ir
 

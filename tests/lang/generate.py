@@ -3,8 +3,6 @@
 The text follows the grammar and gets its types on the way, so that it passes the check without an error.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 FIELDS = """

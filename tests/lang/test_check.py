@@ -1,7 +1,5 @@
 """Declarations to names; whole patterns: event types, keys, values, limits, `produce`; arguments for parameters."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests in pattern files: one mistake of syntax does not hide the next; complete events, keys, typed expectations."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

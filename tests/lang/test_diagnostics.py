@@ -1,7 +1,5 @@
 """Codes, rendering, several mistakes in one run, and the verb `cep check` as a function."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What an editor needs: the extension's files, the scopes of its grammar, the meaning of names, and completions."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

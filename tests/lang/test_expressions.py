@@ -1,7 +1,5 @@
 """Expressions: their types (golden/ir/expressions.cep has the full output), their text, and walks through them."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

@@ -1,7 +1,5 @@
 """Formatting: only the layout changes, and a second run changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

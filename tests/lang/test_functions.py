@@ -1,7 +1,5 @@
 """Functions of one event and of past events: their types, accepted arguments, and refused ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from cep.base.limits import REGEX_CHARS_MAX

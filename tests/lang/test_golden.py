@@ -10,8 +10,6 @@ A fix removes its diagnostic, a finding can be silenced, and a sound file has no
 `pytest tests/lang/test_golden.py` with the environment variable UPDATE_GOLDEN=1 writes them again: read the diff.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Files, imports and bundles. Files below the root only are read, and messages quote no outside file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The first mutation tests are short; the slow ones do many more and files of a mebibyte.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

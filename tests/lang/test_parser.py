@@ -1,7 +1,5 @@
 """Tokens, the syntax tree, and recovery after a mistake."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The statements of the language reference are true."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

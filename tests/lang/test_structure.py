@@ -1,7 +1,5 @@
 """The allowed structures of a pattern (messages are golden files), and the order in which variables can be bound."""
 
-from __future__ import annotations
-
 import pytest
 
 from cep.lang.check.order import Order, order_of

@@ -1,7 +1,5 @@
 """Lists: the content of each kind, sets of keys, entries as people write them, and sets by name over time."""
 
-from __future__ import annotations
-
 import ipaddress
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rule files and control records: strict reading, one spelling, one hash for one meaning."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings: the printed file is valid and has the defaults; every mistake is reported; flags win; secrets hide."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

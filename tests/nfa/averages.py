@@ -6,8 +6,6 @@ A column has a scale of 0 to 18 and up to 18 digits. Amounts repeat, so that man
 Tested by: tests/nfa/test_averages.py
 """
 
-from __future__ import annotations
-
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A seed → typed expressions over one event or over the events of a run, and events with every kind of null."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

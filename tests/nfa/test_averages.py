@@ -3,8 +3,6 @@
 DuckDB rounds averages, so it compares the amount times the count with the sum, in integers of 128 bits.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from random import Random
 

@@ -1,7 +1,5 @@
 """Compiled and simplified expressions, over whole batches and over one run, against the oracle that walks the tree."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -1,7 +1,5 @@
 """The rules of a key, with their lists, become one program, structures positions; mistakes are reported in place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Functions of one event and rounding: the engine's columns agree with Python, one value at a time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

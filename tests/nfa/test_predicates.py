@@ -1,7 +1,5 @@
 """Predicates by index give the same bits as evaluating them for every event."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules that share their beginning, and programs that are linked from cached pieces: equal to ones from scratch."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import fields, is_dataclass, replace
 from functools import cache

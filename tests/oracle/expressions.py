@@ -7,8 +7,6 @@ exactly, as it does up to its limit.
 Tested by: tests/oracle/test_oracle.py
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import re

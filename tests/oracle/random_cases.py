@@ -10,8 +10,6 @@ match nothing, a pattern that can match nothing. The same seed and level give th
 Tested by: tests/oracle/test_oracle.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """The oracle on the answers of Apache Flink CEP. The corpus (tests/corpus) has cases with answers by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Reports: the keyed state of a job, the plan of a pattern, and an alert drawn over time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

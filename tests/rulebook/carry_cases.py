@@ -4,8 +4,6 @@ The payments before the change mean the same under both sets. If the runs are ha
 of a job that had the new version from the beginning; otherwise the alerts of `drain`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

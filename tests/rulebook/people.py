@@ -1,7 +1,5 @@
 """People who sign in tests, each with a key that is the same in every run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

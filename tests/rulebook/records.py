@@ -1,7 +1,5 @@
 """Records and a schema for the tests of the rulebook."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cep.base.text import utc_text

@@ -1,7 +1,5 @@
 """Runs that a new version takes over, rules that a job can run, and the completeness of their histories."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

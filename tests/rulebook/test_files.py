@@ -1,7 +1,5 @@
 """Rule files: records, git, the lock, signed changes, the hash of a meaning, and declarations of several rules."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import subprocess

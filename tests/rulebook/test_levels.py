@@ -1,7 +1,5 @@
 """Levels of rules that feed each other, and a replay that refuses what the job refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from random import Random

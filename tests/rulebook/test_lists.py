@@ -4,8 +4,6 @@ The lists are the same in the end, and the alerts equal a plain reference, which
 event's time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

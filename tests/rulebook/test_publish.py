@@ -1,7 +1,5 @@
 """Publishing: the records to send, compare-and-set, the topic on a broker, and the differences to show."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Versions, intervals, pauses, snoozes and refusals of a rulebook; its properties, and its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

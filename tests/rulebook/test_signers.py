@@ -1,7 +1,5 @@
 """Signers: their file, their keys, withdrawn keys, and the lists that they sign."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Suppressed alerts, their memory, and erased keys."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise

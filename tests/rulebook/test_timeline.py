@@ -3,8 +3,6 @@
 The alerts equal a plain reference that looks up the version of each event.
 """
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 from unittest.mock import patch

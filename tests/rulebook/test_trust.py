@@ -1,7 +1,5 @@
 """Signed and audited jobs: two people, a chain of changes, and changes that are noticed in any part."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

@@ -4,8 +4,6 @@ The reference knows records, events and times; it works without a rulebook. It w
 version of each event by its event time, and keeps a list of waiting matches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

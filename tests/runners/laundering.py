@@ -1,7 +1,5 @@
 """Money that comes back: patterns that feed each other over three keys, and the brute-force result for them."""
 
-from __future__ import annotations
-
 from itertools import product
 from random import Random
 

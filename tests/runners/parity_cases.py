@@ -1,7 +1,5 @@
 """Streams and rulebooks for the parity of all runners: the simulated day, public data, and rules drawn by a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

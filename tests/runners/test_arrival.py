@@ -5,8 +5,6 @@ topic and both replays give the same alerts, repeats or not: a partition brings 
 microseconds, then by the field of `order by`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -4,8 +4,6 @@ A second process compiles exactly the kernels that the first match calls; the ma
 job compiles: every kernel was called with every array type of jobs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

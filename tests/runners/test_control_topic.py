@@ -1,7 +1,5 @@
 """Reading the control topic and waiting for a job's status, on a broker."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 

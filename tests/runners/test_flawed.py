@@ -1,7 +1,5 @@
 """A key with an unreadable value is marked in its alerts, alike in a job, in a replay and on Spark."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Alerts of the replay whose windows reach back further are missing. The epoch on 
 the control records, not on their cuts.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

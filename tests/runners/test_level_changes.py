@@ -6,8 +6,6 @@ alert because an event was not produced says since when that is known. An alert 
 every rule has been there, and has seen events, for ever.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 The job also moves through a savepoint. The alerts equal a look-up by each event's time.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A checkpoint directory belongs to one job and remembers its first rules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

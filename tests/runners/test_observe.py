@@ -4,8 +4,6 @@ The watch reports when brokers are away and when they are back, the lag, waiting
 job has limits, and gives a stranger no information.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

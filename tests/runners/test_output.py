@@ -4,8 +4,6 @@ A repeated micro-batch ends in the same place. The last alerts of rules that sup
 and their recovery after a cut-off write.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

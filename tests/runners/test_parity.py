@@ -4,8 +4,6 @@ All give the same alerts, byte for byte, for any division of the events and any 
 a checkpoint, and with a new version that takes runs over.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Patterns that feed patterns: both replays find the same circles of money as brute force."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta
 from pathlib import Path

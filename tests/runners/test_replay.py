@@ -1,7 +1,5 @@
 """Both replays equal the oracle and each other, for every kind of file and every division of the work."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

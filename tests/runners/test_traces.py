@@ -1,7 +1,5 @@
 """Spans of micro-batches: one for each, with its phases inside; in memory, and at a receiver of the real protocol."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Alert tables for the tests of sinks."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa

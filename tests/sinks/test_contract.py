@@ -1,7 +1,5 @@
 """What sinks share: one contract, and the table of their kinds; the view of the terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterator

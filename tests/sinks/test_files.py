@@ -1,7 +1,5 @@
 """Files of alerts and letters are whole or absent, and replaced by their own batch only; no spreadsheet runs a text."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """The one JSON form of an alert."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Alerts and letters to Kafka: each once for readers of committed records, however often a micro-batch comes."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

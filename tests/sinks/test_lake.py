@@ -1,7 +1,5 @@
 """A Delta table has each alert once even if it comes twice, and shows a new job which alerts were sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """Alerts in a real PostgreSQL: each once, whole micro-batches, and a server that goes away and comes back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import orjson

@@ -1,7 +1,5 @@
 """Alerts to a real HTTP server: signed; each answer concerns the alerts or the receiver, and loses nothing."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field

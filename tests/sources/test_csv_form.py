@@ -1,7 +1,5 @@
 """Forms of text files: CSV of many countries and programs, JSON as writers choose. The values are the same in each."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

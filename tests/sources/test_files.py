@@ -1,7 +1,5 @@
 """Paths to files, and their pieces: all records in their order, for every kind of file and every cut, or of one key."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Offsets are planned, shared and limited exactly; ranges are read exactly, or an error names the missing records."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A live folder takes files of every form that a replay reads, and sets aside the unreadable parts of a file."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A topic as a live source: partitions are lanes, offsets positions, and headers of records fields of their events."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -1,7 +1,5 @@
 """Parquet files give the same rows for any packing, in batches of bounded memory; bombs are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO

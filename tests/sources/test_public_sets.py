@@ -1,7 +1,5 @@
 """Public data sets and payments in many forms of files: the draft of `cep describe` is accepted, with right values."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Files of a folder, each read by its own names and types; pandas and DuckDB give the right values."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 All keys belong to one key group, `GROUP`. Each check begins with an empty store.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

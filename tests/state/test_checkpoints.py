@@ -4,8 +4,6 @@ If a target refuses, the checkpoint fails with a reason, earlier ones stay, and 
 survives a crash before each numbered step, by kill -9 and by simulation, and damage at random.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -4,8 +4,6 @@ A job with a key accepts only manifests that were made with it. A damaged list o
 RocksDB reads it; the list of a good store is accepted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

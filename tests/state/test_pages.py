@@ -4,8 +4,6 @@ Damaged bytes and other formats are refused by name. Many pages at once equal on
 their parts, and a prefix of the parts is one range.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import tracemalloc

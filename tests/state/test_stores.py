@@ -3,8 +3,6 @@
 RocksDB itself: bytes in memory, kill -9, a second process, a damaged file or log, a full disk.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

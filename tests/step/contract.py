@@ -4,8 +4,6 @@ pytest runs them over memory, RocksDB and a dictionary in the form of Spark's st
 state itself. All events are of key group 0. Each check begins with an empty case.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol

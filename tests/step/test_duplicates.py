@@ -1,7 +1,5 @@
 """Repeated ids are found in any order; buckets cover the window; cuts do not change which events count."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

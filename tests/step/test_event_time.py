@@ -1,7 +1,5 @@
 """The watermark of several partitions, for any order of reading and any lead, and the expired times."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

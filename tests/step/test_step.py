@@ -7,8 +7,6 @@ for any cuts. Matching page by page equals matching the whole.
 A job is described, programs are compiled, and rules fit a job's schema.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Events and one-line pattern tests, shared by the tests of this folder."""
 
-from __future__ import annotations
-
 from cep.lang.load import Checked, load_text
 from cep.testing.harness import Verdict, run_test
 from tests.lang.common import shown

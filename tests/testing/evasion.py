@@ -7,8 +7,6 @@ fraud takes place all the same. It evades the pattern if one of its variants giv
 go through the engine together, each with its own key. A decoy depends only on the seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random

@@ -1,7 +1,5 @@
 """Two honest months of a small bank and around it, from a seed; all customers are honest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 

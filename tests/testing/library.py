@@ -7,8 +7,6 @@ comments `# Source:`, `# Defaults:` and `# Measured:` give its origin, the reaso
 on which it was run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

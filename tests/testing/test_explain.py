@@ -1,7 +1,5 @@
 """Explanations in words of a run's end, the trace behind them, and the frauds of the demo."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests of patterns: outcomes, the report of a failure, coverage, and past events."""
 
-from __future__ import annotations
-
 import pytest
 
 from cep.lang.load import load_text

@@ -1,7 +1,5 @@
 """The library of patterns: its tests and tables, its decoys, and its silence on honest events."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

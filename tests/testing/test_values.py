@@ -1,7 +1,5 @@
 """Values in plain Python against the engine's, and their printed form."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Mapping

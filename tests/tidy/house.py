@@ -6,8 +6,6 @@ pattern from its text to the matcher; how many of our functions lie on the stack
 by `cep replay` and `cep check` in their own process, with the kernels uncompiled.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The project's Python files, for the tidy tests."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field

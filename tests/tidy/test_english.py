@@ -1,7 +1,5 @@
 """Rates of the project's English, and the words of the glossary."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Imports go downwards only, and each outside package has its place."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

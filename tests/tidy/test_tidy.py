@@ -1,7 +1,5 @@
 """Sizes, docstrings, leftovers, and arguments of kernels: rules that the linter does not check."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -6,8 +6,6 @@ that mean the same in any English text or any program. All others need a row in 
 Tested by: tests/tidy/test_english.py
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -19,8 +19,6 @@ the libraries of today. The script runs only commands of the release; from one s
 Tested by: tests/upgrade/test_upgrade.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ ledgers: this build judges later records as if it had been there. The files earl
 of the book of `applied`, as build 830e9635 wrote them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

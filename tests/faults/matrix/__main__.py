@@ -9,8 +9,6 @@ until the health named it, until the job had recovered, and until it had stopped
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import sys

@@ -4,8 +4,6 @@ The modules keep their code; only the names through which they reach the outside
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace

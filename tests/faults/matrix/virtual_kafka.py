@@ -8,8 +8,6 @@
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random

@@ -8,8 +8,6 @@ The order of turns depends on nothing but the tasks, so a seed repeats exactly. 
 Tested by: tests/faults/test_faults.py
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future

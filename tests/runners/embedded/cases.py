@@ -1,7 +1,5 @@
 """A simulated day of payments, a job over it, and the expected alerts, from the replay."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path

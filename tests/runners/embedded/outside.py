@@ -1,7 +1,5 @@
 """The surroundings of a `cep run` process, in memory: a source, a sink that keeps its contract, an end at any step."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping

@@ -4,8 +4,6 @@ Entries with more bytes than a record of the changelog allows come in parts, and
 follows a changelog, with any pauses, equals the store of one whole reading of the changelog.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import threading

@@ -4,8 +4,6 @@ The start of a job leaves a store that it cannot judge as it is, and asks sinks 
 topics are stored with positions: another topic of the same name ends a job, for both of its topics.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -4,8 +4,6 @@ The same holds for patterns that feed patterns, for rules that read past events,
 Alerts after a gap name it, or are as if it had not happened.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Events from the future, bursts and quiet partitions in one process: no alert is missing, for any clock."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Collection, Mapping

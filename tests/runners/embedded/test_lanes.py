@@ -4,8 +4,6 @@ If a process dies between two sinks, or a job goes back, each sink has all alert
 their alerts get no alert twice.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """A sink that is away is retried until it is back and shown as away; no alert is lost or comes twice."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Callable

@@ -5,8 +5,6 @@ on Spark and Kafka has the same streams. A job keeps its state when fields of it
 nullable. One process of several has the lease; another one gets it if the owner gives it back or falls silent.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -5,8 +5,6 @@ writes an audit trail when its rules change, up to an erasure; built again from 
 trail. A job whose rules never change writes none.
 """
 
-from __future__ import annotations
-
 import shutil
 import uuid
 from pathlib import Path

@@ -8,8 +8,6 @@ jumps; a sink that is slow or refuses.
 A job that was cut off halfway finds files of a later format or with a changed byte: it names the file or repairs it.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

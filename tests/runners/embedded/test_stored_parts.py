@@ -3,8 +3,6 @@
 A commit writes the changes, and a start reads all of them.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Replay up to a cut, then live from its state: together they give the alerts of a
 and on Spark.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence

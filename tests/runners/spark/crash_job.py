@@ -9,8 +9,6 @@ in micro-batch BATCH, or the first later one that comes to the step: without ale
 Tested by: tests/runners/spark/test_live_crash.py
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -7,8 +7,6 @@ FOLDER/alerts.parquet. It can be killed at any time and started again.
 Tested by: tests/runners/spark/test_other_sparks.py
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

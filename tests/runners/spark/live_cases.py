@@ -1,7 +1,5 @@
 """A bounded stream, the rules of this repository, and a live job over both in the session of the tests."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

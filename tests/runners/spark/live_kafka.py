@@ -1,7 +1,5 @@
 """A live job that reads a topic, in the session of the tests, and a seeded stream with all faults in one."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections import Counter

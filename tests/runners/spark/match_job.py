@@ -7,8 +7,6 @@ FOLDER has `rules` and `payments.parquet`; `alerts.parquet` comes there.
 Tested by: tests/runners/spark/test_other_sparks.py
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Payments as files that come one by one, rules that use all stages, and a query over them that ends and continues."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from pathlib import Path

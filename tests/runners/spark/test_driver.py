@@ -5,8 +5,6 @@ one line, ours. Files that Spark creates locally have Hadoop's permissions and c
 Rows of a micro-batch end in the same place if the micro-batch is repeated.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

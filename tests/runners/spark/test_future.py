@@ -4,8 +4,6 @@ Micro-batches without records let the watermark pass quiet partitions, and the l
 end. A job that catches up reads no partition far ahead of the slowest one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -5,8 +5,6 @@ the same micro-batches, whether or not Spark gives it the start and the limit. S
 across micro-batches and restarts, or a query that fails with the reason.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

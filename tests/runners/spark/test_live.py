@@ -4,8 +4,6 @@ The same holds for rules that read past events, for patterns that feed patterns,
 types that change, and for every form of files.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import Counter

@@ -5,8 +5,6 @@ were killed, under the same number and byte for byte, and no others. Without Pos
 processes end by SIGKILL: the job with its Java, a Python worker, the broker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -5,8 +5,6 @@ partition falls silent, one is added, the topic is deleted and created again. Re
 JSON with schemas of a registry, and brokers may want TLS with a password or a certificate.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 `Rules.match_stream` is a part of the user's own streaming query, with the same alerts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path

@@ -5,8 +5,6 @@ without them. The slow part runs every test of Spark on each version. A query fr
 with `match_stream` between, is killed on its way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

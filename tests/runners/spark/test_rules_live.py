@@ -6,8 +6,6 @@ replayed or rolled back. None of its output has a card number: its folder, its t
 log of its driver. An erased key is gone, and all others have their alerts.
 """
 
-from __future__ import annotations
-
 import time
 import urllib.error
 import urllib.request

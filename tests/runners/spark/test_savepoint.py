@@ -6,8 +6,6 @@ events that wait for the watermark, ids of events that may come again, a future 
 keys. The number of tasks and processes changes on the way.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

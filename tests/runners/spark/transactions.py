@@ -3,8 +3,6 @@
 Both have the columns tx_id, event_time, customer_id, terminal_id, amount (a double of cents).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

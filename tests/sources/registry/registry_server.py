@@ -1,7 +1,5 @@
 """A schema registry on the loopback interface, in a thread: only the HTTP calls that the client needs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

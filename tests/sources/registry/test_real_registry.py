@@ -1,7 +1,5 @@
 """Apicurio's registry in place of the tests' own: Avro, Protobuf and framed JSON, decoded and in a job of `cep run`."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Avro and Protobuf records give the same events and tokens as JSON; schemas that cost without end are recognised."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
