@@ -24,13 +24,10 @@ import pyarrow.parquet as pq
 
 from cep.lang.load import bundle_source
 from cep.model.rule import ParamValue, UpsertRecord
-from cep.rulebook.deploy import deploy
-from cep.runners.embedded.replay import replay
-from cep.sources.pieces import read_pieces
-from cep.step.job import Job
 from tests.bench.peer_data import SHARED, ULB, upsert
 from tests.bench.planted import FIELDS, planted
 from tests.bench.simulated_data import simulated, simulated_transfers
+from tests.runners.embedded.cases import replayed_at
 from tests.testing.library import PATTERNS
 
 ROOT = Path(__file__).parents[2]
@@ -49,13 +46,10 @@ def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -
 
 
 def found(records: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
-    deployment = deploy(list(records))
-    assert deployment.set_aside == (), deployment.set_aside
-    job = Job(deployment.schema, deployment.key_domains)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.parquet"
         pq.write_table(events, path)
-        replayed = replay(job, deployment.rulebook, read_pieces(path, job.schema), 2)
+        replayed = replayed_at(path, records)
     assert replayed.dead_letters == (), replayed.dead_letters[:2]
     return replayed.alerts
 

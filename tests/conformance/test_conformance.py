@@ -17,6 +17,7 @@ from tests.conformance.run import answer, check_pattern, deliveries
 from tests.conformance.scenario import Scenario, read_scenarios, scenario_of
 from tests.conformance.shared_differences import DIFFERENCES, NO_ANSWER
 from tests.conformance.structure import UntranslatableError, pattern_text
+from tests.output_of import OutputOf
 
 HERE = Path(__file__).resolve().parent
 ARGUED = HERE.parents[1] / "cep" / "docs" / "inside"
@@ -353,6 +354,5 @@ def test_a_disagreement_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "+ match     a 10  b 12" in out
 
 
-def test_a_missing_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none.json")]) == 2
-    assert "cannot be read as scenarios" in capsys.readouterr().err
+def test_a_missing_file_is_a_usage_error(tmp_path: Path, output_of: OutputOf) -> None:
+    assert "cannot be read as scenarios" in output_of(main([str(tmp_path / "none.json")]), 2).err

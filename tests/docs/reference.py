@@ -129,12 +129,8 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def settings() -> str:
-    lines = [
-        "# Settings",
-        "",
-        MADE,
-        "`cep settings` prints a file with all settings; `cep settings --check FILE` checks one.",
-    ]
+    lines = ["# Settings", "", MADE]
+    lines += ["`cep settings` prints a file with all settings; `cep settings --check FILE` checks one."]
     lines += ["A flag of the command line overrides the file."]
     for section, model in SECTIONS.items():
         lines += ["", f"## `[{section}]`", "", (model.__doc__ or "").strip()]
@@ -152,21 +148,15 @@ def settings() -> str:
 
 def control_records() -> str:
     """Return the page of the records that change the rules of a job."""
-    lines = [
-        "# Control records",
-        "",
-        MADE,
-        "A control record is one JSON object of the control topic, or one line of a",
-    ]
+    lines = ["# Control records", "", MADE]
+    lines += ["A control record is one JSON object of the control topic, or one line of a"]
     lines += ["file in the control folder. `cep rules schema` prints the JSON schema."]
     for model in _MODELS:
         kind = model.model_fields["kind"].default
         lines += ["", f"## `{kind}`", *_prose(inspect.getdoc(model) or "")]
         if model is UpsertRecord:
-            lines += [
-                "",
-                "In addition to `kind` and `source` it has the names of a [rule file](rule-files.md), except `file`.",
-            ]
+            rule_file = "the names of a [rule file](rule-files.md), except `file`."
+            lines += ["", f"In addition to `kind` and `source` it has {rule_file}"]
             continue
         lines += ["", "| name | required |", "| --- | --- |", f"| `kind` | yes: `{kind}` |"]
         for name, info in model.model_fields.items():
@@ -220,12 +210,8 @@ def diagnostics() -> str:
 
 def alerts() -> str:
     assert list(ALERT_FIELDS) == ALERT_SCHEMA.names, "tests/docs/meanings.py has to name each column of an alert"
-    lines = [
-        "# Alerts",
-        "",
-        MADE,
-        "Every sink receives this table. Parquet files have these columns, JSON objects these",
-    ]
+    lines = ["# Alerts", "", MADE]
+    lines += ["Every sink receives this table. Parquet files have these columns, JSON objects these"]
     lines += ["names. In JSON a time is ISO 8601 in UTC, and `measures` is an object."]
     lines += ["`origins`, `history_cut`, `history_folded`, `history_from`, `unconfirmed` and `flawed` are left out"]
     lines += ["where they say nothing."]

@@ -15,6 +15,7 @@ from cep.lang.explain.catalogue import CATALOGUE, explain
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_text
 from tests.lang.common import EVENTS, codes, shown
+from tests.output_of import OutputOf
 from tests.rule_files import rule_text
 
 FIVE = (
@@ -137,11 +138,10 @@ def test_a_mistake_in_a_shared_list_keeps_both_patterns_out() -> None:
     assert not checked.patterns
 
 
-def test_clean_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_files_and_folders(tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "p.cep").write_text(EVENTS + "pattern p by card_id { seq a }", encoding="utf-8")
-    assert run([str(tmp_path)], as_json=False, color=False) == 0
-    assert capsys.readouterr().out == "1 pattern, no mistakes\n"
+    assert output_of(run([str(tmp_path)], as_json=False, color=False)).out == "1 pattern, no mistakes\n"
 
 
 def test_mistakes_are_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,29 +163,27 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [d["severity"] for d in report["diagnostics"]] == ["warning"]
 
 
-def test_a_pattern_with_mistakes_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pattern_with_mistakes_counts(tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "p.cep").write_text(
         EVENTS + "pattern p by card_id { seq a }\npattern q by x { seq a }", encoding="utf-8"
     )
-    assert run([str(tmp_path)], as_json=False, color=False) == 1
-    assert "2 patterns, 1 error\n" in capsys.readouterr().out
+    assert "2 patterns, 1 error\n" in output_of(run([str(tmp_path)], as_json=False, color=False), 1).out
 
 
 def windowed(name: str, status: str, window: str) -> str:
     return rule_text(name, pattern="p", status=status, message="card {key}") + f"[params]\nwindow = {window}\n"
 
 
-def test_rule_files_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_files_are_checked_too(tmp_path: Path, output_of: OutputOf) -> None:
     text = EVENTS + "pattern p(window: duration) by card_id { seq a -> b within window }"
     (tmp_path / "p.cep").write_text(text, encoding="utf-8")
     (tmp_path / "cep.toml").write_text("[job]\nlateness = 5\n", encoding="utf-8")  # settings, and no rule
     (tmp_path / "good.toml").write_text(windowed("good", "live", '"10 min"'), encoding="utf-8")
-    assert run([str(tmp_path)], as_json=False, color=False) == 0
-    assert capsys.readouterr().out == "1 pattern, 1 rule, no mistakes\n"
+    assert output_of(run([str(tmp_path)], as_json=False, color=False)).out == "1 pattern, 1 rule, no mistakes\n"
     for name, status, window in (("bare", "live", "600"), ("draft", "draft", '"x"'), ("spelt", "lively", '"1 s"')):
         (tmp_path / f"{name}.toml").write_text(windowed(name, status, window), encoding="utf-8")
     assert run([str(tmp_path)], as_json=False, color=False) == 1
-    out = capsys.readouterr().out
+    out = output_of.read().out
     assert "bare.toml: the parameters do not fit the pattern; CEP503 the parameter `window` is of type duration" in out
     assert 'write "600 s" or "600 min"' in out
     assert "draft.toml: the parameters do not fit" in out
@@ -193,7 +191,7 @@ def test_rule_files_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 pattern, 4 rules, 3 mistakes in rules\n" in out
     assert run([str(tmp_path / "good.toml")], as_json=False, color=False) == 0
     assert run([str(tmp_path / "bare.toml")], as_json=True, color=False) == 1
-    assert len(json.loads(capsys.readouterr().out.partition("\n")[2])["rules"]) == 1
+    assert len(json.loads(output_of.read().out.partition("\n")[2])["rules"]) == 1
 
 
 def test_a_folder_without_anything_to_check_is_no_clean_one(tmp_path: Path) -> None:

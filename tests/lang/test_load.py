@@ -13,6 +13,7 @@ from cep.lang.load import bundle_checked, bundle_source, load_files, load_overla
 from cep.nfa.compile import compilable
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from tests.lang.common import EVENTS, shown
+from tests.output_of import OutputOf
 from tests.rule_files import rule_text
 
 USES = 'import "events.cep"\nimport "lists.cep"\npattern p by card_id { seq a where a: transaction country in bad }\n'
@@ -202,12 +203,9 @@ def test_a_link_among_the_files_of_a_folder_is_refused(
         assert "a-secret" not in output.out + output.err
 
 
-def test_a_pipe_named_like_a_pattern_does_not_stop_a_verb(
-    patterns_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_named_like_a_pattern_does_not_stop_a_verb(patterns_folder: Path, output_of: OutputOf) -> None:
     (patterns_folder / "pipe").rename(patterns_folder / "pipe.cep")
-    assert main(["check", str(patterns_folder / "pipe.cep")]) == 1
-    assert "no regular file" in capsys.readouterr().out
+    assert "no regular file" in output_of(main(["check", str(patterns_folder / "pipe.cep")]), 1).out
 
 
 def test_a_repository_is_the_root_of_all_that_is_in_it(patterns_folder: Path) -> None:

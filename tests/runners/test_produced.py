@@ -17,19 +17,17 @@ from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
 from cep.runners.spark import replay as on_spark
 from cep.sinks.json_form import json_lines
-from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from cep.step.rules import programs_by_level
+from tests.output_of import OutputOf
 from tests.rule_files import rule_text
+from tests.runners.embedded.cases import replayed_at
 from tests.runners.laundering import NAMES, SOURCE, circles, records, transfers
 from tests.runners.test_later_rules import written
 
 
 def run(path: Path, *names: str) -> Replayed:
-    deployment = deploy(records(*names))
-    assert deployment.set_aside == ()
-    job = Job(deployment.schema, deployment.key_domains)
-    return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2)
+    return replayed_at(path, records(*names))
 
 
 def found_in(replayed: Replayed) -> set[tuple[str, str, str, int]]:
@@ -80,10 +78,7 @@ def test_without_its_source_a_pattern_waits(tmp_path: Path) -> None:
 
 def test_a_shadow_rule_produces_nothing(tmp_path: Path) -> None:
     shadow_rules = [r.model_copy(update={"status": "shadow"}) if r.id == "passed_on" else r for r in records()]
-    deployment = deploy(shadow_rules)
-    job = Job(deployment.schema, deployment.key_domains)
-    history = read_pieces(saved(tmp_path, transfers(1, 60)), job.schema)
-    assert embedded.replay(job, deployment.rulebook, history, 2).alerts.num_rows == 0
+    assert replayed_at(saved(tmp_path, transfers(1, 60)), shadow_rules).alerts.num_rows == 0
 
 
 def test_levels_follow_what_is_read() -> None:
@@ -168,10 +163,7 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
     path = saved(tmp_path, table.append_column("event_type", pa.array(["transfer"] * len(table))))
 
     def alerts(source: str, *names: str) -> dict[str, Told]:
-        deployment = deploy(written(name, source, name) for name in names)
-        assert deployment.set_aside == ()
-        job = Job(deployment.schema, deployment.key_domains)
-        return told_by_alert(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))
+        return told_by_alert(replayed_at(path, [written(name, source, name) for name in names]))
 
     # Without `produce`, a pattern gives the alerts whose ids are in the ids of its derived events.
     derived = alerts(BUSY.replace("produce  burst", ""), "busy")
@@ -204,12 +196,9 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
         assert {is_folded for _, is_folded in marks} == {True, False}
 
 
-def test_why_not_says_that_nobody_produces_what_a_rule_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_not_says_that_nobody_produces_what_a_rule_reads(tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "patterns.cep").write_text(SOURCE)
     (tmp_path / "circle.toml").write_text(rule_text("circle", "patterns.cep"))
     path = saved(tmp_path, transfers(1, 10))
     command = ["--rules", str(tmp_path), "--rule", "circle", "--key", "a", "--key", "b", "--events", str(path)]
-    assert cli.main(["why-not", *command]) == 0
-    assert "hop, back: no rule in force produces them" in capsys.readouterr().out
+    assert "hop, back: no rule in force produces them" in output_of(cli.main(["why-not", *command])).out

@@ -35,6 +35,7 @@ from cep.sources import pieces
 from cep.sources.inputs import kind_of
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
+from tests.runners.embedded.cases import replayed_at
 from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
 from tests.runners.test_later_rules import written
 
@@ -231,16 +232,9 @@ def test_old_times_of_parquet_are_those_of_the_embedded_replay(
     assert replayed.alerts.equals(expected)
 
 
-def run_here(path: Path, records: list[Any], workers: int = 2) -> Replayed:
-    deployment = deploy(records)
-    assert deployment.set_aside == ()
-    job = Job(deployment.schema, deployment.key_domains)
-    return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), workers)
-
-
 def test_it_finds_what_the_oracle_finds(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 1_000)
-    replayed = run_here(history.path("parquet"), records("rising", "terminal_quiet"))
+    replayed = replayed_at(history.path("parquet"), records("rising", "terminal_quiet"))
     table = transactions()
     expected = oracle_alerts(table, "rising") | oracle_alerts(table, "terminal_quiet")
     last_ms = max(table["event_time"].cast(pa.int64()).to_pylist())
@@ -252,12 +246,12 @@ def test_it_finds_what_the_oracle_finds(history: History, monkeypatch: pytest.Mo
 
 def test_files_threads_and_shares_do_not_matter(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     rules_of_test = records(*BY_CUSTOMER, *BY_TERMINAL)
-    expected = run_here(history.path("parquet"), rules_of_test, workers=1)
+    expected = replayed_at(history.path("parquet"), rules_of_test, workers=1)
     assert expected.alerts.num_rows > 1_000
     monkeypatch.setattr(pieces, "PIECE_ROWS", 777)
     for kind, workers, at_once in (("parquet", 4, 500), ("csv", 2, 5_000), ("jsonl", 3, 2_000)):
         monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", at_once)
-        replayed = run_here(history.path(kind), rules_of_test, workers)
+        replayed = replayed_at(history.path(kind), rules_of_test, workers)
         assert replayed.dead_letters == ()
         assert replayed.alerts.equals(expected.alerts), kind
 
@@ -280,7 +274,7 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: H
     deployment = deploy(control_records)
     job = Job(deployment.schema, deployment.key_domains)
     theirs = replay(job, deployment.rulebook, read_events(spark, path), 2)
-    ours = run_here(path, control_records)
+    ours = replayed_at(path, control_records)
     assert list(json_lines(ours.alerts)) == list(json_lines(theirs.alerts))
     assert ours.alerts.num_rows > 1_000
     assert sorted(ours.dead_letters) == sorted(theirs.dead_letters)

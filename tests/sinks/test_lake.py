@@ -9,6 +9,7 @@ from cep.base.errors import SinkError, UsageError
 from cep.base.exits import Exit
 from cep.cli.main import main
 from cep.sinks.json_form import json_lines
+from tests.output_of import OutputOf
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_run import ROOT
 from tests.seeds import seeds
@@ -60,7 +61,7 @@ def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         lake.LakeSink(str(tmp_path / "file" / "below"), "job").write(alert_table(0, 2), 1)
 
 
-def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_writes_a_table(tmp_path: Path, output_of: OutputOf) -> None:
     """The rows of the table equal the alerts of the replay. A second start adds nothing."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"\n".join(day()))
@@ -68,8 +69,7 @@ def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "run", "--rules", str(ROOT / "rules"), "--events", str(path), "--alerts", f"delta:{tmp_path / 'alerts'}",
         "--available-now",
     ]  # fmt: skip
-    assert main(arguments) == Exit.USAGE
-    assert "delta: needs --checkpoint" in capsys.readouterr().err
+    assert "delta: needs --checkpoint" in output_of(main(arguments), Exit.USAGE).err
     arguments += ["--checkpoint", str(tmp_path / "job")]
     for _ in range(2):
         assert main(arguments) == 0

@@ -27,6 +27,7 @@ from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.sources.tables import read_json_table
 from tests.columnar.common import GOOD, ONE
+from tests.output_of import OutputOf
 
 SCHEMA = load_text("event n { i id  event_time time  h string  v decimal(2) }").schema
 AMOUNTS = [Decimal(n * 9_973).scaleb(-2) for n in range(1, 40)]
@@ -208,9 +209,7 @@ def test_a_list_file_with_a_byte_order_mark(name: str, tmp_path: Path) -> None:
     assert read_entries(path, "cards").to_pylist() == ["c1", "c2"]
 
 
-def test_files_that_are_not_there_are_mistakes_of_the_caller(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_not_there_are_mistakes_of_the_caller(tmp_path: Path, output_of: OutputOf) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     (tmp_path / "a.xlsx").write_bytes(b"PK")
@@ -218,8 +217,7 @@ def test_files_that_are_not_there_are_mistakes_of_the_caller(
         ("empty", "no Parquet, CSV or JSON lines"), ("*.parq", "no file matches"), ("gone.csv", "there are no events"),
         ("bad.parquet", "cannot be read"), ("a.xlsx", "by its name"),
     ]:  # fmt: skip
-        assert cli.main(["describe", str(tmp_path / name)]) == 2
-        assert message in capsys.readouterr().err
+        assert message in output_of(cli.main(["describe", str(tmp_path / name)]), 2).err
     with pytest.raises(UsageError):
         given_inputs([tmp_path / "*.x"])
     with pytest.raises(UsageError):

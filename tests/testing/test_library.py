@@ -17,13 +17,10 @@ from cep.lang.ir import History
 from cep.lang.load import Checked, load_files, load_text
 from cep.lang.walk import nodes
 from cep.model.rule import UpsertRecord
-from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
-from cep.runners.embedded.replay import replay
-from cep.sources.pieces import read_pieces
-from cep.step.job import Job
 from cep.testing.harness import Outcome, Verdict, run_test
 from cep.testing.journal import coverage_of
+from tests.runners.embedded.cases import replayed_at
 from tests.testing.evasion import DECOYS, evasions, row
 from tests.testing.evasion import table as table_of_decoys
 from tests.testing.evasion import written_table as written_table_of_decoys
@@ -229,11 +226,8 @@ ALERTS_MAX = 150
 
 
 def alerts_by_pattern(events: pa.Table, rules: list[UpsertRecord], folder: Path) -> Counter[str]:
-    deployment = deploy(rules)
-    assert deployment.set_aside == ()
-    job = Job(deployment.schema, deployment.key_domains)
     pq.write_table(events, folder / "events.parquet")
-    replayed = replay(job, deployment.rulebook, read_pieces(folder / "events.parquet", job.schema), 1)
+    replayed = replayed_at(folder / "events.parquet", rules, 1)
     assert replayed.dead_letters == ()
     return Counter(replayed.alerts["rule_id"].to_pylist())
 

@@ -16,12 +16,9 @@ from cep.base.text import utc_ms, utc_text
 from cep.model.rule import Changes, HeartbeatRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.ledger import hash_of
-from cep.runners.embedded.replay import replay
-from cep.sinks.json_form import json_lines
-from cep.sources.pieces import read_pieces
-from cep.step.job import Job
 from tests.rule_files import rule_text
 from tests.rulebook.records import upsert
+from tests.runners.embedded.cases import expected as sent_alerts
 
 BEGIN_MS = utc_ms("2026-03-01T12:00:00Z")
 BURST_S, BURSTS, SIZE = 4, 20, 4  # a burst of payments every few seconds
@@ -109,11 +106,8 @@ def _replayed(number: int, without: Collection[str]) -> dict[str, bytes]:
     lines = [record.value for record in sendings(number) if record.topic == "payments"]
     lines = [line for line in lines if orjson.loads(line)["tx_id"] not in without]
     with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "history.jsonl"
-        path.write_bytes(b"\n".join(lines))
-        job = Job(deployment.schema, deployment.key_domains, to_the_end=True)
-        alerts = replay(job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts
-    return {orjson.loads(line)["alert_id"]: line for line in json_lines(alerts)}
+        alerts = sent_alerts(lines, deployment, Path(name))
+    return {orjson.loads(line)["alert_id"]: line for line in alerts}
 
 
 def write_rules(folder: Path) -> None:

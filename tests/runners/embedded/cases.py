@@ -13,6 +13,7 @@ from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine
+from cep.runners.output import Replayed
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.store import WriteBatch
@@ -65,6 +66,14 @@ def expected(lines: Sequence[bytes], deployment_: Deployment, folder: Path) -> l
     job = Job(deployment_.schema, deployment_.key_domains, to_the_end=True)
     alerts = embedded.replay(job, deployment_.rulebook, read_pieces(path, job.schema), 1).alerts
     return list(json_lines(suppress_alerts(alerts, Policies.of(deployment_.rulebook), {}).alerts))
+
+
+def replayed_at(path: Path, records: Iterable[ControlRecord], workers: int = 2) -> Replayed:
+    """Return the replay of the events at a path with rules that must all be deployed."""
+    deployed = deployment(records)
+    assert deployed.set_aside == (), deployed.set_aside
+    job = Job(deployed.schema, deployed.key_domains)
+    return embedded.replay(job, deployed.rulebook, read_pieces(path, job.schema), workers)
 
 
 def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:

@@ -44,6 +44,7 @@ from cep.state.memory import MemoryStore
 from cep.state.past import decode_head
 from cep.state.store import ALL_KEYS, DurableStore, KeyRange, WriteBatch, store_key
 from cep.step.job import Job
+from tests.output_of import OutputOf
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Crash, Lines, Process, Steps
@@ -105,13 +106,12 @@ def test_what_a_write_batch_leaves_behind_is_named_key_by_key(seed: int) -> None
 )
 def test_what_a_changelog_needs(
     arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    output_of: OutputOf,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "events").mkdir()
     fixed = ("--rules", str(ROOT / "rules"), "--events", "events", "--bootstrap-servers", "127.0.0.1:1")
-    assert main(["run", *fixed, "--changelog", "state", *arguments]) == Exit.USAGE
-    assert message in capsys.readouterr().err
+    assert message in output_of(main(["run", *fixed, "--changelog", "state", *arguments]), Exit.USAGE).err
 
 
 @dataclass

@@ -26,6 +26,7 @@ from cep.runners.embedded import savepoint
 from cep.runners.embedded.opening import default_target, is_embedded, remembered_target, target_of
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE
 from cep.state.target import Target
+from tests.output_of import OutputOf
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_commit import Process, settings_of
 
@@ -214,14 +215,13 @@ def test_a_password_in_an_address_is_refused_without_being_said(tmp_path: Path, 
 
 
 def test_a_job_with_its_checkpoints_elsewhere_is_looked_at_saved_and_restored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, output_of: OutputOf
 ) -> None:
     lines = day()
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, lines[:3_000])
     assert run(tmp_path / "one", "--checkpoint-target", str(tmp_path / "far" / "one")) == 0
-    assert main(["job", "state", "--checkpoint", str(tmp_path / "one")]) == 0
-    assert "impossible_travel" in capsys.readouterr().out
+    assert "impossible_travel" in output_of(main(["job", "state", "--checkpoint", str(tmp_path / "one")])).out
     assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
     assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "two")]) == 0
     place(tmp_path / "events", 1, lines[3_000:])

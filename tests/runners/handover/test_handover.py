@@ -56,6 +56,7 @@ from cep.state.store import split_key
 from cep.step.event_time import PartitionTime, times_from_json
 from cep.step.job import Job
 from tests.columnar.common import TWO
+from tests.output_of import OutputOf
 from tests.runners.embedded.cases import cut, day, expected
 from tests.runners.embedded.test_engine import feed
 from tests.runners.embedded.test_engine import finish as end_of_time
@@ -479,17 +480,15 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(alerts) == sorted((tmp_path / "all.jsonl").read_bytes().splitlines())
 
 
-def test_what_cannot_be_begun_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_begun_from(tmp_path: Path, output_of: OutputOf) -> None:
     events = place(tmp_path / "events", list(day())[:50])
     live = ["run", "--events", str(events), "--alerts", str(tmp_path), "--available-now"]
-    assert main([*live, "--from", str(tmp_path)]) == Exit.USAGE
-    assert "has no warm start" in capsys.readouterr().err
+    assert "has no warm start" in output_of(main([*live, "--from", str(tmp_path)]), Exit.USAGE).err
     warm_start(list(day())[:400], list(rules().values()), tmp_path / "warm", None)
     job = ["--checkpoint", str(tmp_path / "job"), "--key-groups", "16"]
     assert main([*live, *job, "--rules", RULES]) == 0
-    capsys.readouterr()
-    assert main([*live, *job, "--from", str(tmp_path / "warm")]) == Exit.USAGE
-    assert "did not begin from" in capsys.readouterr().err
+    output_of.read()
+    assert "did not begin from" in output_of(main([*live, *job, "--from", str(tmp_path / "warm")]), Exit.USAGE).err
     assert (tmp_path / "warm" / NAME).exists()
 
 

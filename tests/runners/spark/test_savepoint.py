@@ -25,8 +25,6 @@ from cep.cli.verbs import Parser
 from cep.model.rule import UpsertRecord
 from cep.report.keyed_state import count_runs
 from cep.rulebook.deploy import deploy
-from cep.rulebook.suppression import Policies, suppress_alerts
-from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.opening import is_embedded
 from cep.runners.handover.beginning import Beginning
 from cep.runners.handover.to_spark import load_for_spark
@@ -37,13 +35,12 @@ from cep.runners.spark.group_ports import GroupProgress
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.savepoint import KIND, read_positions, restore, save, save_for_both, savepoints
 from cep.runners.spark.state import CAN_REPARTITION, PARTITIONS, last_batch, partitions_of, rescale, stored_pages
-from cep.sinks.json_form import json_lines
 from cep.sources.offsets import Position
-from cep.sources.pieces import read_pieces
 from cep.state.manifest import Manifest
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
+from tests.runners.embedded.cases import expected as sent_alerts
 from tests.runners.spark import live_cases
 from tests.runners.spark.live_kafka import TopicRun, send
 
@@ -373,15 +370,10 @@ class Case:
 
     def expected(self, folder: Path) -> list[bytes]:
         """Return the sent alerts of a replay of every event once, with the change in its place."""
-        path = folder / "history.jsonl"
-        path.write_bytes(b"\n".join(dict.fromkeys(self.lines)))
         deployed = deploy(live_cases.rules().values())
         if self.change is not None:
             assert deployed.rulebook.apply(self.change, None).kind == "applied"
-        # The live jobs of the tests get a watermark at the end of time, and so does the replay.
-        job = Job(deployed.schema, deployed.key_domains, to_the_end=True)
-        alerts = embedded.replay(job, deployed.rulebook, read_pieces(path, job.schema), 1).alerts
-        return sorted(json_lines(suppress_alerts(alerts, Policies.of(deployed.rulebook), {}).alerts))
+        return sorted(sent_alerts(list(dict.fromkeys(self.lines)), deployed, folder))
 
 
 def case(seed: int) -> Case:
