@@ -125,6 +125,14 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[RealKafka | MockClu
         yield kafka
 
 
+@pytest.fixture
+def real_broker(kafka_broker: RealKafka | MockCluster) -> RealKafka:
+    """Return the broker. A test that requests it needs what the mock lacks, and is skipped with the mock."""
+    if not isinstance(kafka_broker, RealKafka):
+        raise unittest.SkipTest(kafka_broker.description)
+    return kafka_broker
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One process of several hands its knowledge of servers to the process that prints."""
     output = getattr(session.config, "workeroutput", None)

@@ -38,9 +38,7 @@ def test_a_topic_has_the_settings_that_were_asked_for(kafka_broker: KafkaCluster
 
 
 @pytest.mark.slow
-def test_records_outlive_a_crash(kafka_broker: KafkaCluster) -> None:
-    if not kafka_broker.is_real:  # the mock lives in this process
-        return
+def test_records_outlive_a_crash(real_broker: RealKafka) -> None:  # the mock lives in this process
     with RealKafka() as kafka:
         kafka.create("kept", 1)
         kafka.send("kept", [{"value": b"one", "partition": 0}])

@@ -16,20 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from cep.analysis import sweep
 from cep.analysis.backtest import judge, parts_of_time, whole_time
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Terms, measure
-from cep.analysis.sweep import (
-    Axis,
-    Bench,
-    Scores,
-    axes_of,
-    combined_scores,
-    every_setting,
-    is_divisible,
-    replayed_scores,
-    skipped_params,
-)
 from cep.analysis.tune import Aim, Objective, Tuned, compare, tune
 from cep.base.errors import UsageError
 from cep.lang.ir import PatternIR
@@ -79,7 +69,7 @@ pattern both(small: decimal = 5.00, large: decimal = 300.00) by card_id {
 
 def bench_of(
     name: str, events: pa.Table, folder: Path, params: Mapping[str, Any]
-) -> tuple[Bench, PatternIR, PatternIR]:
+) -> tuple[sweep.Bench, PatternIR, PatternIR]:
     """Return a bench on these events, the pattern with open parameters, and the bound pattern."""
     path = folder / "events.parquet"
     pq.write_table(events, path)
@@ -89,7 +79,7 @@ def bench_of(
     pieces_of = partial(read_pieces, path)
     measured = measure(deployment, pieces_of, labels, Terms(episode_gap_ms=0), SILENT)
     parts = parts_of_time(measured.history.events, measured.marks, DAY_MS // 2, measured.marks_at)
-    bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    bench = sweep.Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
     (rule,) = deployment.rulebook.deployed()
     return bench, load_text(PATTERNS, "p").patterns[name], rule.pattern
 
@@ -110,10 +100,10 @@ def planted(seed: int) -> pa.Table:
     return events_table(rows)
 
 
-def equal(first: tuple[Scores, ...], second: tuple[Scores, ...]) -> bool:
+def equal(first: tuple[sweep.Scores, ...], second: tuple[sweep.Scores, ...]) -> bool:
     return all(
         np.allclose(getattr(one, name), getattr(other, name))
-        for one, other in zip(first, second, strict=True) for name in Scores._fields
+        for one, other in zip(first, second, strict=True) for name in sweep.Scores._fields
     )  # fmt: skip
 
 
@@ -130,22 +120,22 @@ def test_combinations_equal_a_replay_of_each(
     name: str, params: Mapping[str, Any], tries: Mapping[str, str], tmp_path: Path
 ) -> None:
     bench, pattern, bound = bench_of(name, payments(1)[0], tmp_path, params)
-    axes = axes_of(pattern, params, tries)
-    assert is_divisible(pattern, bound, axes)
-    combined = combined_scores(bench, axes)
+    axes = sweep.axes_of(pattern, params, tries)
+    assert sweep.is_divisible(pattern, bound, axes)
+    combined = sweep.combined_scores(bench, axes)
     assert combined is not None
     scores, replays = combined
-    settings = every_setting(axes)
+    settings = sweep.every_setting(axes)
     assert replays < len(settings)
     assert scores[0].alerts.max() > scores[0].alerts.min()
-    assert equal(scores, replayed_scores(bench, settings))
+    assert equal(scores, sweep.replayed_scores(bench, settings))
 
 
 def tuned(
     name: str, events: pa.Table, folder: Path, params: Mapping[str, Any], tries: Mapping[str, str], aim: Aim
 ) -> Tuned:
     bench, pattern, bound = bench_of(name, events, folder, params)
-    return tune(bench, pattern, bound, axes_of(pattern, params, tries), aim)
+    return tune(bench, pattern, bound, sweep.axes_of(pattern, params, tries), aim)
 
 
 def test_planted_thresholds_are_found(tmp_path: Path) -> None:
@@ -171,12 +161,12 @@ def test_where_runs_take_events_from_each_other_all_are_replayed(objective: Obje
     tries = {"small": "50,100,250", "large": "100..500/3"}
     aim = Aim(objective, budget=3.0, review_cost=10.0)
     bench, pattern, bound = bench_of("probes", payments(2)[0], tmp_path, params)
-    axes = axes_of(pattern, params, tries)
-    assert not is_divisible(pattern, bound, axes)
+    axes = sweep.axes_of(pattern, params, tries)
+    assert not sweep.is_divisible(pattern, bound, axes)
     best = tune(bench, pattern, bound, axes, aim)
     assert (best.way, best.settings_count, best.replayed_count) == ("replayed", 10, 10), "and the present setting"
     assert all(row.alerts_per_day <= 3.0 for row in best.candidate_rows[:1])
-    train = replayed_scores(bench, every_setting(axes))[0]
+    train = sweep.replayed_scores(bench, sweep.every_setting(axes))[0]
     fits = train.alerts <= 3.0 * bench.parts[0].days
     recall = train.frauds / bench.parts[0].frauds.sum()
     assert best.candidate_rows[0].recall.value is not None
@@ -197,11 +187,11 @@ AXES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
 }
 
 
-def best_of_replays(bench: Bench, axes: tuple[Axis, ...], aim: Aim) -> Mapping[str, Any]:
+def best_of_replays(bench: sweep.Bench, axes: tuple[sweep.Axis, ...], aim: Aim) -> Mapping[str, Any]:
     """Return the setting of a proposal, by scores that are computed here from single replays."""
     rows = []
-    for setting in every_setting(axes):
-        parts = replayed_scores(bench, [setting], at_once=1)
+    for setting in sweep.every_setting(axes):
+        parts = sweep.replayed_scores(bench, [setting], at_once=1)
         values = []
         for part, scores in zip(bench.parts, parts, strict=True):
             alerts, right, frauds = int(scores.alerts[0]), int(scores.right[0]), int(scores.frauds[0])
@@ -232,7 +222,7 @@ def test_the_proposal_is_the_optimum_of_all_replays(
     params, tries = AXES[name]
     aim = Aim(objective, budget, review_cost=20.0)
     bench, pattern, bound = bench_of(name, payments(1)[0], tmp_path, params)
-    axes = axes_of(pattern, params, tries)
+    axes = sweep.axes_of(pattern, params, tries)
     combined = tune(bench, pattern, bound, axes, aim)
     monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
     replayed = tune(bench, pattern, bound, axes, aim)
@@ -283,44 +273,46 @@ def test_along_the_axes_goes_towards_the_budget(tmp_path: Path, monkeypatch: pyt
     params, tries = {"small": 250.0, "large": 100.0}, {"small": "2,60,250", "large": "100,320,500"}
     events = payments(2)[0]
     bench, pattern, bound = bench_of("probes", events, tmp_path, params)
-    train = replayed_scores(bench, every_setting(axes_of(pattern, params, tries)))[0]
+    train = sweep.replayed_scores(bench, sweep.every_setting(sweep.axes_of(pattern, params, tries)))[0]
     days = bench.parts[0].days
     budget = float(np.sort(train.alerts)[1]) / days
-    best = tune(bench, pattern, bound, axes_of(pattern, params, tries), Aim("recall", budget=budget))
+    best = tune(bench, pattern, bound, sweep.axes_of(pattern, params, tries), Aim("recall", budget=budget))
     assert best.candidate_rows[0].alerts_per_day <= budget
     assert best.outcome == "within the budget"
 
 
 def test_thresholds_know_their_direction() -> None:
     pattern = load_text(PATTERNS, "p").patterns
-    spend = axes_of(pattern["spend"], {"large": 100.0, "least": 1, "times": 1.0}, {"large": "3,1", "back": "2 d,1 d"})
-    assert spend == (Axis("large", (1.0, 3.0), True), Axis("back", ("2 d", "1 d"), False))
-    (small, _) = axes_of(pattern["pair"], {"small": 8.0, "large": 100.0}, {})
+    spend = sweep.axes_of(
+        pattern["spend"], {"large": 100.0, "least": 1, "times": 1.0}, {"large": "3,1", "back": "2 d,1 d"}
+    )
+    assert spend == (sweep.Axis("large", (1.0, 3.0), True), sweep.Axis("back", ("2 d", "1 d"), False))
+    (small, _) = sweep.axes_of(pattern["pair"], {"small": 8.0, "large": 100.0}, {})
     assert (small.values[0], small.values[-1], len(small.values)) == (32.0, 2.0, 21), "larger lets more through"
-    both = axes_of(pattern["both"], {}, {"small": "1,2", "large": "3,4"})
+    both = sweep.axes_of(pattern["both"], {}, {"small": "1,2", "large": "3,4"})
     assert [axis.is_threshold for axis in both] == [False, True], "`small` loosens one condition and tightens the other"
 
 
 def test_a_parameter_that_is_not_tried_has_a_reason() -> None:
     spend = load_text(PATTERNS, "p").patterns["spend"]
     present: dict[str, Any] = {"large": 0.0, "least": 1, "times": 1.0, "back": "5 d"}
-    axes = axes_of(spend, present, {})
+    axes = sweep.axes_of(spend, present, {})
     assert [axis.name for axis in axes] == ["least", "times"]
-    skipped = skipped_params(spend, present, axes, {})
+    skipped = sweep.skipped_params(spend, present, axes, {})
     assert list(skipped) == ["large", "back"]
     assert "it is 0.0" in skipped["large"]
     assert "it is a duration" in skipped["back"]
-    some = axes_of(spend, present, {"least": "1,2"})
-    assert set(skipped_params(spend, present, some, {"least": "1,2"}).values()) == {"--try names others"}
+    some = sweep.axes_of(spend, present, {"least": "1,2"})
+    assert set(sweep.skipped_params(spend, present, some, {"least": "1,2"}).values()) == {"--try names others"}
     both = load_text(PATTERNS, "p").patterns["both"]
-    assert "not a threshold" in skipped_params(both, {"small": 5.0, "large": 300.0}, (), {})["small"]
+    assert "not a threshold" in sweep.skipped_params(both, {"small": 5.0, "large": 300.0}, (), {})["small"]
 
 
 def test_a_rule_that_suppresses_is_tuned_by_its_sent_alerts(tmp_path: Path) -> None:
     params: dict[str, Any] = {"small": 300.0, "large": 100.0, "window": "12 h"}
     tries = {"large": "100,300,500"}
     bench, pattern, bound = bench_of("pair", payments(1)[0], tmp_path, params)
-    axes = axes_of(pattern, params, tries)
+    axes = sweep.axes_of(pattern, params, tries)
     plain = tune(bench, pattern, bound, axes, Aim("f1"))
     bench = replace(bench, record=bench.record.model_copy(update={"suppress": "5 d", "exclusive": "one"}))
     sent = tune(bench, pattern, bound, axes, Aim("f1"))
@@ -358,11 +350,11 @@ def test_each_part_has_the_labels_that_were_known_at_its_end(
     measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
     assert measured.marks.maturity_ms == 5 * DAY_MS
     parts = parts_of_time(measured.history.events, measured.marks, 0, measured.marks_at)
-    bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
-    axes = axes_of(load_text(PATTERNS, "p").patterns["planted"], record.params, {"large": "300,450"})
-    combined = combined_scores(bench, axes)
+    bench = sweep.Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    axes = sweep.axes_of(load_text(PATTERNS, "p").patterns["planted"], record.params, {"large": "300,450"})
+    combined = sweep.combined_scores(bench, axes)
     assert combined is not None
-    scores = combined[0] if way == "combined" else replayed_scores(bench, every_setting(axes))
+    scores = combined[0] if way == "combined" else sweep.replayed_scores(bench, sweep.every_setting(axes))
     times = np.array([time.timestamp() * 1_000 for time in events["event_time"].to_pylist()])
     is_fraud, amount = np.array(events["is_fraud"]), np.array(events["amount"])
     for part, of_part in zip(parts, scores, strict=True):
@@ -388,7 +380,7 @@ def test_each_part_has_the_labels_that_were_known_at_its_end(
 )
 def test_what_cannot_be_tried(tries: Mapping[str, str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        axes_of(load_text(PATTERNS, "p").patterns["planted"], {"large": 100.0, "least": 1}, tries)
+        sweep.axes_of(load_text(PATTERNS, "p").patterns["planted"], {"large": 100.0, "least": 1}, tries)
 
 
 def test_parts_of_the_time_have_gaps(tmp_path: Path) -> None:
@@ -442,7 +434,7 @@ def payments_of(seed: int, *, is_null: bool) -> tuple[pa.Table, float]:
     return table, present
 
 
-def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -> Bench:
+def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -> sweep.Bench:
     path = folder / f"{'whole' if is_whole else 'tuned'}.parquet"
     pq.write_table(table, path)
     record = upsert(PATTERNS, RULE).model_copy(update={"params": {"large": present, "least": 1}})
@@ -452,7 +444,7 @@ def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -
     measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
     events, marks = measured.history.events, measured.marks
     parts = (whole_time(events, marks),) if is_whole else parts_of_time(events, marks, DAY_MS // 4, measured.marks_at)
-    return Bench(record, ((), ListStore()), pieces_of, marks, parts, 1, SILENT)
+    return sweep.Bench(record, ((), ListStore()), pieces_of, marks, parts, 1, SILENT)
 
 
 def tuned_on(seed: int, folder: Path, *, is_null: bool) -> tuple[Tuned, float, float]:
@@ -463,7 +455,7 @@ def tuned_on(seed: int, folder: Path, *, is_null: bool) -> tuple[Tuned, float, f
     bench = bench_on(table.filter(is_early), present, folder, is_whole=False)
     pattern = load_text(PATTERNS, "p").patterns[RULE]
     bound = bench.deployment([{}]).rulebook.deployed()[0].pattern
-    best = tune(bench, pattern, bound, axes_of(pattern, bench.record.params, TRIES), Aim("f1"))
+    best = tune(bench, pattern, bound, sweep.axes_of(pattern, bench.record.params, TRIES), Aim("f1"))
     if best.proposed == best.present:
         return best, 0.0, 0.0
     later = bench_on(table.filter(pa.compute.invert(is_early)), present, folder, is_whole=True)
@@ -499,7 +491,7 @@ def test_a_part_without_fraud_is_refused_with_its_number(tmp_path: Path) -> None
     pattern = load_text(PATTERNS, "p").patterns[RULE]
     bound = bench.deployment([{}]).rulebook.deployed()[0].pattern
     with pytest.raises(UsageError, match=r"no fraud was known in validation when it ended: train \(.*n = \d+ frauds"):
-        tune(bench, pattern, bound, axes_of(pattern, bench.record.params, TRIES), Aim("f1"))
+        tune(bench, pattern, bound, sweep.axes_of(pattern, bench.record.params, TRIES), Aim("f1"))
 
 
 def test_equal_settings_differ_by_nothing(tmp_path: Path) -> None:

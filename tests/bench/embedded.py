@@ -41,17 +41,8 @@ from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.state.checkpoints import restore
 from cep.step.job import Job
+from tests.bench import peer_data
 from tests.bench.embedded_latency import GIVEN, INITIAL, START_MS, WORKERS, Paced, bench_latency, payments
-from tests.bench.peer_data import (
-    NAMES,
-    SOURCE,
-    checksum,
-    median_seconds,
-    peer_columns,
-    run_peer,
-    show,
-    write_events,
-)
 from tests.real_kafka import open_kafka
 from tests.rule_files import rule_text
 
@@ -66,7 +57,7 @@ def events_file(folder: Path, count: int) -> Path:
     """Write the peer's events as Parquet."""
     path = folder / f"events-{count}.parquet"
     if not path.exists():
-        columns = peer_columns(count)
+        columns = peer_data.peer_columns(count)
         times = pa.array(np.asarray(columns.pop("ts")), pa.timestamp("ms", "UTC"))
         columns["seq_no"] = columns.pop("seq")
         pq.write_table(pa.table({"event_time": times, **columns}), path, row_group_size=250_000)
@@ -94,10 +85,10 @@ class Peer:
     def _figures(self, backend: str) -> dict[str, Any]:
         if backend not in self._known:
             path = self._folder / f"events-{backend}.csv"
-            write_events(peer_columns(self.count(backend)), path)
+            peer_data.write_events(peer_data.peer_columns(self.count(backend)), path)
             warm = str(PEER_EVENTS[backend][1])
             options = ["--patterns", "all", "--warmup", warm, "--runs", "1", "--backend", backend]
-            self._known[backend] = run_peer(path, 1, *options)["all"]
+            self._known[backend] = peer_data.run_peer(path, 1, *options)["all"]
         return self._known[backend]
 
 
@@ -107,7 +98,7 @@ def bench_replay(folder: Path, count: int, peer: Peer | None) -> None:
     rows = []
     for workers in (1, 2):
         job = Job(GIVEN.schema, GIVEN.key_domains)
-        seconds = median_seconds(
+        seconds = peer_data.median_seconds(
             lambda w=workers, j=job: replay(j, GIVEN.rulebook, read_pieces(path, j.schema), w)  # type: ignore[misc]
         )
         rows.append((f"in this process, {workers} threads", count / seconds))
@@ -118,7 +109,7 @@ def bench_replay(folder: Path, count: int, peer: Peer | None) -> None:
     if peer is not None:
         table.append(("Flink CEP, hashmap, 1 task", f"{peer.rate('hashmap'):,.0f}", "1.0"))
     title = f"replay of {count:,} events, four patterns; starting a process and replaying 1,000 takes {start_s:.2f} s"
-    show(title, ("who", "events/s", "÷ Flink in memory"), table)
+    peer_data.show(title, ("who", "events/s", "÷ Flink in memory"), table)
 
 
 def _replay_seconds(folder: Path, path: Path) -> float:
@@ -127,8 +118,8 @@ def _replay_seconds(folder: Path, path: Path) -> float:
     if not rules.exists():
         rules.mkdir()
         (folder / "patterns").mkdir()
-        (folder / "patterns" / "peer.cep").write_text(SOURCE)
-        for name in NAMES:
+        (folder / "patterns" / "peer.cep").write_text(peer_data.SOURCE)
+        for name in peer_data.NAMES:
             (rules / f"{name}.toml").write_text(rule_text(name, "../patterns/peer.cep"))
     command = [sys.executable, "-c", _CEP, "replay", "--engine", "embedded", "--rules", str(rules)]
     command += ["--events", str(path), "--out", str(folder / "replayed.parquet")]
@@ -161,7 +152,7 @@ def bench_throughput(folder: Path, count: int, peer: Peer | None) -> None:
         who = f"Flink CEP, {backend}, 1 task"
         rows.append((who, f"{peer.count(backend):,}", f"{rate:,.0f}", of_memory, "1.0", of_memory, ""))
     head = ("who", "events", "events/s", "÷ own in memory", "÷ Flink, alike", "÷ Flink in memory", "matches, checksums")
-    show("live, four patterns; matches are compared on the peer's events", head, rows)
+    peer_data.show("live, four patterns; matches are compared on the peer's events", head, rows)
 
 
 def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float, list[pa.Table]]:
@@ -192,11 +183,11 @@ def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float
 
 def _answers(alerts: list[pa.Table]) -> Answers:
     """Return matches and checksums by pattern, as the peer counts them."""
-    bound_ids: dict[str, list[list[int]]] = {name: [] for name in NAMES}
+    bound_ids: dict[str, list[list[int]]] = {name: [] for name in peer_data.NAMES}
     for table in alerts:
         for rule, events in zip(table["rule_id"].to_pylist(), table["events"].to_pylist(), strict=True):
             bound_ids[rule].append([int(event["event_id"]) for event in events])
-    return {name: (len(ids), checksum(ids)) for name, ids in bound_ids.items()}
+    return {name: (len(ids), peer_data.checksum(ids)) for name, ids in bound_ids.items()}
 
 
 def _ratio(rate: float, peer: Peer | None, backend: str) -> str:
@@ -229,7 +220,7 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
         ratios = (f"{copied / whole_bytes:.3f}", f"{took_ms / whole_ms:.3f}")
         rows.append((changed, f"{copied:,}", f"{blocked_s * 1_000:,.0f}", f"{took_ms:,.0f}", *ratios))
     head = ("changed", "bytes copied", "ms stopped", "ms in all", "bytes ÷ the first", "ms ÷ the first")
-    show(f"checkpoints, {keys:,} keys", head, rows)
+    peer_data.show(f"checkpoints, {keys:,} keys", head, rows)
     assert commits.copies is not None
     assert commits.copies.last is not None
     total = commits.copies.last.bytes_count
@@ -250,7 +241,7 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
         ("restore, ms", f"{restored_s * 1_000:,.0f}"),
         ("start and end of a process, ms", f"{(time.monotonic() - started_s) * 1_000:,.0f}"),
     ]
-    show("and back", ("what", "figure"), back)
+    peer_data.show("and back", ("what", "figure"), back)
 
 
 def main() -> None:

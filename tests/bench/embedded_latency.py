@@ -8,7 +8,7 @@ The module also has the peer's patterns as a job, and payments of its shape. Run
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ from cep.state.rocks import RocksStore
 from cep.state.store import WriteBatch
 from cep.step.job import Job
 from tests.bench.peer_data import NAMES, SOURCE, records, show, upsert
+from tests.runners.embedded.outside import Still
 
 RECORDS = records(NAMES)
 GIVEN = deploy(RECORDS)
@@ -88,7 +89,7 @@ _FLOOR_S, _PACE_S, _COMMIT_BYTES = 10.0, 0.005, 32 << 10
 
 
 @dataclass
-class Paced:
+class Paced(Still):
     """A source whose records are due at a fixed rate; `due_s` holds the due times of the last poll."""
 
     values: pa.Array
@@ -124,27 +125,15 @@ class Paced:
     def seek(self, positions: Mapping[str, int]) -> None:
         self.at = positions["paced"]
 
-    def look(self) -> None:
-        """Do nothing: all records exist."""
-
-    def hold(self, lanes: Collection[str]) -> None:
-        """Ignore the lanes."""
-
     def behind(self) -> dict[str, bool]:
         return {"paced": self.is_behind}
 
-    def close(self) -> None:
-        pass
 
-
-class Nowhere:
+class Nowhere(Still):
     """A sink that takes all alerts at once."""
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         """Take the alerts."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass

@@ -17,15 +17,6 @@ import pytest
 
 from cep import __version__
 from cep.base import errors
-from cep.base.errors import (
-    CepError,
-    SinkError,
-    SourceAwayError,
-    SourceGoneError,
-    StateCorruptError,
-    StateFormatError,
-    UsageError,
-)
 from cep.base.exits import MEANINGS, Exit
 from cep.base.limits import KEY_GROUPS_LIVE_DEFAULT
 from cep.base.text import HIDDEN
@@ -60,13 +51,13 @@ def run_check(monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException) -> 
     [
         (0, 0),
         (1, 1),
-        (UsageError("two sources"), 2),
-        (SinkError("disk full"), 3),
-        (SourceAwayError("no answer"), 3),
-        (StateCorruptError("the store is damaged, and the next start takes a checkpoint"), 3),
+        (errors.UsageError("two sources"), 2),
+        (errors.SinkError("disk full"), 3),
+        (errors.SourceAwayError("no answer"), 3),
+        (errors.StateCorruptError("the store is damaged, and the next start takes a checkpoint"), 3),
         (ZeroDivisionError("bug"), 3),
-        (SourceGoneError("created again"), 4),
-        (StateFormatError("another build"), 4),
+        (errors.SourceGoneError("created again"), 4),
+        (errors.StateFormatError("another build"), 4),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -81,7 +72,7 @@ def test_how_a_verb_ends_is_the_exit_code(
 def test_an_operating_error_has_one_message_and_a_bug_says_what_to_report(
     monkeypatch: pytest.MonkeyPatch, output_of: OutputOf, tmp_path: Path
 ) -> None:
-    run_check(monkeypatch, SinkError("disk full"))
+    run_check(monkeypatch, errors.SinkError("disk full"))
     assert output_of.read().err.startswith("cep: disk full\n")
     run_check(monkeypatch, ZeroDivisionError("bug"))
     assert "Traceback" in output_of.read().err  # CEP_DEBUG is set for all tests
@@ -247,12 +238,14 @@ def test_every_verb_has_a_page_but_the_one_of_pages() -> None:
 
 
 def test_every_error_has_a_page() -> None:
-    classes = [class_ for class_ in vars(errors).values() if isinstance(class_, type) and issubclass(class_, CepError)]
+    classes = [
+        class_ for class_ in vars(errors).values() if isinstance(class_, type) and issubclass(class_, errors.CepError)
+    ]
     without = [class_ for class_ in classes if page_of_error(class_.__new__(class_), "replay") is None]
-    assert without == [CepError]
-    assert page_of_error(StateFormatError(), "run") == "guides/move"
-    assert page_of_error(StateCorruptError(), "run") == "guides/operate"
-    assert page_of_error(UsageError(), "docs") is None
+    assert without == [errors.CepError]
+    assert page_of_error(errors.StateFormatError(), "run") == "guides/move"
+    assert page_of_error(errors.StateCorruptError(), "run") == "guides/operate"
+    assert page_of_error(errors.UsageError(), "docs") is None
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
@@ -263,7 +256,7 @@ def test_every_code_has_a_page(code: str, output_of: OutputOf) -> None:
 
 def test_an_error_ends_with_its_page(monkeypatch: pytest.MonkeyPatch, output_of: OutputOf) -> None:
     def run(*_: object) -> int:
-        raise SinkError("disk full")
+        raise errors.SinkError("disk full")
 
     monkeypatch.setattr("cep.cli.check.run", run)
     assert main(["check", "x.cep"]) == 3
@@ -305,7 +298,7 @@ def test_flags_of_every_type() -> None:
         update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8, "levels": 3}
     )
     assert settings.observe.listen == ("127.0.0.1", 9464)
-    with pytest.raises(UsageError, match="lateness"):
+    with pytest.raises(errors.UsageError, match="lateness"):
         settings_of(parser().parse_args(["--lateness", "soon"]))
 
 

@@ -219,35 +219,33 @@ def delete_records(kafka: KafkaCluster, topic: str, offset: int) -> None:
 @pytest.mark.parametrize("verb", RUNNERS)
 @pytest.mark.parametrize("fault", ["created again", "gone"])
 def test_a_fault_that_a_restart_cannot_mend_has_a_code_of_its_own(
-    verb: str, fault: str, kafka_broker: KafkaCluster, tmp_path: Path
-) -> None:
-    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete
-        return
+    verb: str, fault: str, real_broker: RealKafka, tmp_path: Path
+) -> None:  # the mock cannot delete
     topic, lines = f"exits-{uuid.uuid4().hex[:8]}", morning()[:300]
-    kafka_broker.create(topic, 1)
-    kafka_broker.send(topic, [{"value": line} for line in lines[:100]])
-    assert work(verb, kafka_broker, tmp_path, topic)[0] == Exit.CLEAN
+    real_broker.create(topic, 1)
+    real_broker.send(topic, [{"value": line} for line in lines[:100]])
+    assert work(verb, real_broker, tmp_path, topic)[0] == Exit.CLEAN
     if fault == "created again":
-        kafka_broker.create_again(topic, 1)
-    kafka_broker.send(topic, [{"value": line} for line in lines[100:]])
+        real_broker.create_again(topic, 1)
+    real_broker.send(topic, [{"value": line} for line in lines[100:]])
     if fault == "gone":
-        delete_records(kafka_broker, topic, 200)
+        delete_records(real_broker, topic, 200)
     for _ in range(2):  # a restart ends in the same way
-        code, printed = work(verb, kafka_broker, tmp_path, topic)
+        code, printed = work(verb, real_broker, tmp_path, topic)
         assert code == Exit.FINAL, printed
         assert fault in printed
     if fault == "created again":
         return
     if verb == "live":
-        code, printed = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
+        code, printed = work(verb, real_broker, tmp_path, topic, "--accept-gap")
         assert (code, "cep job savepoint" in printed) == (Exit.USAGE, True), printed
         return
     # An operator decides to continue.
-    code, printed = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
+    code, printed = work(verb, real_broker, tmp_path, topic, "--accept-gap")
     assert code == Exit.CLEAN, printed
     totals = orjson.loads((tmp_path / "job" / "progress.json").read_bytes())["totals"]
     assert (totals["records_gone"], totals["records"]) == (100, 200)
-    assert work(verb, kafka_broker, tmp_path, topic)[0] == Exit.CLEAN, "it is decided once"
+    assert work(verb, real_broker, tmp_path, topic)[0] == Exit.CLEAN, "it is decided once"
 
 
 # A job with a backlog: /ready and /health agree, and the lag is known.
@@ -498,11 +496,9 @@ def parted(members: Sequence[Member]) -> Sequence[Member]:
 
 
 @pytest.mark.parametrize("ending", ["stopped", pytest.param("killed", marks=pytest.mark.slow)])
-def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+def test_a_standby_takes_over(ending: str, real_broker: RealKafka, tmp_path: Path) -> None:  # the mock has no fence
     """The first process is killed; or it is stopped in its work, and continues after another one has taken over."""
-    if not kafka_broker.is_real:
-        return  # the mock has no fence
-    job, lines = job_of(kafka_broker, tmp_path), list(day()[3_000:5_000])  # with many alerts
+    job, lines = job_of(real_broker, tmp_path), list(day()[3_000:5_000])  # with many alerts
     job.send(lines[: len(lines) // 4])
     members = [job.start(name) for name in ("one", "two")]  # both at once, which saves a start
     try:
@@ -529,11 +525,9 @@ def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_work_goes_back_and_forth(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+def test_the_work_goes_back_and_forth(real_broker: RealKafka, tmp_path: Path) -> None:
     """Processes are killed, ended in order or stopped, each time with the other one ready, with an older store."""
-    if not kafka_broker.is_real:
-        return
-    job, lines, parts = job_of(kafka_broker, tmp_path), list(day()), 6
+    job, lines, parts = job_of(real_broker, tmp_path), list(day()), 6
     expected_alerts = sorted(expected(lines, deployment(), tmp_path))
     at_work = job.start("one")
     members = [at_work]

@@ -288,13 +288,11 @@ def lines_of(folder: Path) -> list[bytes]:
     return [line for path in folder.iterdir() for line in path.read_bytes().splitlines()]
 
 
-def test_sinks_that_hang_or_refuse_delay_no_other(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+def test_sinks_that_hang_or_refuse_delay_no_other(real_broker: RealKafka, tmp_path: Path) -> None:
     """A webhook hangs, and alerts are too large for a topic; a topic, a folder and a table have all meanwhile."""
-    if not kafka_broker.is_real:
-        return
     good, small = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("good", "small"))
-    kafka_broker.create(good, 1)
-    kafka_broker.create(small, 1, max_message_bytes=str(ALERT_BYTES_MAX))
+    real_broker.create(good, 1)
+    real_broker.create(small, 1, max_message_bytes=str(ALERT_BYTES_MAX))
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(morning()))
     port, hook, folder = free_port(), Hanging(), str(tmp_path / "alerts")
     with ExitStack() as stack:
@@ -306,7 +304,7 @@ def test_sinks_that_hang_or_refuse_delay_no_other(kafka_broker: KafkaCluster, tm
             stack.callback(table.close)
             healthy.append(table.address.replace("cep@", "…@"))
         sinks = [*broken, *healthy[:2], *([] if table is None else [table.address])]
-        more = f'[kafka]\nbootstrap_servers = "{kafka_broker.address}"'
+        more = f'[kafka]\nbootstrap_servers = "{real_broker.address}"'
         conf = configured(tmp_path / "run", f'folder = "{tmp_path}/events.jsonl"', sinks, port, more)
         process = begun("run", conf)
         stack.callback(process.kill)
@@ -314,21 +312,21 @@ def test_sinks_that_hang_or_refuse_delay_no_other(kafka_broker: KafkaCluster, tm
         wait_for(lambda: all(f"{name}" in asked(port, "/health")[1] for name in broken))
         code, health = asked(port, "/health")
         assert code == 503
-        assert f"kafka:{small} at {kafka_broker.address}: an alert is larger than it allows" in health
+        assert f"kafka:{small} at {real_broker.address}: an alert is larger than it allows" in health
         up = [line for line in metrics(port) if line.startswith("cep_sink_up")]
-        address = f'address="{kafka_broker.address}"'
+        address = f'address="{real_broker.address}"'
         assert f'cep_sink_up{{{address},reason="too_large",sink="kafka:{small}"}} 0.0' in up
         assert any(f'sink="{broken[0]}"}} 0.0' in line for line in up)
         assert all(any(f'reason="",sink="{name}"}} 1.0' in line for line in up) for name in healthy)
         said = killed(process).decode()
-        assert any(small in line and kafka_broker.address in line for line in said.splitlines() if "unhealthy" in line)
-        raise_limit(kafka_broker, small)
+        assert any(small in line and real_broker.address in line for line in said.splitlines() if "unhealthy" in line)
+        raise_limit(real_broker, small)
         hook.released.set()
         assert begun("run", conf, "--available-now").wait(WAIT_S) == 0
         wanted = ids(expected(morning(), deployment(), tmp_path))
         assert ids(lines_of(Path(folder))) == wanted
         for topic in (good, small):
-            got = consumed(kafka_broker.address, topic, lambda values: len(values) >= len(wanted))
+            got = consumed(real_broker.address, topic, lambda values: len(values) >= len(wanted))
             assert ids(got) == wanted, topic
         assert set(hook.taken) == set(wanted)
         if table is not None:

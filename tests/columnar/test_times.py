@@ -15,16 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import UsageError
-from cep.columnar.times import (
-    UNITS_US,
-    ZONE_NAMES,
-    check_form,
-    counting_skipped,
-    form_has_zone,
-    has_zone,
-    moments_since,
-    times_us,
-)
+from cep.columnar import times as time_forms
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia")
@@ -42,7 +33,7 @@ def us_of(moment: datetime) -> int:
 
 
 def read(values: Sequence[object], arrow: pa.DataType | None = None, **forms: str) -> list[int | None]:
-    times: list[int | None] = times_us(pa.array(values, arrow), **forms).to_pylist()
+    times: list[int | None] = time_forms.times_us(pa.array(values, arrow), **forms).to_pylist()
     return times
 
 
@@ -67,7 +58,7 @@ def test_a_moment_is_the_same_in_each_form_alone_and_in_a_mixed_column(moment: d
     assert read(texts) == [expected] * len(texts)
     for text in texts:
         assert read([text]) == [expected]
-        assert has_zone(text)
+        assert time_forms.has_zone(text)
 
 
 @given(RECENT)
@@ -119,7 +110,7 @@ def test_a_local_time_is_the_instant_of_zoneinfo(local: datetime, zone: str) -> 
 def test_local_times_that_clocks_skip_keep_their_order() -> None:
     texts = ["2026-03-29T01:59:00", "2026-03-29T02:10:00", "2026-03-29T02:50:00", "2026-03-29T03:00:00"]
     local = pa.array(texts).cast(pa.timestamp("us"))
-    minutes = [us // 60_000_000 % (24 * 60) for us in times_us(local, zone="Europe/Berlin").to_pylist()]
+    minutes = [us // 60_000_000 % (24 * 60) for us in time_forms.times_us(local, zone="Europe/Berlin").to_pylist()]
     assert minutes == [59, 70, 110, 60]
 
 
@@ -131,15 +122,15 @@ def test_timestamps_of_each_unit_are_as_duckdb_reads_them(moments: list[datetime
             column = column.cast(pa.timestamp(unit, tz=zone)) if zone else column
             frame = pa.table({"t": column.cast(pa.timestamp(unit))})  # noqa: F841 DuckDB sees it by its name
             rows = duckdb.execute("select epoch_us(t) from frame").fetchall()
-            assert times_us(column).to_pylist() == [us for (us,) in rows]
+            assert time_forms.times_us(column).to_pylist() == [us for (us,) in rows]
 
 
 def test_dates_are_midnight_of_the_zone() -> None:
     for arrow in (pa.date32(), pa.date64()):
         days = pa.array([date(2026, 7, 1), date(9999, 12, 31), None], arrow)
         berlin = us_of(datetime(2026, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")))
-        assert times_us(days, zone="Europe/Berlin").to_pylist()[0] == berlin
-        assert times_us(days).to_pylist()[1:] == [us_of(datetime(9999, 12, 31, tzinfo=UTC)), None]
+        assert time_forms.times_us(days, zone="Europe/Berlin").to_pylist()[0] == berlin
+        assert time_forms.times_us(days).to_pylist()[1:] == [us_of(datetime(9999, 12, 31, tzinfo=UTC)), None]
 
 
 FORMS = ("%Y-%m-%d %H:%M:%S.%f", "%d.%m.%Y %H:%M:%S", "%d/%m/%y %I:%M %p", "%d %b %Y %H:%M", "%B %d, %Y %H:%M:%S",
@@ -171,10 +162,10 @@ def test_a_form_reads_no_text_that_strptime_refuses(text: str) -> None:
 @pytest.mark.parametrize(("name", "hour"), [("EST", 15), ("EDT", 14), ("CET", 9), ("CEST", 8), ("UTC", 10), ("z", 10)])
 def test_the_name_of_a_zone_in_a_form_counts(name: str, hour: int) -> None:
     form = "%Y-%m-%d %H:%M %Z"
-    assert name.upper() in ZONE_NAMES
+    assert name.upper() in time_forms.ZONE_NAMES
     assert read([f"2026-03-01 10:00 {name}"], form=form) == [us_of(datetime(2026, 3, 1, hour, tzinfo=UTC))]
     assert read(["2026-03-01 10:00 IST"], form=form) == [None]
-    assert form_has_zone(form)
+    assert time_forms.form_has_zone(form)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +173,7 @@ def test_the_name_of_a_zone_in_a_form_counts(name: str, hour: int) -> None:
 )
 def test_a_form_that_leaves_the_moment_open_is_refused(form: str) -> None:
     with pytest.raises(UsageError):
-        check_form(form)
+        time_forms.check_form(form)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +187,8 @@ def test_a_text_that_is_no_time_is_null_and_spoils_no_other(text: str) -> None:
 
 
 def test_times_that_name_no_zone_are_told_from_others() -> None:
-    assert [has_zone(text) for text in ("2026-03-01T10:00:00", "2026-03-01", "20260301T1000")] == [False] * 3
-    assert has_zone("17.03.2026") is None
+    assert [time_forms.has_zone(text) for text in ("2026-03-01T10:00:00", "2026-03-01", "20260301T1000")] == [False] * 3
+    assert time_forms.has_zone("17.03.2026") is None
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
@@ -212,31 +203,33 @@ def test_local_times_that_clocks_skip_are_counted(kind: str, year: int, zone: st
     expected = sum(a != b for a, b in zip(moments, there, strict=True))
     assert expected
     texts = [moment.isoformat(sep=" ") for moment in moments] + [None, "2026-03-29 02:30:00+01:00", "no time"]
-    with counting_skipped() as counts:
+    with time_forms.counting_skipped() as counts:
         if kind == "naive":
-            times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
+            time_forms.times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
         elif kind == "texts":
-            times_us(pa.array(texts), zone=zone)
+            time_forms.times_us(pa.array(texts), zone=zone)
         else:
-            times_us(pa.array([None if text is None else f"{text}[{zone}]" for text in texts]), zone="Asia/Tokyo")
+            time_forms.times_us(
+                pa.array([None if text is None else f"{text}[{zone}]" for text in texts]), zone="Asia/Tokyo"
+            )
     assert sum(counts) == expected
-    times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
+    time_forms.times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
     assert sum(counts) == expected, "outside of the block"
 
 
 BASE = datetime(2013, 9, 1, 2, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("unit", UNITS_US)
+@pytest.mark.parametrize("unit", time_forms.UNITS_US)
 def test_random_numbers_of_each_unit(unit: str) -> None:
     rng = random.Random(1)
     numbers = [rng.randrange(0, 10**5) for _ in range(100)]
-    expected = [BASE + timedelta(microseconds=number * UNITS_US[unit]) for number in numbers]
+    expected = [BASE + timedelta(microseconds=number * time_forms.UNITS_US[unit]) for number in numbers]
     for form in (numbers, [str(n) for n in numbers], [float(n) for n in numbers], [Decimal(n) for n in numbers]):
-        assert moments_since(pa.array(form), "2013-09-01T04:00:00+02:00", unit).to_pylist() == expected
+        assert time_forms.moments_since(pa.array(form), "2013-09-01T04:00:00+02:00", unit).to_pylist() == expected
 
 
 def test_what_is_no_number_or_no_time_is_null() -> None:
     texts = pa.array(["1.5", "x", "", None, "1e300", "-5", " 7 "])
-    moments = moments_since(texts, "2013-09-01T02:00:00Z", "").to_pylist()
+    moments = time_forms.moments_since(texts, "2013-09-01T02:00:00Z", "").to_pylist()
     assert moments == [BASE + timedelta(seconds=s) if s is not None else None for s in (1.5, *[None] * 4, -5, 7)]

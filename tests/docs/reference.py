@@ -51,16 +51,8 @@ from cep.engine.alerts import ALERT_SCHEMA
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.model.rule import _MODELS, HeartbeatRecord, UpsertRecord
 from cep.model.settings import SECTIONS, extra_of
-from cep.runners.meanings import (
-    COUNTERS,
-    FROM_ZERO,
-    GAUGE_LABELS,
-    GAUGES,
-    HISTOGRAMS,
-    LABELS,
-    LOG_LINES,
-    TOTALS_THAT_FALL,
-)
+from cep.runners import meanings
+from cep.runners.meanings import GAUGE_LABELS, LABELS
 from tests.columnar.conversions import page as conversions_page
 from tests.docs.meanings import ALERT_FIELDS
 from tests.hostile.roles import page as roles_page
@@ -173,13 +165,13 @@ def metrics() -> str:
         "Counters continue after restarts. `cep replay`, `cep run` and `cep live` print the same names at their end."
     ]
     lines += ["", "## Counters", "", "| metric | meaning |", "| --- | --- |"]
-    for name, text in {**FROM_ZERO, **COUNTERS}.items():
+    for name, text in {**meanings.FROM_ZERO, **meanings.COUNTERS}.items():
         lines.append(f"| `cep_{name}_total{_labels(LABELS.get(name, ()))}` | {_cell(text)} |")
     lines += ["", "## Gauges", "", "| metric | meaning |", "| --- | --- |"]
-    for name, text in {**TOTALS_THAT_FALL, **GAUGES}.items():
+    for name, text in {**meanings.TOTALS_THAT_FALL, **meanings.GAUGES}.items():
         lines.append(f"| `cep_{name}{_labels(GAUGE_LABELS.get(name, ()))}` | {_cell(text)} |")
     lines += ["", "## Histograms", "", "| metric | meaning |", "| --- | --- |"]
-    lines += [f"| `cep_{name}` | {_cell(text)} |" for name, text in HISTOGRAMS.items()]
+    lines += [f"| `cep_{name}` | {_cell(text)} |" for name, text in meanings.HISTOGRAMS.items()]
     lines += ["", "The process has further metrics, such as `process_resident_memory_bytes`, `process_open_fds`,"]
     lines += ["`process_cpu_seconds_total` and `python_info`. Both runners have one set of names. On Spark the process"]
     lines += ["is the driver's Python."]
@@ -194,7 +186,7 @@ def logs() -> str:
     lines = ["# Log lines", "", MADE, "A job writes to standard error: with `--log text` a sentence, with `--log json`"]
     lines += ["an object with `time`, `event` and the numbers and names of that event, never a payload."]
     lines += ["", "| event | meaning |", "| --- | --- |"]
-    lines += [f"| `{name}` | {_cell(text)} |" for name, text in LOG_LINES.items()]
+    lines += [f"| `{name}` | {_cell(text)} |" for name, text in meanings.LOG_LINES.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -23,16 +23,7 @@ from cep.lang.ir import PatternIR
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
-from cep.state.past import (
-    SegmentCache,
-    decode_head,
-    decode_page,
-    decode_segment,
-    encode_head,
-    encode_page,
-    encode_segment,
-    store_segments,
-)
+from cep.state import past
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, Match, find_matches
 
@@ -149,20 +140,20 @@ def engine_answers(
 
 def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> KeyedState:
     """Return the state as a runner has it at the next micro-batch, with every segment read again."""
-    state = decode_page(encode_page(after))
+    state = past.decode_page(past.encode_page(after))
     if program.histories is None:
         return state
     written: dict[int, bytes] = {}
 
     def load(stored: StoredSegment) -> Block:
-        return decode_segment(written[stored.number])
+        return past.decode_segment(written[stored.number])
 
     compacted = compact_page(program.histories, after.histories, watermark_ms)
     for segment in compacted.segments:
         if segment.stored is not None:
-            written[segment.stored.number] = encode_segment(segment.load())
-    head = encode_head(store_segments(compacted, written.__setitem__, load, SegmentCache(0)))
-    return replace(state, histories=decode_head(head, load))
+            written[segment.stored.number] = past.encode_segment(segment.load())
+    head = past.encode_head(past.store_segments(compacted, written.__setitem__, load, past.SegmentCache(0)))
+    return replace(state, histories=past.decode_head(head, load))
 
 
 def state_after(program: Program, deliveries: Iterable[Delivery]) -> KeyedState:
@@ -180,7 +171,7 @@ def in_calls(program: Program, events: EventBatch, ends: Iterable[int]) -> Itera
     for end in ends:
         watermark_ms = int(events.time_ms[end]) if end < len(events) else END_MS
         advanced = advance(program, keyed_state, events.take(np.arange(start, end)), watermark_ms)
-        keyed_state, start = decode_page(encode_page(advanced.keyed_state)), end
+        keyed_state, start = past.decode_page(past.encode_page(advanced.keyed_state)), end
         yield advanced
 
 

@@ -48,7 +48,7 @@ from cep.step.job import Job
 from tests.faults.alarms import Alarms
 from tests.faults.world import TOPIC, Brokers, Clock, Control, Link, Partitions, Receiver, StateTopic
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
-from tests.runners.embedded.outside import Crash
+from tests.runners.embedded.outside import Crash, Still
 from tests.runners.spark.live_cases import time_ms
 
 RULES = suppressing()
@@ -194,16 +194,13 @@ class Outcome:
 
 
 @dataclass
-class Letters:
+class Letters(Still):
     """Dead letters by the number of their commit."""
 
     taken: dict[int, list[bytes]] = field(default_factory=dict)
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
         self.taken[batch_id] = list(dead_letters)
-
-    def close(self) -> None:
-        pass
 
     def ids(self) -> set[str]:
         """Return the ids of the events that were set aside."""

@@ -20,6 +20,7 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from tests.bench.metrics import Samples
 from tests.cli.monitored import rules
+from tests.faults import soak
 from tests.faults.alarms import Alarms, parsed
 from tests.faults.matrix import cells
 from tests.faults.matrix.campaign import run_numbers
@@ -35,18 +36,6 @@ from tests.faults.real import table as real_table
 from tests.faults.real_cells import CELLS, MOMENTS
 from tests.faults.real_cells import FAULTS as CELL_FAULTS
 from tests.faults.simulation import FAULTS, Simulation, table
-from tests.faults.soak import (
-    ELSEWHERE,
-    FLAT,
-    ROOT,
-    Payments,
-    Publisher,
-    judge_flat,
-    judge_moved,
-    judge_sinks,
-    page,
-    write_rules,
-)
 from tests.real_postgres import IS_THERE
 from tests.seeds import seeds
 from tests.webhook import Webhook
@@ -149,7 +138,7 @@ def test_each_fault_is_at_each_moment_of_each_runner() -> None:
 @pytest.mark.parametrize("runner", ["run", pytest.param("live", marks=pytest.mark.spark)])
 def test_a_cell(runner: str) -> None:
     words = ["-m", "tests.faults.real_cells", "--runner", runner, "--only", "killed, steady state", "--cells", "1"]
-    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=soak.ROOT)
     assert process.stdout.splitlines()[-1:] == ["wrong: none"], process.stdout + process.stderr
 
 
@@ -157,7 +146,7 @@ def test_a_cell(runner: str) -> None:
 @pytest.mark.parametrize("runner", ["run", pytest.param("live", marks=pytest.mark.spark)])
 def test_two_seeds(runner: str) -> None:
     words = [sys.executable, "-m", "tests.faults.real", "--seeds", "2", "--runner", runner]
-    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd=soak.ROOT)
     assert result.stdout.splitlines()[-1:] == ["wrong: none"], result.stdout + result.stderr
     assert result.returncode == 0
 
@@ -166,11 +155,11 @@ NOW_MS = 1_767_225_600_000
 
 
 def test_its_rules_are_taken_and_its_publisher_changes_them(tmp_path: Path) -> None:
-    write_rules(tmp_path / "rules")
+    soak.write_rules(tmp_path / "rules")
     records, problems = read_rules(tmp_path / "rules")
     assert problems == []
     assert not deploy(records).set_aside
-    publisher = Publisher(records[0])
+    publisher = soak.Publisher(records[0])
     for minute in range(4):
         assert publisher.changes(NOW_MS + minute) if minute % 2 == 0 else publisher.end()
     versions = [orjson.loads(line)["version"] for line in publisher.records if b'"temporary"' in line]
@@ -178,7 +167,7 @@ def test_its_rules_are_taken_and_its_publisher_changes_them(tmp_path: Path) -> N
 
 
 def test_its_payments_have_numbers_of_their_own(tmp_path: Path) -> None:
-    payments = Payments(Random(1), tmp_path / "history")
+    payments = soak.Payments(Random(1), tmp_path / "history")
     sent = [payments.payment(NOW_MS), *payments.odd(NOW_MS)]
     payments.write()
     written = (tmp_path / "history").read_bytes().splitlines()
@@ -189,30 +178,30 @@ def test_its_payments_have_numbers_of_their_own(tmp_path: Path) -> None:
 def test_what_grows_is_seen() -> None:
     samples = Samples()
     for value in range(100):
-        samples.add({FLAT[0]: 1_000.0 + value, FLAT[1]: 1_000.0 + 10 * value, "other": value})
-    rows, is_flat = judge_flat(samples)
+        samples.add({soak.FLAT[0]: 1_000.0 + value, soak.FLAT[1]: 1_000.0 + 10 * value, "other": value})
+    rows, is_flat = soak.judge_flat(samples)
     assert not is_flat
-    assert [row[0] for row in rows] == [FLAT[0], FLAT[1], "other"]
-    samples.found.pop(FLAT[1])
-    assert judge_flat(samples)[1]
+    assert [row[0] for row in rows] == [soak.FLAT[0], soak.FLAT[1], "other"]
+    samples.found.pop(soak.FLAT[1])
+    assert soak.judge_flat(samples)[1]
 
 
 def test_what_is_missing_or_comes_twice_is_seen() -> None:
-    assert judge_sinks(["a", "b"], {"x": ["b", "a"]}) == ([("x", "2", "0", "0")], True)
-    assert judge_sinks(["a", "b"], {"x": ["b", "b"]}) == ([("x", "2", "1", "1")], False)
+    assert soak.judge_sinks(["a", "b"], {"x": ["b", "a"]}) == ([("x", "2", "0", "0")], True)
+    assert soak.judge_sinks(["a", "b"], {"x": ["b", "b"]}) == ([("x", "2", "1", "1")], False)
 
 
 def test_each_metric_that_is_expected_elsewhere_is_named_by_its_test() -> None:
-    assert set(page()) > ELSEWHERE.keys()
-    for name, path in ELSEWHERE.items():
+    assert set(soak.page()) > soak.ELSEWHERE.keys()
+    for name, path in soak.ELSEWHERE.items():
         label = name if name == "cep_live" else name.removeprefix("cep_").removesuffix("_total")
-        assert f'"{label}"' in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not name {name}"
+        assert f'"{label}"' in (soak.ROOT / path).read_text(encoding="utf-8"), f"{path} does not name {name}"
 
 
 def test_a_metric_that_stood_still_is_a_fault() -> None:
-    moved = set(page()) - ELSEWHERE.keys()
-    assert judge_moved(moved)[1]
-    lines, have_moved = judge_moved(moved - {"cep_runs"})
+    moved = set(soak.page()) - soak.ELSEWHERE.keys()
+    assert soak.judge_moved(moved)[1]
+    lines, have_moved = soak.judge_moved(moved - {"cep_runs"})
     assert not have_moved
     assert lines[-1] == "of these expected here: cep_runs"
 
@@ -229,7 +218,7 @@ def test_a_webhook_notes_what_comes_again() -> None:
 @pytest.mark.slow
 def test_two_minutes() -> None:
     words = [sys.executable, "-m", "tests.faults.soak", "--minutes", "2", "--rate", "30"]
-    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd=soak.ROOT)
     lines = [line.split() for line in result.stdout.splitlines()]
     sinks = {line[0]: line[-2:] for line in lines if line and line[0] in ("folder", "Parquet", "webhook", "topic")}
     assert sinks == {name: ["0", "0"] for name in ("folder", "Parquet", "webhook", "topic")}, (

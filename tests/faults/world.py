@@ -19,6 +19,7 @@ from cep.sinks.base import Recalled
 from cep.sinks.json_form import json_lines
 from cep.sources.live.base import Chunk, Positions
 from cep.sources.offsets import OffsetRange, refuse_new_topics
+from tests.runners.embedded.outside import Still
 
 TOPIC = "payments"
 
@@ -59,7 +60,7 @@ class Brokers:
 
 
 @dataclass
-class Partitions:
+class Partitions(Still):
     """The topic as a job reads it: up to `most` records of one partition at a time."""
 
     brokers: Brokers
@@ -108,9 +109,6 @@ class Partitions:
     def hold(self, lanes: Collection[str]) -> None:
         self.held = {_number(lane) for lane in lanes}
 
-    def close(self) -> None:
-        pass
-
     def _refuse(self) -> None:
         if not self.brokers.are_away:  # without an answer the ids stay unknown
             ids = {TOPIC: self.brokers.topic_id}
@@ -119,7 +117,7 @@ class Partitions:
 
 
 @dataclass
-class Control:
+class Control(Still):
     """The control topic as a job reads it."""
 
     brokers: Brokers
@@ -141,12 +139,6 @@ class Control:
         return {"control": not self.brokers.are_away and self.at < len(self.brokers.control)}
 
     def look(self) -> None:
-        pass
-
-    def hold(self, lanes: Collection[str]) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 
@@ -202,7 +194,7 @@ class Receiver:
 
 
 @dataclass
-class Link:
+class Link(Still):
     """The connection of one process to the receiver and the changelog: both get a write, or both do not."""
 
     receiver: Receiver
@@ -248,9 +240,6 @@ class Link:
         newer = {number: lines for number, lines in self.receiver.taken.items() if number > after}
         ids = frozenset(orjson.loads(line)["alert_id"] for lines in newer.values() for line in lines)
         return Recalled(ids, max(newer, default=after))
-
-    def close(self) -> None:
-        pass
 
 
 def _lane(number: int) -> str:

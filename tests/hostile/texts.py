@@ -18,19 +18,7 @@ from cep.lang.lint.run import lint
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.lists.entries import keys_of, read_entries
 from cep.lists.store import Content
-from cep.model.rule import (
-    ControlRecord,
-    HeartbeatRecord,
-    ListRecord,
-    PauseRecord,
-    ResumeRecord,
-    RetireRecord,
-    RuleFile,
-    SnoozeRecord,
-    parse_control,
-    parse_rule_file,
-    upsert_of,
-)
+from cep.model import rule as control
 from cep.model.settings import SECTIONS, default_file, read_settings
 from cep.nfa.compile import compilable
 from cep.nfa.lists import given_lists
@@ -124,7 +112,7 @@ def rule_files(folder: Path) -> Feed:
     (folder / "rules").mkdir()
     sources = {path.name: bundle_source(path) for path in (folder / "patterns").glob("*.cep")}
 
-    twins = {text: parse_rule_file(text)[0] for text in texts}
+    twins = {text: control.parse_rule_file(text)[0] for text in texts}
 
     def feed(random: Random) -> str:
         original = text = random.choice(texts)
@@ -141,20 +129,20 @@ def rule_files(folder: Path) -> Feed:
                 except CepError:
                     return REFUSED
                 return ACCEPTED
-        rule, mistakes = parse_rule_file(text)
+        rule, mistakes = control.parse_rule_file(text)
         if rule is None:
             assert mistakes, "a refusal without a reason"
             return REFUSED
         values = tomllib.loads(text.decode())
-        _says_no_more(RuleFile, rule, values, "a rule file")
+        _says_no_more(control.RuleFile, rule, values, "a rule file")
         if values == tomllib.loads(original.decode()) and rule != twins[original]:
             raise DiffersError("a rule file that says the same is another rule")
-        record = upsert_of(rule, "pattern p = a: e")
-        if parse_control(record.to_json()) != (record, []):
+        record = control.upsert_of(rule, "pattern p = a: e")
+        if control.parse_control(record.to_json()) != (record, []):
             raise DiffersError("a rule that is published is another one")
         source = sources.get(Path(rule.file).name)
         if source is not None and random.random() < 0.1:
-            deploy([upsert_of(rule, source)])
+            deploy([control.upsert_of(rule, source)])
         return ACCEPTED
 
     return feed
@@ -206,14 +194,14 @@ def controls(folder: Path) -> Feed:
     upserts, _ = read_rules(ROOT / "rules")
     deployment = deploy(upserts)
     first = upserts[0]
-    others: list[ControlRecord] = [
-        RetireRecord(id=first.id, version=first.version + 1),
-        PauseRecord(id=first.id, version=1),
-        ResumeRecord(id=first.id, version=2),
-        SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", key="C-1", by="me"),
-        ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a", "b"]),
-        ListRecord(id="nets", of="cidr", version=1, change="add", entries=["10.0.0.0/8"]),
-        HeartbeatRecord(event_time="2026-06-01T00:00:00Z"),
+    others: list[control.ControlRecord] = [
+        control.RetireRecord(id=first.id, version=first.version + 1),
+        control.PauseRecord(id=first.id, version=1),
+        control.ResumeRecord(id=first.id, version=2),
+        control.SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", key="C-1", by="me"),
+        control.ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a", "b"]),
+        control.ListRecord(id="nets", of="cidr", version=1, change="add", entries=["10.0.0.0/8"]),
+        control.HeartbeatRecord(event_time="2026-06-01T00:00:00Z"),
     ]
     texts = [record.to_json() for record in (*upserts, *others)]
     texts += [first.model_copy(update={"version": first.version + 1}).to_json()]
@@ -226,11 +214,11 @@ def controls(folder: Path) -> Feed:
             data = json.dumps(broken_value(random.choice(trees), random)).encode()
         else:
             data = broken_bytes(random.choice(texts), random)
-        record, problems = parse_control(data)
+        record, problems = control.parse_control(data)
         if record is None:
             assert problems, "a refusal without a reason"
             return REFUSED
-        if parse_control(record.to_json()) != (record, []):
+        if control.parse_control(record.to_json()) != (record, []):
             raise DiffersError("a record that is written down is another one")
         if getattr(record, "source", None) is not None and random.random() > 0.05:
             return ACCEPTED  # compiling takes long; a few inputs show that it ends

@@ -10,16 +10,7 @@ from pydantic import ValidationError
 
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, SOURCE_BYTES_MAX
 from cep.base.text import utc_ms, utc_text
-from cep.model.rule import (
-    HeartbeatRecord,
-    RetireRecord,
-    UpsertRecord,
-    control_json_schema,
-    parse_control,
-    parse_rule_file,
-    rule_file_json_schema,
-    upsert_of,
-)
+from cep.model import rule as control
 
 RULE = """
 id = "card_testing"
@@ -43,14 +34,14 @@ UPSERT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def upsert(**changes: Any) -> UpsertRecord:
-    record, problems = parse_control(json.dumps({**UPSERT, **changes}))
-    assert isinstance(record, UpsertRecord), problems
+def upsert(**changes: Any) -> control.UpsertRecord:
+    record, problems = control.parse_control(json.dumps({**UPSERT, **changes}))
+    assert isinstance(record, control.UpsertRecord), problems
     return record
 
 
 def test_reads_a_rule_file() -> None:
-    rule, problems = parse_rule_file(RULE)
+    rule, problems = control.parse_rule_file(RULE)
     assert problems == []
     assert rule is not None
     assert rule.params == {"tries": 4, "small": 2.5}
@@ -62,7 +53,7 @@ def test_reads_a_rule_file() -> None:
 
 def test_every_problem_of_a_file_is_reported_with_its_path() -> None:
     text = RULE.replace("version = 2", 'version = "2"').replace("owner", "owners") + "bad = {}\nworse = [true]\n"
-    rule, problems = parse_rule_file(text)
+    rule, problems = control.parse_rule_file(text)
     assert rule is None
     assert {str(p) for p in problems} == {
         "$.version: input should be a valid integer",
@@ -96,7 +87,7 @@ def test_every_problem_of_a_file_is_reported_with_its_path() -> None:
     ],
 )
 def test_a_bad_record_names_the_place(change: dict[str, Any], path: str, fragment: str) -> None:
-    record, problems = parse_control(json.dumps({**UPSERT, **change}))
+    record, problems = control.parse_control(json.dumps({**UPSERT, **change}))
     assert record is None
     assert [p.path for p in problems] == [path]
     assert fragment in problems[0].message
@@ -104,50 +95,52 @@ def test_a_bad_record_names_the_place(change: dict[str, Any], path: str, fragmen
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"null"])
 def test_what_is_no_record_is_a_problem(data: bytes) -> None:
-    record, problems = parse_control(data)
+    record, problems = control.parse_control(data)
     assert record is None
     assert problems
 
 
 def test_a_record_over_the_limit_is_refused_before_it_is_read() -> None:
-    record, problems = parse_control(b" " * (CONTROL_RECORD_BYTES_MAX + 1))
+    record, problems = control.parse_control(b" " * (CONTROL_RECORD_BYTES_MAX + 1))
     assert record is None
     assert str(CONTROL_RECORD_BYTES_MAX) in problems[0].message
 
 
 def test_the_other_kinds() -> None:
-    retire, _ = parse_control('{"kind": "retire", "id": "r", "version": 3, "effective_at": "2026-01-01T00:00:00Z"}')
-    assert retire == RetireRecord(id="r", version=3, effective_at="2026-01-01T00:00:00Z")
-    assert isinstance(retire, RetireRecord)
+    retire, _ = control.parse_control(
+        '{"kind": "retire", "id": "r", "version": 3, "effective_at": "2026-01-01T00:00:00Z"}'
+    )
+    assert retire == control.RetireRecord(id="r", version=3, effective_at="2026-01-01T00:00:00Z")
+    assert isinstance(retire, control.RetireRecord)
     assert retire.effective_ms == 1_767_225_600_000
-    heartbeat, _ = parse_control('{"kind": "heartbeat", "event_time": "1970-01-01T00:00:01.5Z"}')
-    assert isinstance(heartbeat, HeartbeatRecord)
+    heartbeat, _ = control.parse_control('{"kind": "heartbeat", "event_time": "1970-01-01T00:00:01.5Z"}')
+    assert isinstance(heartbeat, control.HeartbeatRecord)
     assert heartbeat.event_time_ms == 1_500
 
 
 def test_a_file_becomes_a_record() -> None:
-    rule, _ = parse_rule_file(RULE)
+    rule, _ = control.parse_rule_file(RULE)
     assert rule is not None
-    record = upsert_of(rule, "text")
+    record = control.upsert_of(rule, "text")
     assert record.source == "text"
-    assert parse_control(record.to_json()) == (record, [])
+    assert control.parse_control(record.to_json()) == (record, [])
 
 
 @pytest.mark.parametrize("text", ["", "x" * (SOURCE_BYTES_MAX + 1), "a\ud800"])
 def test_a_text_that_no_record_may_have_is_refused_each_time(text: str) -> None:
-    rule, _ = parse_rule_file(RULE)
+    rule, _ = control.parse_rule_file(RULE)
     assert rule is not None
     for _ in range(2):
         with pytest.raises(ValidationError, match="source"):
-            upsert_of(rule, text)
-    record = upsert_of(rule, "text")
-    whole = UpsertRecord(source="text", **rule.model_dump(exclude={"file"}))
+            control.upsert_of(rule, text)
+    record = control.upsert_of(rule, "text")
+    whole = control.UpsertRecord(source="text", **rule.model_dump(exclude={"file"}))
     assert (record, record.model_fields_set, list(dict(record))) == (whole, whole.model_fields_set, list(dict(whole)))
 
 
 def test_the_schemas_can_be_published() -> None:
-    assert json.loads(json.dumps(control_json_schema()))["discriminator"]["propertyName"] == "kind"
-    assert rule_file_json_schema()["additionalProperties"] is False
+    assert json.loads(json.dumps(control.control_json_schema()))["discriminator"]["propertyName"] == "kind"
+    assert control.rule_file_json_schema()["additionalProperties"] is False
 
 
 @given(st.integers(0, 253_402_300_799_999))
@@ -165,7 +158,7 @@ PARAMS = st.dictionaries(
 @given(PARAMS, st.sampled_from(["drain", "restart"]), st.integers(1, 1_000))
 def test_records_survive_their_json(params: dict[str, Any], on_update: str, version: int) -> None:
     record = upsert(params=params, on_update=on_update, version=version)
-    again, problems = parse_control(record.to_json())
+    again, problems = control.parse_control(record.to_json())
     assert problems == []
     assert again == record
     assert again.to_json() == record.to_json()

@@ -33,22 +33,8 @@ from functools import lru_cache
 from cep.base.limits import TIME_MS_MAX
 from cep.lang.ir import Expr, History, Link, PatternIR, Skip, SkipKind
 from cep.lang.walk import histories
+from tests.oracle import remaining
 from tests.oracle.expressions import Value, evaluate, values_at
-from tests.oracle.remaining import (
-    FRESH,
-    Absence,
-    Arrival,
-    Steps,
-    Wait,
-    begun_untils_around,
-    enter,
-    hashed_once,
-    integer,
-    least_ms,
-    proceed,
-    stamped,
-    untils_around,
-)
 
 _NEVER_MS = 2 * TIME_MS_MAX
 
@@ -152,7 +138,7 @@ def _wanted(pattern: PatternIR) -> frozenset[History]:
     return frozenset(histories(pattern))
 
 
-@hashed_once
+@remaining.hashed_once
 @dataclass(frozen=True)
 class Bound:
     """An event at its position among the key's events, bound to a variable."""
@@ -165,13 +151,13 @@ class Bound:
 # --------------------------------------------------------------------------------------------------------- runs
 
 
-@hashed_once
+@remaining.hashed_once
 @dataclass(frozen=True)
 class Run:
     """One partial match: its bound events, in order, and its wait."""
 
     bound: tuple[Bound, ...]
-    wait: Wait
+    wait: remaining.Wait
 
     @property
     def start(self) -> int:
@@ -188,7 +174,9 @@ class _Oracle:
     def __init__(self, pattern: PatternIR) -> None:
         self.pattern = pattern
         self.where = {variable.name: variable for variable in pattern.variables}
-        self.first_waits = [w for w in enter(pattern.structure, Arrival(None), None) if w.variable is not None]
+        self.first_waits = [
+            w for w in remaining.enter(pattern.structure, remaining.Arrival(None), None) if w.variable is not None
+        ]
         self.runs: list[Run] = []
         self.withheld: list[tuple[int, Run]] = []
         self.instants = 0
@@ -234,19 +222,19 @@ class _Oracle:
             run = replace(run, wait=replace(run.wait, rounds=self._open_rounds(run, event)))
         if self._may_skip(run, event):
             wait = self._skipped(run, event)
-            waits = proceed(wait.rest, FRESH) if wait.is_certain else [wait]
+            waits = remaining.proceed(wait.rest, remaining.FRESH) if wait.is_certain else [wait]
             after += [run if w is run.wait else Run(run.bound, w) for w in waits]
         return after
 
-    def _skipped(self, run: Run, event: Bound) -> Wait:
+    def _skipped(self, run: Run, event: Bound) -> remaining.Wait:
         """Return the wait after an event that it skips."""
         arrival = run.wait.arrival
-        greedy = tuple(s for s in arrival.greedy if not self._any(untils_around(s.rest), run, event))
+        greedy = tuple(s for s in arrival.greedy if not self._any(remaining.untils_around(s.rest), run, event))
         if not arrival.not_next and greedy == arrival.greedy:
             return run.wait
         return replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
 
-    def _open_rounds(self, run: Run, event: Bound) -> tuple[Wait, ...]:
+    def _open_rounds(self, run: Run, event: Bound) -> tuple[remaining.Wait, ...]:
         """Return the open waits for another round that skip the event."""
         open_ = []
         for wait in run.wait.rounds:
@@ -273,15 +261,15 @@ class _Oracle:
         """Whether the event fits the wait of the run and does not come too early."""
         if run.wait.variable is None or not self._fits(run.wait.variable, run, event):
             return False
-        gap_min_ms = max(run.wait.arrival.gap_min_ms, least_ms(run.wait.rest))
+        gap_min_ms = max(run.wait.arrival.gap_min_ms, remaining.least_ms(run.wait.rest))
         return not run.bound or event.event.time_ms - run.bound[-1].event.time_ms >= gap_min_ms
 
     def _may_take(self, run: Run, event: Bound) -> bool:
-        return self._suits(run, event) and not self._any(untils_around(run.wait.rest), run, event)
+        return self._suits(run, event) and not self._any(remaining.untils_around(run.wait.rest), run, event)
 
     def _may_skip(self, run: Run, event: Bound) -> bool:
         link = run.wait.arrival.link
-        if not run.bound or self._any(begun_untils_around(run.wait.rest), run, event):
+        if not run.bound or self._any(remaining.begun_untils_around(run.wait.rest), run, event):
             return False
         waits_for_event = run.wait.variable is not None
         takes = link is Link.FOLLOWED_BY and self._suits(run, event) and not run.wait.rounds
@@ -289,7 +277,7 @@ class _Oracle:
             return False
         return not any(self._breaks(absence, run, event) for absence in run.wait.arrival.absences)
 
-    def _breaks(self, absence: Absence, run: Run, event: Bound) -> bool:
+    def _breaks(self, absence: remaining.Absence, run: Run, event: Bound) -> bool:
         """Whether the event is the forbidden one, within the time limits of the absence."""
         if not run.bound:
             return False
@@ -300,7 +288,10 @@ class _Oracle:
     def _take(self, run: Run, event: Bound) -> list[Run]:
         assert run.wait.variable is not None
         bound = (*run.bound, replace(event, variable=run.wait.variable))
-        return [Run(bound, wait) for wait in proceed(stamped(run.wait.rest, event.event.time_ms), FRESH)]
+        return [
+            Run(bound, wait)
+            for wait in remaining.proceed(remaining.stamped(run.wait.rest, event.event.time_ms), remaining.FRESH)
+        ]
 
     def _fits(self, variable: str, run: Run, event: Bound) -> bool:
         declared = self.where[variable]
@@ -328,15 +319,15 @@ class _Oracle:
         """Fire the window in events: the event at `position` lies outside the windows of runs too far back."""
         limit = self.pattern.within_events
         if limit is not None:
-            expired = [run for run in self.runs if position - run.start >= integer(limit)]
-            self._fire(expired, [run for run in self.runs if position - run.start < integer(limit)], now_ms)
+            expired = [run for run in self.runs if position - run.start >= remaining.integer(limit)]
+            self._fire(expired, [run for run in self.runs if position - run.start < remaining.integer(limit)], now_ms)
 
     def _fire(self, expired: list[Run], others: list[Run], now_ms: int) -> None:
         if not expired:
             return
         for run in expired:
             if run.wait.variable is None:
-                others += [Run(run.bound, wait) for wait in proceed(run.wait.rest, FRESH)]
+                others += [Run(run.bound, wait) for wait in remaining.proceed(run.wait.rest, remaining.FRESH)]
             else:
                 self._emit(run, now_ms, is_match=False)
         self._settle(others, now_ms)
@@ -347,11 +338,11 @@ class _Oracle:
         wait = run.wait
         deadlines = []
         if self.pattern.within_ms is not None:
-            deadlines.append(first_ms + integer(self.pattern.within_ms))
+            deadlines.append(first_ms + remaining.integer(self.pattern.within_ms))
         rest = wait.rest
         while rest is not None:
-            if isinstance(rest, Steps) and rest.node.within_ms is not None and rest.began_ms is not None:
-                deadlines.append(rest.began_ms + integer(rest.node.within_ms))
+            if isinstance(rest, remaining.Steps) and rest.node.within_ms is not None and rest.began_ms is not None:
+                deadlines.append(rest.began_ms + remaining.integer(rest.node.within_ms))
             rest = rest.rest
         if wait.variable is not None and wait.arrival.gap_max_ms is not None:
             deadlines.append(last_ms + wait.arrival.gap_max_ms)
@@ -359,7 +350,7 @@ class _Oracle:
             deadlines.append(self._certain_ms(wait.arrival, last_ms))
         return min(deadlines, default=_NEVER_MS)
 
-    def _certain_ms(self, arrival: Arrival, last_ms: int) -> int:
+    def _certain_ms(self, arrival: remaining.Arrival, last_ms: int) -> int:
         """Return when the absences of a wait are certain: by their own limits, otherwise at the end of the stream."""
         times_ms = [time_ms for time_ms in arrival.times_ms if time_ms is not None]
         if len(times_ms) == len(arrival.times_ms):

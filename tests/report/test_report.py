@@ -27,15 +27,7 @@ from cep.report.keyed_state import SHARED, BoundEvent, busiest_keys, count_runs,
 from cep.report.past import past_of_key, past_shares
 from cep.report.picture import picture, timeline, timeline_spec
 from cep.report.plan import Plan, find_large_states, plan, plan_text, size_text
-from cep.state.past import (
-    SegmentCache,
-    StoredPage,
-    StoredPast,
-    decode_segment,
-    encode_head,
-    encode_page,
-    store_segments,
-)
+from cep.state import past as pasts
 from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
 from tests.histories.test_reach import payment, program_over
@@ -58,7 +50,7 @@ class RandomState:
     events: EventBatch
     keyed_state: KeyedState
     parts: list[KeyedState]
-    pages: list[StoredPage]
+    pages: list[pasts.StoredPage]
 
 
 def random_state(seed: int) -> RandomState | None:
@@ -72,7 +64,7 @@ def random_state(seed: int) -> RandomState | None:
     keyed_state = advance(rules, None, first, -(2**60)).keyed_state
     group_of_key = key_groups(keyed_state.keys, 2)
     parts = [select_keys(keyed_state, group_of_key == group, rules.row_registers) for group in range(2)]
-    pages = [StoredPage(group, DOMAIN, encode_page(part)) for group, part in enumerate(parts)]
+    pages = [pasts.StoredPage(group, DOMAIN, pasts.encode_page(part)) for group, part in enumerate(parts)]
     return RandomState(rules, first, keyed_state, parts, pages)
 
 
@@ -86,7 +78,7 @@ SILENCE = "seq x -> !y within 1 min\nwhere x: e kind == b\ny: e kind == c"
 def test_runs_in_words() -> None:
     rules = program(rule(CHAIN, "chain"), rule(LOOP, "loop"), rule(SILENCE, "silence"))
     keyed_state = advance(rules, None, batch("k a@1000", "k b@2000", "other a@3000"), 0).keyed_state
-    page = StoredPage(0, DOMAIN, encode_page(keyed_state))
+    page = pasts.StoredPage(0, DOMAIN, pasts.encode_page(keyed_state))
     runs = {run.rule_id: run for run in runs_of_key([page], "k", [{DOMAIN: rules}])}
     assert runs.keys() == {"chain", "silence"}
     assert runs["chain"].bound == (
@@ -137,7 +129,7 @@ def test_starts_that_rules_share_are_told_once() -> None:
     texts = [f"seq x -> y{n} within 1 min\nwhere x: e kind == a\n{later[n]}" for n in range(6)]
     rules = program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
     keyed_state = advance(rules, None, batch("k a@1000", "k a@2000", "k b@3000 9.00"), 0).keyed_state
-    page = StoredPage(0, DOMAIN, encode_page(keyed_state))
+    page = pasts.StoredPage(0, DOMAIN, pasts.encode_page(keyed_state))
     runs = list(runs_of_key([page], "k", [{DOMAIN: rules}]))
     assert [(run.rule_id, run.bound[0].variable, run.bound[0].event_id) for run in runs if run.version == 0] == [
         ("r0 and 5 more", "x", "e0"), ("r0 and 5 more", "x", "e1"),
@@ -153,7 +145,7 @@ def test_what_follows_a_start_is_told_as_what_it_may_be_to_the_rules() -> None:
     texts = [f"seq x -> y -> z{n} within 1 min\n{where} z{n}: e kind == c and amount == {n}.00" for n in range(4)]
     rules = program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
     keyed_state = advance(rules, None, batch("k a@1000", "k b@2000", "k b@3000", "j b@4000"), 0).keyed_state
-    page = StoredPage(0, DOMAIN, encode_page(keyed_state))
+    page = pasts.StoredPage(0, DOMAIN, pasts.encode_page(keyed_state))
     runs = [
         (run.rule_id, run.bound[0].variable, run.bound[0].event_id, run.waits_for)
         for run in runs_of_key([page], "k", [{DOMAIN: rules}])
@@ -174,8 +166,8 @@ PAIR = "seq x -> y within 1 h\nwhere x: e kind == a\ny: e kind == b"
 HOUR_LOOP = "seq x+ -> y within 1 h\nwhere x: e kind == a\ny: e kind == b"
 
 
-def page_of(state: KeyedState) -> StoredPage:
-    return StoredPage(0, DOMAIN, encode_page(state))
+def page_of(state: KeyedState) -> pasts.StoredPage:
+    return pasts.StoredPage(0, DOMAIN, pasts.encode_page(state))
 
 
 def bound_of(state: KeyedState, node: int) -> set[int]:
@@ -253,7 +245,7 @@ def test_the_past_of_a_key_in_words() -> None:
     written: dict[int, bytes] = {}
 
     def load(stored: StoredSegment) -> Block:
-        return decode_segment(written[stored.number])
+        return pasts.decode_segment(written[stored.number])
 
     keyed_state: KeyedState | None = None
     for number in range(12):
@@ -261,12 +253,12 @@ def test_the_past_of_a_key_in_words() -> None:
         batch = batch_of(program.schema, {key: [payment(number, time_ms, key)]})
         keyed_state = advance(program, keyed_state, batch, time_ms).keyed_state
     assert keyed_state is not None
-    histories = store_segments(
-        compact_page(plan, keyed_state.histories, time_ms), written.__setitem__, load, SegmentCache(None)
+    histories = pasts.store_segments(
+        compact_page(plan, keyed_state.histories, time_ms), written.__setitem__, load, pasts.SegmentCache(None)
     )
-    page = StoredPast(0, DOMAIN, encode_head(histories), written)
-    head = encode_head(histories)
-    (share,) = past_shares([StoredPast(0, DOMAIN, head), StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
+    page = pasts.StoredPast(0, DOMAIN, pasts.encode_head(histories), written)
+    head = pasts.encode_head(histories)
+    (share,) = past_shares([pasts.StoredPast(0, DOMAIN, head), pasts.StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
     parts = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
     windowed, single = ("beside_1 v1", "beside_3 v1", "beside_4 v1", "subject v1"), ("beside_2 v1",)
     events, panes = ([s for s in histories.segments if bool(s.panes) == has_panes] for has_panes in (False, True))
@@ -279,7 +271,7 @@ def test_the_past_of_a_key_in_words() -> None:
     assert parts["carried", "count(pay over 3 s by way)"][::2] == (2 * 2, ("beside_4 v1",))
     assert sum(part.size for part in share.parts if part.kind in ("kept events", "panes")) == share.size
     assert len(parts) == 3 + 4
-    (share,) = past_shares([StoredPast(0, DOMAIN, head)], [])
+    (share,) = past_shares([pasts.StoredPast(0, DOMAIN, head)], [])
     assert {part.rules for part in share.parts} == {()}, "nobody asks for it any more"
     assert (share.domain, share.pages, share.keys, share.events) == (DOMAIN, 1, 2, len(histories))
     assert share.panes == 2, "one size in one pane of each key"

@@ -21,19 +21,6 @@ from cep.lists.store import ListStore
 from cep.model.rule import ListRecord, PauseRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook import files
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import (
-    at_commit,
-    change_path,
-    history,
-    last_of,
-    read_change,
-    read_control,
-    read_lists,
-    read_rules,
-    version_before,
-    with_signatures,
-    write_change,
-)
 from cep.rulebook.lock import LOCK_FILE, locked, problems_of_lock, read_lock, with_version, write_lock
 from cep.rulebook.meaning import content_hash, pattern_hash
 from cep.rulebook.rulebook import Rulebook
@@ -59,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_good_file_becomes_a_record(folder: Path) -> None:
-    (record,), problems = read_rules(folder)
+    (record,), problems = files.read_rules(folder)
     assert problems == []
     assert (record.id, record.version) == ("good", 1)
     assert "pattern large_after_small" in record.source
@@ -77,18 +64,18 @@ def test_a_good_file_becomes_a_record(folder: Path) -> None:
 )
 def test_a_bad_file_is_a_problem_and_the_good_ones_stay(folder: Path, name: str, text: str, expected: str) -> None:
     (folder / name).write_text(text)
-    records, problems = read_rules(folder)
+    records, problems = files.read_rules(folder)
     assert [record.id for record in records] == ["good"]
     assert any(expected in problem for problem in problems)
     assert all(problem.startswith(f"{folder / name}: $") for problem in problems)
 
 
 def test_an_empty_folder_is_a_problem(tmp_path: Path) -> None:
-    assert read_rules(tmp_path) == ([], [f"{tmp_path}: no rule files (*.toml) here"])
+    assert files.read_rules(tmp_path) == ([], [f"{tmp_path}: no rule files (*.toml) here"])
 
 
 def test_the_rules_of_this_repository_are_in_force() -> None:
-    records, problems = read_rules(ROOT / "rules")
+    records, problems = files.read_rules(ROOT / "rules")
     assert problems == []
     schema = load_text(bundle_source(ROOT / "patterns" / "events.cep"), "events.cep").schema
     book = Rulebook(schema, (("card_id",), ("account_id",)))
@@ -104,16 +91,16 @@ def test_the_rules_of_this_repository_are_in_force() -> None:
 
 
 def test_the_history_of_a_control_topic(folder: Path) -> None:
-    (record,), _ = read_rules(folder)
+    (record,), _ = files.read_rules(folder)
     retired = RetireRecord(id="good", version=2)
     path = folder / "control.jsonl"
     path.write_bytes(b"\n".join([record.to_json(), b"", b'{"kind": "upsrt"}', retired.to_json(), b""]))
-    records, problems = read_control(path)
+    records, problems = files.read_control(path)
     assert records == [record, retired]
     assert problems
     assert all(problem.startswith(f"{path}:3: $") for problem in problems)
     with pytest.raises(UsageError, match="cannot be read"):
-        read_control(folder / "gone.jsonl")
+        files.read_control(folder / "gone.jsonl")
 
 
 def test_a_pattern_file_is_read_once_however_many_rules_name_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +111,9 @@ def test_a_pattern_file_is_read_once_however_many_rules_name_it(folder: Path, mo
     (folder / "patterns.cep").write_text(source)
     lexed = Mock(side_effect=lexer._Lexer)
     monkeypatch.setattr(lexer, "_Lexer", lexed)
-    records, problems = read_rules(folder)
+    records, problems = files.read_rules(folder)
     assert problems == []
-    read_lists(folder, ListStore())
+    files.read_lists(folder, ListStore())
     assert len(deploy(records).rulebook.deployed()) == 6
     assert lexed.call_count == 2, "to bundle and check it, and to spell its meaning"
 
@@ -136,7 +123,7 @@ def test_a_broken_pattern_file_is_read_once_too(folder: Path, monkeypatch: pytes
     (folder / "second.toml").write_text(RULE.replace('"good"', '"second"'))
     bundled = Mock(side_effect=bundle_checked)
     monkeypatch.setattr(files, "bundle_checked", bundled)
-    records, problems = read_rules(folder)
+    records, problems = files.read_rules(folder)
     assert records == []
     assert [problem.split(": ")[1] for problem in problems] == ["$.file", "$.file"]
     assert bundled.call_count == 1
@@ -157,17 +144,17 @@ def test_a_rule_as_it_was(tmp_path: Path) -> None:
         path.write_text(text.replace("version = 1", f"version = {version}").replace('"high"', f'"{severity}"'))
         git(tmp_path, "add", "-A")
         git(tmp_path, "commit", "-q", "-m", f"version {version}")
-    commits = history(tmp_path / "rules", "card_testing")
+    commits = files.history(tmp_path / "rules", "card_testing")
     assert [line.split(": ")[1] for line in commits] == ["version 2", "version 1"]
-    records = [at_commit(tmp_path / "rules", line.split(" ")[0], "card_testing") for line in commits]
+    records = [files.at_commit(tmp_path / "rules", line.split(" ")[0], "card_testing") for line in commits]
     assert [(r.version, r.severity, "pattern card_testing" in r.source) for r in records if r is not None] == [
         (2, "low", True), (1, "high", True),
     ]  # fmt: skip
 
 
 def test_without_git_there_is_no_history(tmp_path: Path) -> None:
-    assert history(tmp_path, "card_testing") == []
-    assert at_commit(tmp_path, "HEAD", "card_testing") is None
+    assert files.history(tmp_path, "card_testing") == []
+    assert files.at_commit(tmp_path, "HEAD", "card_testing") is None
 
 
 # rules.lock: accepted records, contradictions, and their repair.
@@ -232,48 +219,48 @@ def test_each_change_has_a_file(tmp_path: Path) -> None:
         by_two(SnoozeRecord(id="r", version=1, until="2030-01-01T00:00:00Z", by="a", key="../../etc")),
         by_two(ListRecord(id="blocked", of="decimal(2)", version=1, change="replace", entries=["1.00"])),
     ]
-    paths = [change_path(tmp_path, record) for record in records]
+    paths = [files.change_path(tmp_path, record) for record in records]
     assert len(set(paths)) == len(paths)
     for path, record in zip(paths, records, strict=True):
         assert path.parent == tmp_path / "signed"
-        write_change(path, [record])
-        assert read_change(path) == [record]
+        files.write_change(path, [record])
+        assert files.read_change(path) == [record]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"kind":"heartbeat","event_time":"2030-01-01T00:00:00Z"}', b"\xff"])
 def test_what_is_no_change_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "r.1.json").write_bytes(data)
     with pytest.raises(UsageError, match=r"r\.1\.json"):
-        read_change(tmp_path / "r.1.json")
+        files.read_change(tmp_path / "r.1.json")
     with pytest.raises(UsageError, match="cannot be read"):
-        read_change(tmp_path / "gone.json")
+        files.read_change(tmp_path / "gone.json")
 
 
 def test_rules_come_with_their_signatures(tmp_path: Path) -> None:
     folder = copy_rules(tmp_path)
-    records, _ = read_rules(folder)
+    records, _ = files.read_rules(folder)
     signed = upsert_by_two(records[0])
-    write_change(change_path(folder, signed), [signed])
-    assert with_signatures(folder, records) == [signed, *records[1:]]
+    files.write_change(files.change_path(folder, signed), [signed])
+    assert files.with_signatures(folder, records) == [signed, *records[1:]]
     # Another layout of the text is the same change; another meaning, or a damaged file, is not.
     laid_out = records[0].model_copy(update={"source": records[0].source + "\n// more\n"})
-    assert with_signatures(folder, [laid_out]) in ([signed], [laid_out])
+    assert files.with_signatures(folder, [laid_out]) in ([signed], [laid_out])
     other = records[0].model_copy(update={"severity": "low"})
     assert content_hash(other) != content_hash(signed)
-    assert with_signatures(folder, [other]) == [other]
-    change_path(folder, signed).write_bytes(b"{")
-    assert with_signatures(folder, records) == records
+    assert files.with_signatures(folder, [other]) == [other]
+    files.change_path(folder, signed).write_bytes(b"{")
+    assert files.with_signatures(folder, records) == records
 
 
 def test_the_version_before_is_locked_or_signed(tmp_path: Path) -> None:
-    assert version_before(tmp_path, upsert(1)) == (0, "")
+    assert files.version_before(tmp_path, upsert(1)) == (0, "")
     (tmp_path / "rules.lock").write_text(f'[r]\n1 = "{"a" * 64}"\n4 = "{"b" * 64}"\n')
-    assert version_before(tmp_path, upsert(4)) == (1, "a" * 64)
+    assert files.version_before(tmp_path, upsert(4)) == (1, "a" * 64)
     back = by_two(RollbackRecord(id="r", version=3, to_version=1, rule=upsert(1)))
-    write_change(change_path(tmp_path, back), [back])
-    assert version_before(tmp_path, upsert(4)) == (3, digest_of(upsert(1)))
+    files.write_change(files.change_path(tmp_path, back), [back])
+    assert files.version_before(tmp_path, upsert(4)) == (3, digest_of(upsert(1)))
     pauses = [PauseRecord(id="r", version=1), PauseRecord(id="s", version=2)]
-    assert last_of(pauses, PauseRecord(id="r", version=3)) == (1, digest_of(pauses[0]))
+    assert files.last_of(pauses, PauseRecord(id="r", version=3)) == (1, digest_of(pauses[0]))
 
 
 # The hash of a version's meaning: the changes that affect it, and the ones that do not.
@@ -604,10 +591,10 @@ def test_the_oldest_version_comes_first_whatever_its_name(tmp_path: Path, capsys
         (folder / f"{name}.toml").write_text(file)
 
     def order() -> list[str]:
-        return [record.id for record in read_rules(folder)[0]]
+        return [record.id for record in files.read_rules(folder)[0]]
 
     assert order() == ["b", "a", "c"], "a version that is not locked is the newest"
-    assert [aside.rule_id for aside in deploy(read_rules(folder)[0]).set_aside] == ["a", "c"]
+    assert [aside.rule_id for aside in deploy(files.read_rules(folder)[0]).set_aside] == ["a", "c"]
     assert main(lock) == 0
     assert order() == ["b", "a", "c"]
     assert main(["rules", "bump", "b", "--rules", str(folder)]) == 0

@@ -38,21 +38,6 @@ from cep.rulebook.ledger import Ledger, chain_of, hash_of
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import ListReport
-from cep.rulebook.publish import (
-    Running,
-    acknowledged,
-    approval_problem,
-    counting,
-    lost_to,
-    next_version,
-    plan,
-    plan_lists,
-    pointless_keys,
-    replacing,
-    running_lists,
-    running_of_records,
-    running_of_status,
-)
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import restore, save
 from cep.rulebook.trust import Signable
@@ -67,13 +52,15 @@ from tests.rulebook.test_suppression import alert, table
 SOON = "2026-06-01T00:00:00.000Z"
 
 
-def running_version(version: int, **changes: Any) -> dict[str, Running]:
+def running_version(version: int, **changes: Any) -> dict[str, publish.Running]:
     record = upsert(version, "a", **changes)
-    return {"a": Running(version, record.status, content_hash(record))}
+    return {"a": publish.Running(version, record.status, content_hash(record))}
 
 
-def kinds(records: list[UpsertRecord], running: dict[str, Running], *, retire_missing: bool = False) -> dict[str, str]:
-    return {step.rule_id: step.kind for step in plan(records, running, SOON, retire_missing=retire_missing)}
+def kinds(
+    records: list[UpsertRecord], running: dict[str, publish.Running], *, retire_missing: bool = False
+) -> dict[str, str]:
+    return {step.rule_id: step.kind for step in publish.plan(records, running, SOON, retire_missing=retire_missing)}
 
 
 @pytest.mark.parametrize(
@@ -92,13 +79,13 @@ def test_a_file_against_version_three(record: UpsertRecord, kind: str) -> None:
 
 def test_what_has_no_file_goes_on_unless_it_is_asked_for() -> None:
     assert kinds([upsert(1, "b")], running_version(3)) == {"b": "new", "a": "missing"}
-    (_, step) = plan([upsert(1, "b")], running_version(3), SOON, retire_missing=True)
+    (_, step) = publish.plan([upsert(1, "b")], running_version(3), SOON, retire_missing=True)
     assert step.record == RetireRecord(id="a", version=4, effective_at=SOON)
-    assert kinds([], {"a": Running(3, "retired", None)}, retire_missing=True) == {}
+    assert kinds([], {"a": publish.Running(3, "retired", None)}, retire_missing=True) == {}
 
 
 def test_a_start_of_its_own_is_kept() -> None:
-    (stamped, timed) = plan([upsert(1, "a"), upsert(1, "b", 5_000)], {}, SOON, retire_missing=False)
+    (stamped, timed) = publish.plan([upsert(1, "a"), upsert(1, "b", 5_000)], {}, SOON, retire_missing=False)
     assert stamped.record is not None
     assert timed.record is not None
     assert (stamped.record.effective_at, timed.record.effective_at) == (SOON, "1970-01-01T00:00:05.000Z")
@@ -111,9 +98,9 @@ def test_what_runs_is_read_from_a_status_or_from_the_records() -> None:
     records: list[ControlRecord] = [first, upsert(2, "a", severity="high"), second, back, retire(2, "b"), first]
     for record in records:
         book.apply(record, None)
-    running = running_of_status(rule_status(book))
-    assert running["a"] == running_of_records(records)["a"] == Running(3, "live", content_hash(first))
-    assert (running["b"].status, running_of_records(records)["b"].status) == ("not matched", "retired")
+    running = publish.running_of_status(rule_status(book))
+    assert running["a"] == publish.running_of_records(records)["a"] == publish.Running(3, "live", content_hash(first))
+    assert (running["b"].status, publish.running_of_records(records)["b"].status) == ("not matched", "retired")
 
 
 def test_the_answer_of_the_job() -> None:
@@ -121,7 +108,7 @@ def test_the_answer_of_the_job() -> None:
     good, bad, late = upsert(1, "a"), upsert(1, "b", params={"nothing": 1}), upsert(2, "a")
     for record in (good, bad):
         book.apply(record, None)
-    open_, reasons = acknowledged(rule_status(book), [good, bad, late])
+    open_, reasons = publish.acknowledged(rule_status(book), [good, bad, late])
     assert open_ == ["a version 2"]
     assert list(reasons) == ["b version 1"]
     assert "nothing" in reasons["b version 1"]
@@ -132,7 +119,7 @@ def test_the_answer_of_the_job() -> None:
     [("ann", "bob", None), ("ann", "Ann ", "another person"), ("ann", None, "two people"), (None, "bob", "two people")],
 )
 def test_two_people(author: str | None, approved_by: str | None, fragment: str | None) -> None:
-    problem = approval_problem(upsert(1, author=author, approved_by=approved_by))
+    problem = publish.approval_problem(upsert(1, author=author, approved_by=approved_by))
     assert (problem is None) if fragment is None else fragment in (problem or "")
 
 
@@ -152,29 +139,29 @@ def record(version: int, change: str, *entries: str, **more: object) -> ListReco
 
 def test_what_has_not_changed_is_not_sent() -> None:
     there = [record(1, "replace", "x"), record(2, "add", "y")]
-    running = running_lists(None, there)
-    assert [step.kind for step in plan_lists([declared("y", "x")], running, None)] == ["unchanged"]
-    (step,) = plan_lists([declared("y")], running, utc_text(5_000))
+    running = publish.running_lists(None, there)
+    assert [step.kind for step in publish.plan_lists([declared("y", "x")], running, None)] == ["unchanged"]
+    (step,) = publish.plan_lists([declared("y")], running, utc_text(5_000))
     assert (step.kind, [r.version for r in step.records]) == ("changed", [3])
     assert step.records[0].effective_ms == 5_000
-    (step,) = plan_lists([declared("y")], {}, None)
+    (step,) = publish.plan_lists([declared("y")], {}, None)
     assert (step.kind, step.records[0].version) == ("new", 1)
 
 
 def test_the_job_or_the_topic_whichever_is_ahead() -> None:
     status = {"name": "a", "of": "string", "version": 4, "from_ms": 0, "entries": 9, "digest": "d", "waiting": []}
     there = [record(1, "replace", "x")]
-    assert running_lists({"lists": [status]}, there)["a", "string"].version == 4
-    assert running_lists({"lists": [{**status, "version": 0}]}, there)["a", "string"].version == 1
-    assert next_version(ListReport("a", "string", 2, 0, 0, "", (3, 7))) == 8
-    assert next_version(None) == 1
+    assert publish.running_lists({"lists": [status]}, there)["a", "string"].version == 4
+    assert publish.running_lists({"lists": [{**status, "version": 0}]}, there)["a", "string"].version == 1
+    assert publish.next_version(ListReport("a", "string", 2, 0, 0, "", (3, 7))) == 8
+    assert publish.next_version(None) == 1
 
 
 @given(st.lists(st.text(min_size=1, max_size=30), max_size=60), st.integers(20, 400))
 def test_a_list_in_many_records_is_the_list(entries: list[str], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publish, "_RECORD_BYTES", size)
-        records = replacing("a", "string", 3, pa.array(entries, TEXT), None)
+        records = publish.replacing("a", "string", 3, pa.array(entries, TEXT), None)
     lists = RuleLists(ListStore())
     kinds = [lists.apply(one, None).kind for one in reversed(records)]
     assert kinds == ["waiting"] * (len(records) - 1) + ["applied"]
@@ -184,7 +171,7 @@ def test_a_list_in_many_records_is_the_list(entries: list[str], size: int) -> No
 def test_five_million_entries_fit_into_records() -> None:
     """The test checks the sizes: a record of the longest entries is below the limit, even if all of it is escaped."""
     entries = pa.array(['"' * 250, "\n" * 250, "é" * 125] * 5_000, TEXT)
-    records = replacing("a", "string", 1, entries, utc_text(1))
+    records = publish.replacing("a", "string", 1, entries, utc_text(1))
     assert all(len(one.to_json()) <= CONTROL_RECORD_BYTES_MAX for one in records)
     assert all(parse_control(one.to_json())[0] == one for one in records)
     assert sum(len(one.entries) for one in records) == len(entries)
@@ -200,21 +187,23 @@ def test_records_that_a_replacement_has_made_pointless() -> None:
         record(6, "replace", "t", part=1, parts=2),
     ]  # fmt: skip
     places = [(b"key %d" % number, one) for number, one in enumerate(there)]
-    assert pointless_keys(places, 5_000) == [b"key 0", b"key 1"]
-    assert pointless_keys(places[:3], 5_000) == [], "half a replacement"
-    assert len(pointless_keys(places, 9_000)) == 5
-    assert pointless_keys([], 0) == []
+    assert publish.pointless_keys(places, 5_000) == [b"key 0", b"key 1"]
+    assert publish.pointless_keys(places[:3], 5_000) == [], "half a replacement"
+    assert len(publish.pointless_keys(places, 9_000)) == 5
+    assert publish.pointless_keys([], 0) == []
     others = [(b"first", record(3, "replace", "z", part=1, parts=2, whole="1" * 64))]
     others.append((b"other", record(3, "replace", "w", part=2, parts=2, whole="2" * 64)))
-    assert pointless_keys([(b"old", record(1, "replace", "x")), *others], 5_000) == [], "halves of two replacements"
+    assert publish.pointless_keys([(b"old", record(1, "replace", "x")), *others], 5_000) == [], (
+        "halves of two replacements"
+    )
 
 
 def test_what_the_job_says_of_what_was_sent() -> None:
     sent = [record(2, "add", "x"), record(3, "add", "y")]
     status = {"refused": [], "lists": [{"name": "a", "of": "string", "version": 2}]}
-    assert acknowledged(status, sent) == (["list a version 3"], {})
+    assert publish.acknowledged(status, sent) == (["list a version 3"], {})
     refused = {**status, "refused": [{"rule_id": "list a", "version": 3, "reason": "no"}]}
-    assert acknowledged(refused, sent) == ([], {"list a version 3": "no"})
+    assert publish.acknowledged(refused, sent) == ([], {"list a version 3": "no"})
 
 
 # Publishing is compare-and-set: a publisher that reads success has changed the job, and jobs of one topic agree.
@@ -272,10 +261,10 @@ def test_of_two_at_once_one_is_refused_and_both_sides_are_told(name: str) -> Non
         counters = apply_records(book, (ours.to_json(), theirs.to_json()), None)[1]
         assert (counters["control_refused"], counters["control_conflict"]) == (1, 1)
         status = status_of(book)
-        reasons = acknowledged(status, [theirs])[1]
+        reasons = publish.acknowledged(status, [theirs])[1]
         assert len(reasons) == 1
-        assert not acknowledged(status, [ours])[1]
-        assert lost_to(status, ours) is None
+        assert not publish.acknowledged(status, [ours])[1]
+        assert publish.lost_to(status, ours) is None
         assert "by ann: tuned" in "".join(reasons.values())
         if one.version <= other.version:
             assert any("by ann: tuned" in refused["reason"] for refused in status["refused"])
@@ -300,7 +289,7 @@ def test_the_same_change_twice_is_one_change() -> None:
         assert book.apply(again, None).kind == "ignored"
         status = status_of(book)
         both = [one, again]
-        assert acknowledged(status, both) == ([], {})
+        assert publish.acknowledged(status, both) == ([], {})
 
 
 def test_who_and_why_stand_in_the_status() -> None:
@@ -341,7 +330,7 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
     for number in range(data.draw(st.integers(1, 12))):
         view = topic[: data.draw(st.integers(max(0, len(topic) - 3), len(topic)))]
         status = statuses[data.draw(st.integers(max(0, len(statuses) - 3), len(statuses) - 1))]
-        _, chains = counting(status, [record for _, _, record in view])
+        _, chains = publish.counting(status, [record for _, _, record in view])
         record = written(data.draw(CHANGES), f"p{number}", chains)
         sent = (f"{topic_key(record)}#{secrets.token_hex(6)}", record.to_json(), record)
         topic += [sent] * data.draw(st.integers(1, 2))  # a producer that tries again uses the same key
@@ -356,7 +345,7 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
     status = status_of(book)
     wins: dict[tuple[str, int], str] = {}
     for _, _, record in topic:
-        open_, reasons = acknowledged(status, [record])
+        open_, reasons = publish.acknowledged(status, [record])
         is_waiting = record.kind in ("pause", "resume") and "r" not in status["last_versions"]
         assert not open_
         if reasons or is_waiting:
@@ -411,7 +400,7 @@ def test_a_pause_without_its_rule_is_told_and_waits() -> None:
     assert [(one["rule_id"], one["version"]) for one in status["refused"]] == [("ghost", 1)]
     assert "no rule ghost is there" in status["refused"][0]["reason"]
     assert (status["paused"], status["last_versions"]) == ([], {})
-    assert acknowledged(status, [PauseRecord(id="ghost", version=1)])[1]
+    assert publish.acknowledged(status, [PauseRecord(id="ghost", version=1)])[1]
     # Compaction may have put it before its rule.
     book.apply(upsert(1, "ghost"), None)
     status = status_of(book)
@@ -431,7 +420,7 @@ def test_a_book_of_an_earlier_build_has_no_chains() -> None:
 
 
 def test_what_a_publisher_reads_in_the_status_of_an_earlier_build() -> None:
-    _, chains = counting({"last_versions": {"r": 3}, "refused": []}, [])
+    _, chains = publish.counting({"last_versions": {"r": 3}, "refused": []}, [])
     assert chains.head(upsert(4)) == Changes(version=3, hash="")
 
 
@@ -444,8 +433,8 @@ def test_so_many_versions_are_remembered() -> None:
         book.apply(record, None)
     status = status_of(book)
     assert len(status["taken"]["r"]) == CHAIN_VERSIONS_MAX
-    assert acknowledged(status, records[-CHAIN_VERSIONS_MAX:]) == ([], {})
-    assert len(acknowledged(status, records[:1])[1]) == 1, "nobody can say what became of it"
+    assert publish.acknowledged(status, records[-CHAIN_VERSIONS_MAX:]) == ([], {})
+    assert len(publish.acknowledged(status, records[:1])[1]) == 1, "nobody can say what became of it"
 
 
 def test_a_signed_change_and_an_unsigned_one_have_one_chain() -> None:

@@ -17,15 +17,6 @@ from cep.model.rule import HeartbeatRecord, ListRecord, PauseRecord, RollbackRec
 from cep.rulebook import signers
 from cep.rulebook.audit import has_new_signers, note_signers
 from cep.rulebook.files import change_path, read_change, write_change
-from cep.rulebook.signers import (
-    given_trust,
-    read_trust,
-    roots_path,
-    rotate_root,
-    sign_signers,
-    signature_path,
-    withdraw,
-)
 from cep.rulebook.trust import PEOPLE, Signable, Trust, digest_of, reason_against, sign, sign_heartbeat
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.step.job import Job
@@ -46,28 +37,28 @@ def path(tmp_path: Path) -> Path:
 
 def test_it_says_who_may_sign_what(tmp_path: Path) -> None:
     path = write_signers(tmp_path / "signers.toml", "[people]\npause = 1")
-    trust = read_trust(path, ROOT.public)
+    trust = signers.read_trust(path, ROOT.public)
     assert [signer.name for signer in trust.signers] == ["Ada", "Bob"]
     assert dict(trust.people) == {
         "upsert": 2, "rollback": 2, "retire": 2, "pause": 1, "resume": 1, "snooze": 2, "list": 2,
     }  # fmt: skip
     assert Trust.from_json(trust.to_json()) == trust
-    assert given_trust(None, None) is None
+    assert signers.given_trust(None, None) is None
     for half in ((path, None), (None, ROOT.public)):
         with pytest.raises(UsageError, match="both --signers and --root-key"):
-            given_trust(*half)
+            signers.given_trust(*half)
 
 
 def test_every_record_of_a_version_says_how_many_people_it_needs(tmp_path: Path) -> None:
     kinds = {record.model_fields["kind"].default for record in get_args(Signable)}
     assert kinds == set(PEOPLE)
-    trust = read_trust(write_signers(tmp_path / "signers.toml", "[people]\npause = 1"), ROOT.public)
+    trust = signers.read_trust(write_signers(tmp_path / "signers.toml", "[people]\npause = 1"), ROOT.public)
     assert dict(trust.people).keys() == kinds
 
 
 @pytest.mark.parametrize("kind", PEOPLE)
 def test_a_job_of_an_earlier_build_asks_two_people_for_a_kind_of_a_later_one(kind: str, tmp_path: Path) -> None:
-    trust = read_trust(write_signers(tmp_path / "signers.toml", "[people]\npause = 1"), ROOT.public)
+    trust = signers.read_trust(write_signers(tmp_path / "signers.toml", "[people]\npause = 1"), ROOT.public)
     saved = trust.to_json()
     del saved["people"][kind]
     assert Trust.from_json(saved).people == tuple((k, 2 if k == kind else n) for k, n in trust.people)
@@ -75,15 +66,15 @@ def test_a_job_of_an_earlier_build_asks_two_people_for_a_kind_of_a_later_one(kin
 
 def test_a_changed_file_or_another_key_is_refused(path: Path) -> None:
     with pytest.raises(UsageError, match="not what the root key has signed"):
-        read_trust(path, BOB.public)
+        signers.read_trust(path, BOB.public)
     with pytest.raises(UsageError, match="no public key"):
-        read_trust(path, "nothing")
+        signers.read_trust(path, "nothing")
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(UsageError, match="not what the root key has signed"):
-        read_trust(path, ROOT.public)
-    signature_path(path).unlink()
+        signers.read_trust(path, ROOT.public)
+    signers.signature_path(path).unlink()
     with pytest.raises(UsageError, match="is not signed"):
-        read_trust(path, ROOT.public)
+        signers.read_trust(path, ROOT.public)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +97,7 @@ def test_a_changed_file_or_another_key_is_refused(path: Path) -> None:
 def test_a_file_that_says_something_else_is_refused(path: Path, old: str, new: str, reason: str) -> None:
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(UsageError, match=reason):
-        sign_signers(path, ROOT)
+        signers.sign_signers(path, ROOT)
 
 
 def test_only_one_module_has_the_unbounded_parser() -> None:
@@ -116,9 +107,9 @@ def test_only_one_module_has_the_unbounded_parser() -> None:
 
 
 def test_the_next_step_names_a_flag_that_is_there(path: Path) -> None:
-    signature_path(path).unlink()
+    signers.signature_path(path).unlink()
     with pytest.raises(UsageError, match=r"cep keys trust .* --sign-with ROOT`"):
-        read_trust(path, ROOT.public)
+        signers.read_trust(path, ROOT.public)
 
 
 # -------------------------------------------------------------------------------------------------------------- scopes
@@ -161,8 +152,8 @@ def test_a_scope_covers_what_other_rules_feel(
     for key in (ADA, BOB):
         other = path.read_text()
         path.write_text(other.replace(f'key = "{key.public}"', f'key = "{key.public}"\n{scoped}'))
-        sign_signers(path, ROOT)
-        trust = read_trust(path, ROOT.public)
+        signers.sign_signers(path, ROOT)
+        trust = signers.read_trust(path, ROOT.public)
         assert Trust.from_json(orjson.loads(orjson.dumps(trust.to_json()))) == trust
         record: Signable = upsert(1, "card_r", source=SCOPED, **{"pattern": "reads", "message": "m", **changes})
         if is_rollback:
@@ -178,7 +169,7 @@ def test_a_scope_covers_what_other_rules_feel(
 
 
 def test_trust_that_an_earlier_build_has_saved_has_no_scopes(tmp_path: Path) -> None:
-    trust = read_trust(write_signers(tmp_path / "signers.toml"), ROOT.public)
+    trust = signers.read_trust(write_signers(tmp_path / "signers.toml"), ROOT.public)
     saved = trust.to_json()
     saved["signers"] = [signer[:5] for signer in saved["signers"]]
     assert Trust.from_json(saved) == trust
@@ -212,7 +203,7 @@ def renamed(tmp_path: Path, *names: str) -> Path:
 def test_a_name_that_looks_like_another_is_no_second_person(tmp_path: Path, name: str) -> None:
     path = renamed(tmp_path, "Ada", name)
     with pytest.raises(UsageError, match=r"scripts|has a name with"):
-        sign_signers(path, ROOT)
+        signers.sign_signers(path, ROOT)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +221,7 @@ def test_a_name_that_looks_like_another_is_no_second_person(tmp_path: Path, name
     ],
 )
 def test_names_of_one_script_are_compared_in_one_spelling(tmp_path: Path, names: list[str], are_one: bool) -> None:
-    one, other = sign_signers(renamed(tmp_path, *names), ROOT).signers
+    one, other = signers.sign_signers(renamed(tmp_path, *names), ROOT).signers
     assert (one.name.casefold() == other.name.casefold()) == are_one
 
 
@@ -245,16 +236,16 @@ def test_names_of_one_script_are_compared_in_one_spelling(tmp_path: Path, names:
 )  # fmt: skip
 def test_letters_that_look_alike_make_no_second_person(tmp_path: Path, one: str, other: str) -> None:
     with pytest.raises(UsageError, match=f"look alike: {one} and {other}"):
-        sign_signers(renamed(tmp_path, one, other), ROOT)
+        signers.sign_signers(renamed(tmp_path, one, other), ROOT)
 
 
 def test_a_key_of_small_order_is_no_signer(path: Path) -> None:
     small = "ed25519:01" + "0" * 62
     path.write_text(path.read_text().replace(BOB.public, small))
     with pytest.raises(UsageError, match="anybody can sign for"):
-        sign_signers(path, ROOT)
+        signers.sign_signers(path, ROOT)
     with pytest.raises(UsageError, match="no public key"):
-        read_trust(path, small)
+        signers.read_trust(path, small)
 
 
 @pytest.mark.parametrize(("today", "counts"), [("2027-01-31", True), ("2027-02-01", False), ("2030-01-01", False)])
@@ -262,7 +253,7 @@ def test_a_key_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, today: s
     monkeypatch.setattr(signers, "_today", lambda: today)
     path = write_signers(tmp_path / "signers.toml")
     path.write_text(path.read_text().replace(f'"{ADA.public}"', f'"{ADA.public}"\nexpires = 2027-01-31'))
-    trust = sign_signers(path, ROOT)
+    trust = signers.sign_signers(path, ROOT)
     refusal = reason_against(by_two(upsert(1)), trust)
     assert (refusal is None) == counts
     if refusal is not None:
@@ -291,7 +282,7 @@ def test_a_key_expires_in_a_job_that_runs(last_event: str | None, kind: str) -> 
 
 
 def opened(folder: Path, path: Path, root: str) -> None:
-    open_checkpoint(folder, Job(SCHEMA, (("card_id",),), trust=read_trust(path, root)), ())
+    open_checkpoint(folder, Job(SCHEMA, (("card_id",),), trust=signers.read_trust(path, root)), ())
 
 
 def raised(path: Path, version: int) -> None:
@@ -304,28 +295,28 @@ def test_the_old_root_key_signs_a_rotation(path: Path, tmp_path: Path) -> None:
     opened(job, path, ROOT.public)
     before = path.read_bytes()
     raised(path, 2)
-    sign_signers(path, NEW_ROOT)
+    signers.sign_signers(path, NEW_ROOT)
     with pytest.raises(UsageError, match="the old root key must sign the change"):
         opened(job, path, NEW_ROOT.public)
-    roots_path(path).write_text(f"{ROOT.public} {NEW_ROOT.public} {NEW_ROOT.sign(b'x')}\n")
+    signers.roots_path(path).write_text(f"{ROOT.public} {NEW_ROOT.public} {NEW_ROOT.sign(b'x')}\n")
     with pytest.raises(UsageError, match="the old root key must sign the change"):
         opened(job, path, NEW_ROOT.public)
-    roots_path(path).unlink()
+    signers.roots_path(path).unlink()
     path.write_bytes(before)
-    sign_signers(path, ROOT)
+    signers.sign_signers(path, ROOT)
     words = ["keys", "rotate", str(path), "--key"]
     key = str(write_key(tmp_path / "root.pem", ROOT))
     assert main([*words, NEW_ROOT.public, "--sign-with", key]) == 0
     assert main([*words, ROOT.public, "--sign-with", key]) == Exit.USAGE
     raised(path, 2)
-    sign_signers(path, NEW_ROOT)
+    signers.sign_signers(path, NEW_ROOT)
     opened(job, path, NEW_ROOT.public)
     # A second rotation: a job that has missed the one between also goes on.
     last = key_of(11)
-    rotate_root(path, last.public, NEW_ROOT)
+    signers.rotate_root(path, last.public, NEW_ROOT)
     raised(path, 3)
-    sign_signers(path, last)
-    assert read_trust(path, last.public).earlier_roots == (NEW_ROOT.public, ROOT.public)
+    signers.sign_signers(path, last)
+    assert signers.read_trust(path, last.public).earlier_roots == (NEW_ROOT.public, ROOT.public)
     opened(job, path, last.public)
     with pytest.raises(UsageError, match="not what the root key has signed"):
         opened(job, path, ROOT.public)
@@ -335,11 +326,11 @@ def test_signers_are_not_exchanged_under_one_version(path: Path, tmp_path: Path)
     job = tmp_path / "job"
     opened(job, path, ROOT.public)
     path.write_text(path.read_text().replace(BOB.public, EVE.public))
-    sign_signers(path, ROOT)
+    signers.sign_signers(path, ROOT)
     with pytest.raises(UsageError, match="another signers file of version 1; raise `version`"):
         opened(job, path, ROOT.public)
     raised(path, 2)
-    sign_signers(path, ROOT)
+    signers.sign_signers(path, ROOT)
     opened(job, path, ROOT.public)
 
 
@@ -391,9 +382,9 @@ def signed_folder(tmp_path: Path) -> Path:
 def test_what_it_has_signed_counts_and_nothing_else(key: object, last: int, tmp_path: Path) -> None:
     signer = ADA if key is ADA else BOB
     path = signed_folder(tmp_path)
-    trust, only = withdraw(path, signer.public, ROOT)
+    trust, only = signers.withdraw(path, signer.public, ROOT)
     assert len(only) == last - 2
-    assert (trust, trust.version) == (read_trust(path, ROOT.public), 2)
+    assert (trust, trust.version) == (signers.read_trust(path, ROOT.public), 2)
     for version in (3, 4, 5):
         record = PAUSE.model_copy(update={"version": version})
         refusal = reason_against(sign(record, signer, RULE_SET), trust)
@@ -401,19 +392,19 @@ def test_what_it_has_signed_counts_and_nothing_else(key: object, last: int, tmp_
         other = record.model_copy(update={"reason": "another record of the version"})
         assert reason_against(sign(other, signer, RULE_SET), trust) is not None
     assert "# who may" in path.read_text()
-    assert withdraw(path, signer.public, ROOT)[0].signers == trust.signers, "again changes the version alone"
-    assert read_trust(path, ROOT.public).version == 3
+    assert signers.withdraw(path, signer.public, ROOT)[0].signers == trust.signers, "again changes the version alone"
+    assert signers.read_trust(path, ROOT.public).version == 3
 
 
 def test_what_is_not_signed_is_not_signed_on_the_way(tmp_path: Path) -> None:
     path = signed_folder(tmp_path)
     with pytest.raises(UsageError, match="no signer with the key"):
-        withdraw(path, EVE.public, ROOT)
+        signers.withdraw(path, EVE.public, ROOT)
     with pytest.raises(UsageError, match="not what the root key has signed"):
-        withdraw(path, ADA.public, EVE)
+        signers.withdraw(path, ADA.public, EVE)
     path.write_text(path.read_text().replace("pause = 1", "pause = 2"))
     with pytest.raises(UsageError, match="not what the root key has signed"):
-        withdraw(path, ADA.public, ROOT)
+        signers.withdraw(path, ADA.public, ROOT)
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -474,7 +465,7 @@ def by(rules: Path, name: str | None = None) -> list[str]:
 
 
 def given(rules: Path) -> GivenRules:
-    return GivenRules.read(rules, None, trust=read_trust(rules / "signed" / "signers.toml", ROOT.public))
+    return GivenRules.read(rules, None, trust=signers.read_trust(rules / "signed" / "signers.toml", ROOT.public))
 
 
 def started(rules: Path) -> int:

@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 
 from cep.base.limits import TIME_MS_MAX
 from cep.base.text import utc_text
-from cep.model.rule import (
-    ControlRecord,
-    PauseRecord,
-    ResumeRecord,
-    RetireRecord,
-    RollbackRecord,
-    SnoozeRecord,
-    UpsertRecord,
-    topic_key,
-)
+from cep.model import rule as control
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from tests.rulebook.records import SCHEMA
@@ -48,38 +39,38 @@ END_MS = 1_160  # after every event
 @st.composite
 def change(
     draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None, pattern: str = "pair"
-) -> ControlRecord:
+) -> control.ControlRecord:
     """Return one version of a rule: mostly one that matches."""
     effective = None if effective_ms is None else utc_text(effective_ms)
     kind = draw(st.sampled_from(["live", "live", "live", "shadow", "draft", "retire", "rollback"]))
     on_update = draw(st.sampled_from(["drain", "restart", "carry"]))
     if kind == "retire":
-        return RetireRecord(id=rule_id, version=version, effective_at=effective)
+        return control.RetireRecord(id=rule_id, version=version, effective_at=effective)
     large = draw(st.sampled_from([5, 8]))
     if kind == "rollback" and version > 1:
         earlier = upsert(rule_id, version - 1, None, large, pattern=pattern)
         fields = {"id": rule_id, "version": version, "to_version": version - 1, "rule": earlier.model_dump()}
-        return RollbackRecord.model_validate({**fields, "effective_at": effective, "on_update": on_update})
+        return control.RollbackRecord.model_validate({**fields, "effective_at": effective, "on_update": on_update})
     status = "live" if kind == "rollback" else kind
     return upsert(rule_id, version, effective, large, status=status, on_update=on_update, pattern=pattern)
 
 
 @st.composite
-def turn(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None) -> ControlRecord:
+def turn(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None) -> control.ControlRecord:
     """Return a pause or a resumption."""
     effective = None if effective_ms is None else utc_text(effective_ms)
     if draw(st.booleans()):
-        return PauseRecord(id=rule_id, version=version, effective_at=effective)
-    return ResumeRecord(id=rule_id, version=version, effective_at=effective)
+        return control.PauseRecord(id=rule_id, version=version, effective_at=effective)
+    return control.ResumeRecord(id=rule_id, version=version, effective_at=effective)
 
 
 TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 
 
 @st.composite
-def records(draw: st.DrawFn, pattern: str = "pair") -> list[ControlRecord]:
+def records(draw: st.DrawFn, pattern: str = "pair") -> list[control.ControlRecord]:
     """Return records of two rules in any order, with repetitions."""
-    drawn: list[ControlRecord] = []
+    drawn: list[control.ControlRecord] = []
     for rule_id in IDS:
         versions = draw(st.lists(st.integers(1, 6), max_size=5))
         drawn += [draw(change(rule_id, version, draw(TIMES), pattern)) for version in versions]
@@ -108,14 +99,14 @@ def in_force(book: Rulebook) -> object:
 @given(st.data())
 def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
     """One number has one meaning, as in published versions."""
-    drawn: list[ControlRecord] = []
+    drawn: list[control.ControlRecord] = []
     for rule_id in IDS:
         times = data.draw(st.lists(st.integers(1_000, END_MS), min_size=5, max_size=5).map(sorted))
         drawn += [data.draw(change(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 5)))]
         drawn += [data.draw(turn(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 4)))]
-    drawn.append(SnoozeRecord(id="a", version=1, until=utc_text(END_MS), by="someone"))
+    drawn.append(control.SnoozeRecord(id="a", version=1, until=utc_text(END_MS), by="someone"))
     mixed = data.draw(st.permutations(drawn + data.draw(st.lists(st.sampled_from(drawn), max_size=5))))
-    compacted = list({topic_key(record): record for record in drawn}.values())
+    compacted = list({control.topic_key(record): record for record in drawn}.values())
     books = []
     for order in (drawn, mixed, compacted):
         book = Rulebook(SCHEMA, (DOMAIN,))
@@ -134,7 +125,7 @@ def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject)
     assert alerts[0].equals(alerts[2])
 
 
-def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st.DataObject) -> list[Arrival]:
+def lined_up(events: list[Payment], given_records: list[control.ControlRecord], data: st.DataObject) -> list[Arrival]:
     """Place the records among the events, in their order."""
     places = data.draw(st.lists(st.integers(0, len(events)), min_size=len(given_records), max_size=len(given_records)))
     return [Arrival(record, after) for record, after in zip(given_records, sorted(places), strict=True)]
@@ -213,7 +204,7 @@ def test_the_reference_sees_versions() -> None:
         "carry": {("a", 1, 1_000, 1_005), ("a", 2, 1_006, 1_013)},
     }
     for on_update, matches in expected.items():
-        second: UpsertRecord = upsert("a", 2, utc_text(1_010), 8, on_update=on_update)
+        second: control.UpsertRecord = upsert("a", 2, utc_text(1_010), 8, on_update=on_update)
         arrivals = [Arrival(first, 0), Arrival(second, 2)]
         assert reference(events, arrivals) == matches
         assert engine(events, arrivals, [1, 3], [3]) == matches
@@ -225,7 +216,7 @@ def test_a_shadow_that_was_ended_before_it_starts_stays_away(ender: str) -> None
     events = [Payment(1_000, 900), Payment(1_060, 900), Payment(1_110, 50), Payment(1_115, 650)]
     shadow = upsert("a", 1, utc_text(1_100), 5, status="shadow")
     at_ms = utc_text(1_050)
-    second = RetireRecord(id="a", version=2, effective_at=at_ms) if ender == "retire" else None
+    second = control.RetireRecord(id="a", version=2, effective_at=at_ms) if ender == "retire" else None
     arrivals = [Arrival(shadow, 1), Arrival(second or upsert("a", 2, at_ms, 5, status="draft"), 1)]
     assert reference(events, arrivals) == set()
     assert engine(events, arrivals, [2], [2]) == set()
@@ -239,8 +230,8 @@ CARRYING = upsert("a", 3, utc_text(1_008), 5, on_update="carry")
 def test_what_a_pause_has_ended_is_not_carried_on(cuts: list[int]) -> None:
     """An event between the pause and the version that carries is not needed."""
     events = [Payment(1_000, 50), Payment(1_010, 650)]
-    pause = PauseRecord(id="a", version=1, effective_at=utc_text(1_004))
-    resume = ResumeRecord(id="a", version=2, effective_at=utc_text(1_006))
+    pause = control.PauseRecord(id="a", version=1, effective_at=utc_text(1_004))
+    resume = control.ResumeRecord(id="a", version=2, effective_at=utc_text(1_006))
     arrivals = [Arrival(record, 0) for record in (upsert("a", 1, None, 5), pause, resume, CARRYING)]
     assert engine(events, arrivals, cuts, cuts) == reference(events, arrivals) == set()
     unpaused = [arrivals[0], arrivals[3]]
@@ -264,6 +255,6 @@ def test_a_change_that_a_later_shadow_overtakes_does_not_end_what_drains() -> No
     """The retirement takes the turn of the third version, as it would between live versions."""
     events = [Payment(1_000, 50), Payment(1_010, 650)]
     first, third = (upsert("a", v, ms, 5, status="shadow") for v, ms in ((1, None), (3, utc_text(1_004))))
-    retire = RetireRecord(id="a", version=2, effective_at=utc_text(1_006))
+    retire = control.RetireRecord(id="a", version=2, effective_at=utc_text(1_006))
     arrivals = [Arrival(record, 0) for record in (first, retire, third)]
     assert engine(events, arrivals, [1], [1]) == reference(events, arrivals) == {("a", 1, 1_000, 1_010)}

@@ -57,11 +57,10 @@ def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
     assert json.loads(value)["measures"] == {"probes": 3, "amount": "900.00"}
 
 
-def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: KafkaCluster) -> None:
+def test_a_micro_batch_that_comes_again_is_in_the_topic_once(real_broker: RealKafka) -> None:
+    # the mock keeps no offsets of transactions
     """The same process does not send them again. The next one reads from the topic which alerts it has."""
-    if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
-        return
-    to = target(kafka_broker)
+    to = target(real_broker)
     first = KafkaTransactionSink(to)
     first.write(alert_table(0, 20), 3)
     first.write(alert_table(0, 20), 3)
@@ -71,7 +70,7 @@ def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: Kafka
     second.write(alert_table(20, 5), 5)
     third = KafkaTransactionSink(to)
     third.write(alert_table(20, 5), 5)
-    assert keys(consumed(kafka_broker, to.topic, 25)) == names(0, 25)
+    assert keys(consumed(real_broker, to.topic, 25)) == names(0, 25)
 
 
 def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> None:
@@ -82,23 +81,19 @@ def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> 
 
 
 def test_what_was_not_committed_is_aborted_by_the_next_process(
-    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not kafka_broker.is_real:  # the mock's transactions are not seen by others
-        return
-    to = target(kafka_broker)
+    real_broker: RealKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:  # the mock's transactions are not seen by others
+    to = target(real_broker)
     dead = KafkaTransactionSink(to)
     monkeypatch.setattr(dead, "_commit", lambda _: None)  # as if it was killed after step 3
     dead.write(alert_table(0, 3), 0)
     sink = KafkaTransactionSink(to)
     sink.write(alert_table(0, 4), 0)
-    assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
+    assert keys(consumed(real_broker, to.topic, 4)) == names(0, 4)
 
 
-def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluster) -> None:
-    if not kafka_broker.is_real:  # the mock does not fence
-        return
-    to = target(kafka_broker)
+def test_a_process_that_only_seemed_dead_is_fenced_off(real_broker: RealKafka) -> None:  # the mock does not fence
+    to = target(real_broker)
     sleeper = KafkaTransactionSink(to)
     sleeper.write(alert_table(0, 2), 0)
     successor = KafkaTransactionSink(to)
@@ -108,17 +103,15 @@ def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluste
     ):
         sleeper.write(alert_table(2, 2), 1)
     sleeper.close()
-    assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
+    assert keys(consumed(real_broker, to.topic, 4)) == names(0, 4)
 
 
 @pytest.mark.parametrize("first", [2, 9])
 def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
-    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
+    real_broker: RealKafka, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:  # the mock does not fence
     """The process that has taken over has sent the same micro-batch or another one, and continues."""
-    if not kafka_broker.is_real:  # the mock does not fence
-        return
-    to = target(kafka_broker)
+    to = target(real_broker)
     sleeper = KafkaTransactionSink(to)
     sleeper.write(alert_table(0, 2), 0)
     successors: list[KafkaTransactionSink] = []
@@ -142,15 +135,14 @@ def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
         sleeper.write(alert_table(30, 2), 2)
     sleeper.close()
     successors[0].write(alert_table(22, 2), 3)
-    assert keys(consumed(kafka_broker, to.topic, 8)) == sorted([*names(0, 2), *names(first, 2), *names(20, 4)])
+    assert keys(consumed(real_broker, to.topic, 8)) == sorted([*names(0, 2), *names(first, 2), *names(20, 4)])
 
 
 @pytest.mark.parametrize(("batch_id", "first"), [(4, 0), (5, 9)])
-def test_a_checkpoint_that_does_not_go_with_the_topic(kafka_broker: KafkaCluster, batch_id: int, first: int) -> None:
+def test_a_checkpoint_that_does_not_go_with_the_topic(real_broker: RealKafka, batch_id: int, first: int) -> None:
+    # the mock keeps no offsets of transactions
     """The checkpoint is older, or has the same age and gives other alerts."""
-    if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
-        return
-    to = target(kafka_broker)
+    to = target(real_broker)
     KafkaTransactionSink(to).write(alert_table(0, 2), 5)
     with pytest.raises(
         SinkError, match=rf"holds micro-batch 5 of this job, and micro-batch {batch_id} comes with other"
@@ -263,15 +255,13 @@ def test_wrong_settings_are_named_and_secrets_are_not() -> None:
     assert "hunter2" not in str(caught.value) + repr(to)
 
 
-def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker: KafkaCluster) -> None:
+def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(real_broker: RealKafka) -> None:
     """The sink returns the alerts that were committed after a micro-batch, without aborted or older alerts."""
-    if not kafka_broker.is_real:
-        return
-    to = target(kafka_broker)
+    to = target(real_broker)
     first = KafkaTransactionSink(to)
     first.write(alert_table(0, 20), 3)
     # The broker ends a transaction in each partition at different times; until then the place is an older one.
-    assert keys(consumed(kafka_broker, to.topic, 20)) == names(0, 20)
+    assert keys(consumed(real_broker, to.topic, 20)) == names(0, 20)
     place = first.place()
     first.write(alert_table(20, 5), 4)
     first._producer.begin_transaction()
@@ -288,7 +278,7 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     assert later.recall(3, wrong_ms).alert_ids == frozenset(), "by a clock that was ahead"
     assert sorted(later.recall(3, wrong_ms, ['["other",[[0,5]]]', place]).alert_ids) == names(20, 5), "by the place"
     later.write(alert_table(25, 5), 9)
-    assert keys(consumed(kafka_broker, to.topic, 30)) == names(0, 30)
+    assert keys(consumed(real_broker, to.topic, 30)) == names(0, 30)
     nobody = KafkaTransactionSink(NOBODY)
     with pytest.raises(SinkError, match="does not tell which alerts it has"):
         nobody.recall(0, now_ms)

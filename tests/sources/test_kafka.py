@@ -18,15 +18,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX
 from cep.sources import kafka as source
-from cep.sources.kafka import (
-    RECORD_SCHEMA,
-    KafkaSettings,
-    earliest_offsets,
-    latest_offsets,
-    read_range,
-    resolve_offsets,
-    topic_ids,
-)
 from cep.sources.offsets import (
     OffsetRange,
     Offsets,
@@ -46,16 +37,16 @@ def kafka() -> Iterator[MockKafka]:
         yield cluster
 
 
-def settings_of(kafka: MockKafka, **changes: Any) -> KafkaSettings:
-    return KafkaSettings(kafka.address, **{"wait_ms": 5_000, **changes})
+def settings_of(kafka: MockKafka, **changes: Any) -> source.KafkaSettings:
+    return source.KafkaSettings(kafka.address, **{"wait_ms": 5_000, **changes})
 
 
 def test_a_range_gives_what_was_produced(kafka: MockKafka) -> None:
     sent = [{"partition": 1, "key": b"k%d" % i, "value": b"v%d" % i, "timestamp": 1_000 + i} for i in range(5_000)]
     sent[7] = {"partition": 1, "value": None, "key": None, "timestamp": 7}
     kafka.send("exact", sent)
-    table = pa.Table.from_batches(read_range(settings_of(kafka), OffsetRange("exact", 1, 5, 4_990)))
-    assert table.schema == RECORD_SCHEMA
+    table = pa.Table.from_batches(source.read_range(settings_of(kafka), OffsetRange("exact", 1, 5, 4_990)))
+    assert table.schema == source.RECORD_SCHEMA
     rows = table.to_pylist()
     assert [row["offset"] for row in rows] == list(range(5, 4_990))
     for row in rows:
@@ -66,34 +57,36 @@ def test_a_range_gives_what_was_produced(kafka: MockKafka) -> None:
 
 def test_ends_of_partitions(kafka: MockKafka) -> None:
     kafka.send("ends", [{"partition": p, "value": b"x"} for p in (0, 0, 0, 2)])
-    assert earliest_offsets(settings_of(kafka), ["ends"]) == {"ends": {0: 0, 1: 0, 2: 0, 3: 0}}
-    assert latest_offsets(settings_of(kafka), ["ends"]) == {"ends": {0: 3, 1: 0, 2: 1, 3: 0}}
+    assert source.earliest_offsets(settings_of(kafka), ["ends"]) == {"ends": {0: 0, 1: 0, 2: 0, 3: 0}}
+    assert source.latest_offsets(settings_of(kafka), ["ends"]) == {"ends": {0: 3, 1: 0, 2: 1, 3: 0}}
     kafka.send("ends", [{"partition": 1, "value": b"x"}])
-    assert latest_offsets(settings_of(kafka), ["ends"])["ends"][1] == 1
+    assert source.latest_offsets(settings_of(kafka), ["ends"])["ends"][1] == 1
 
 
 def test_named_offsets(kafka: MockKafka) -> None:
     kafka.send("named", [{"partition": 0, "value": b"x"}] * 3)
     settings = settings_of(kafka)
-    assert resolve_offsets(settings, ["named"], '{"named": {"0": 2, "1": -2}}', "earliest") == {
+    assert source.resolve_offsets(settings, ["named"], '{"named": {"0": 2, "1": -2}}', "earliest") == {
         "named": {0: 2, 1: 0, 2: 0, 3: 0}
     }
-    assert resolve_offsets(settings, ["named"], '{"named": {"1": -1}}', "latest")["named"][0] == 3
-    assert resolve_offsets(settings, ["named"], "latest", "earliest") == latest_offsets(settings, ["named"])
+    assert source.resolve_offsets(settings, ["named"], '{"named": {"1": -1}}', "latest")["named"][0] == 3
+    assert source.resolve_offsets(settings, ["named"], "latest", "earliest") == source.latest_offsets(
+        settings, ["named"]
+    )
     for text in ("first", "[1]", '{"named": 3}', '{"named": {"a": 3}}', '{"other": {"0": 1}}', '{"named": {"4": 1}}'):
         with pytest.raises(UsageError, match="offsets"):
-            resolve_offsets(settings, ["named"], text, "earliest")
+            source.resolve_offsets(settings, ["named"], text, "earliest")
 
 
 def test_offsets_that_are_gone(kafka: MockKafka) -> None:
     # The mock keeps five megabytes a partition.
     kafka.send("gone", ({"partition": 0, "value": b"x" * 1_000} for _ in range(9_000)))
-    earliest = earliest_offsets(settings_of(kafka), ["gone"])["gone"][0]
+    earliest = source.earliest_offsets(settings_of(kafka), ["gone"])["gone"][0]
     assert earliest > 100
     with pytest.raises(
         SourceError, match=rf"offset 100 is gone, gone\[0\] now has {earliest}\.\.9000.*startingOffsets"
     ):
-        list(read_range(settings_of(kafka), OffsetRange("gone", 0, 100, 9_000)))
+        list(source.read_range(settings_of(kafka), OffsetRange("gone", 0, 100, 9_000)))
 
 
 class _Moving:
@@ -118,48 +111,48 @@ def test_partitions_that_move_are_asked_again(kafka: MockKafka, monkeypatch: pyt
     take = source._CONSUMERS.take
     monkeypatch.setattr(source._CONSUMERS, "take", lambda settings: _Moving(take(settings), refusals))
     monkeypatch.setattr(source._CONSUMERS, "give", lambda _, consumer: consumer.close())
-    assert latest_offsets(settings_of(kafka), ["moving"]) == {"moving": {0: 0, 1: 0, 2: 1, 3: 0}}
+    assert source.latest_offsets(settings_of(kafka), ["moving"]) == {"moving": {0: 0, 1: 0, 2: 1, 3: 0}}
     assert not refusals
     refusals += [KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000
     with pytest.raises(SourceError, match=r"gave no offsets of moving within 0\.\d s: .*[Nn]ot leader"):
-        latest_offsets(settings_of(kafka, wait_ms=300), ["moving"])
+        source.latest_offsets(settings_of(kafka, wait_ms=300), ["moving"])
     assert 900 < len(refusals) < 1_000, "asked now and then, not as often as it goes"
     refusals[:] = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
     with pytest.raises(SourceError, match="gave no offsets of moving"):
-        latest_offsets(settings_of(kafka), ["moving"])
+        source.latest_offsets(settings_of(kafka), ["moving"])
     refusals[:] = [KafkaError.UNKNOWN_TOPIC_OR_PART]
     with pytest.raises(SourceError, match=r"topic moving cannot be read on .*Unknown topic"):
-        latest_offsets(settings_of(kafka), ["moving"])  # it was deleted after its partitions were listed
+        source.latest_offsets(settings_of(kafka), ["moving"])  # it was deleted after its partitions were listed
 
 
 def test_a_missing_topic(kafka: MockKafka) -> None:
     with pytest.raises(SourceError, match="topic nowhere cannot be read"):
-        latest_offsets(settings_of(kafka), ["nowhere"])
+        source.latest_offsets(settings_of(kafka), ["nowhere"])
 
 
 def test_a_range_past_the_end_fails_in_bounded_time(kafka: MockKafka) -> None:
     kafka.send("short", [{"partition": 0, "value": b"x"}] * 3)
-    batches = read_range(settings_of(kafka, wait_ms=200), OffsetRange("short", 0, 0, 9))
+    batches = source.read_range(settings_of(kafka, wait_ms=200), OffsetRange("short", 0, 0, 9))
     assert next(batches).num_rows == 3
     with pytest.raises(SourceError, match="stopped at offset 3: nothing came for 200 ms"):
         next(batches)
 
 
 def test_no_broker() -> None:
-    nobody = KafkaSettings("127.0.0.1:1", wait_ms=200)
+    nobody = source.KafkaSettings("127.0.0.1:1", wait_ms=200)
     with pytest.raises(SourceError, match=r"127\.0\.0\.1:1 gave no offsets of t within 0\.\d s"):
-        latest_offsets(nobody, ["t"])
+        source.latest_offsets(nobody, ["t"])
     with pytest.raises(SourceError, match="nothing came for 200 ms"):
-        list(read_range(nobody, OffsetRange("t", 0, 0, 1)))
+        list(source.read_range(nobody, OffsetRange("t", 0, 0, 1)))
 
 
 def test_client_options(kafka: MockKafka) -> None:
     secret = settings_of(kafka, client_options=(("sasl.password", "hunter2"),))
     assert "hunter2" not in repr(secret)
     with pytest.raises(UsageError, match=r"No such configuration property.*sasl\.pasword"):
-        latest_offsets(settings_of(kafka, client_options=(("sasl.pasword", "hunter2"),)), ["t"])
+        source.latest_offsets(settings_of(kafka, client_options=(("sasl.pasword", "hunter2"),)), ["t"])
     with pytest.raises(UsageError, match=r"auto\.offset\.reset is set by the source"):
-        latest_offsets(settings_of(kafka, client_options=(("auto.offset.reset", "earliest"),)), ["t"])
+        source.latest_offsets(settings_of(kafka, client_options=(("auto.offset.reset", "earliest"),)), ["t"])
 
 
 class FakeMessage:
@@ -228,7 +221,7 @@ def test_holes_in_a_range(
 ) -> None:
     monkeypatch.setattr(source, "_CONSUMERS", source._IdleConsumers())
     monkeypatch.setattr(source, "_connect", lambda _: FakeConsumer(answers))
-    batches = list(read_range(KafkaSettings("fake:1", wait_ms=200), OffsetRange("t", 0, 0, 5)))
+    batches = list(source.read_range(source.KafkaSettings("fake:1", wait_ms=200), OffsetRange("t", 0, 0, 5)))
     assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == expected
     assert all(batch.num_rows for batch in batches)
 
@@ -237,34 +230,34 @@ def test_a_refusal_ends_the_read_and_the_last_error_is_told(monkeypatch: pytest.
     monkeypatch.setattr(source, "_CONSUMERS", source._IdleConsumers())
     monkeypatch.setattr(source, "_connect", lambda _: FakeConsumer([[FakeMessage(0, REFUSED)]]))
     with pytest.raises(SourceError, match=r"(?i)authorization"):
-        list(read_range(KafkaSettings("fake:1"), OffsetRange("t", 0, 0, 5)))
+        list(source.read_range(source.KafkaSettings("fake:1"), OffsetRange("t", 0, 0, 5)))
     monkeypatch.setattr(source, "_connect", lambda _: FakeConsumer([[FakeMessage(0, DOWN)]]))
     with pytest.raises(SourceError, match=r"last error: .*broker connections are down"):
-        list(read_range(KafkaSettings("fake:1", wait_ms=50), OffsetRange("t", 0, 0, 5)))
+        list(source.read_range(source.KafkaSettings("fake:1", wait_ms=50), OffsetRange("t", 0, 0, 5)))
 
 
 def test_idle_consumers_are_reused_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = source._IdleConsumers()
     monkeypatch.setattr(source, "_CONSUMERS", idle)
-    connected: list[KafkaSettings] = []
+    connected: list[source.KafkaSettings] = []
 
-    def connect(settings: KafkaSettings) -> FakeConsumer:
+    def connect(settings: source.KafkaSettings) -> FakeConsumer:
         connected.append(settings)
         return FakeConsumer([[FakeMessage(i) for i in range(5)]])
 
     monkeypatch.setattr(source, "_connect", connect)
     offsets = OffsetRange("t", 0, 0, 5)
-    first, second = (read_range(KafkaSettings("fake:1", wait_ms=50), offsets) for _ in range(2))
+    first, second = (source.read_range(source.KafkaSettings("fake:1", wait_ms=50), offsets) for _ in range(2))
     next(first)
     next(second)
     assert len(connected) == 2, "two reads at a time have a consumer each"
     first.close()
     second.close()
     with pytest.raises(SourceError):  # the same fake again, now empty
-        list(read_range(KafkaSettings("fake:1", wait_ms=50), offsets))
+        list(source.read_range(source.KafkaSettings("fake:1", wait_ms=50), offsets))
     assert len(connected) == 2
     for number in range(2 * KAFKA_IDLE_CONSUMERS_MAX):
-        list(read_range(KafkaSettings(f"fake:{number}"), offsets))
+        list(source.read_range(source.KafkaSettings(f"fake:{number}"), offsets))
     assert len(idle._idle) == KAFKA_IDLE_CONSUMERS_MAX
 
 
@@ -275,7 +268,7 @@ def test_the_cluster_as_a_process() -> None:
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
         with pytest.raises(SourceError, match="cannot be read"):
-            latest_offsets(KafkaSettings(address, wait_ms=5_000), ["t"])
+            source.latest_offsets(source.KafkaSettings(address, wait_ms=5_000), ["t"])
         process.communicate(timeout=10)
         assert process.returncode == 0
 
@@ -312,8 +305,8 @@ def test_an_outage_is_not_taken_for_brokers_without_ids(
         describe_topics=lambda *_, **__: {"t": answer_for_ids(remaining_answers.pop(0))}, list_topics=list_topics
     )
     monkeypatch.setattr(source, "AdminClient", lambda _: client)
-    settings = KafkaSettings(f"nobody-{len(answers)}-{answers_others}:1")
-    assert [topic_ids(settings, ["t"]).get("t") for _ in answers] == ids
+    settings = source.KafkaSettings(f"nobody-{len(answers)}-{answers_others}:1")
+    assert [source.topic_ids(settings, ["t"]).get("t") for _ in answers] == ids
 
 
 def test_ranges() -> None:

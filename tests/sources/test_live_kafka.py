@@ -102,14 +102,13 @@ def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaC
     lost.close()
 
 
-def test_a_record_that_the_broker_has_damaged_is_no_record(kafka_broker: KafkaCluster) -> None:
-    if not isinstance(kafka_broker, RealKafka):  # the mock does not use files
-        return
-    topic = new_topic(kafka_broker, 1)
-    kafka_broker.send(topic, [{"value": b"good"}])
-    kafka_broker.send(topic, [{"value": b"amount 100"}])
-    kafka_broker.damage(topic, b"amount 100")
-    settings = KafkaSettings(kafka_broker.address)
+def test_a_record_that_the_broker_has_damaged_is_no_record(real_broker: RealKafka) -> None:
+    # the mock does not use files
+    topic = new_topic(real_broker, 1)
+    real_broker.send(topic, [{"value": b"good"}])
+    real_broker.send(topic, [{"value": b"amount 100"}])
+    real_broker.damage(topic, b"amount 100")
+    settings = KafkaSettings(real_broker.address)
     source = TopicSource(settings, topic)
     with pytest.raises(SourceError, match="from offset 1 on are not as they were sent"):
         drain(source, 2)
@@ -119,20 +118,18 @@ def test_a_record_that_the_broker_has_damaged_is_no_record(kafka_broker: KafkaCl
 
 
 def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
-    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete topics
-        return
-    topic, settings = f"live-{uuid.uuid4().hex[:8]}", KafkaSettings(kafka_broker.address)
-    kafka_broker.create(topic, 3)
-    send(kafka_broker, topic, 0, 30)
+    real_broker: RealKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:  # the mock cannot delete topics
+    topic, settings = f"live-{uuid.uuid4().hex[:8]}", KafkaSettings(real_broker.address)
+    real_broker.create(topic, 3)
+    send(real_broker, topic, 0, 30)
     running = TopicSource(settings, topic)
     drain(running, 30)
     positions, ids = running.positions(), running.ids()
     assert set(ids) == {topic}
     monkeypatch.setattr(live_kafka, "_LOOK_S", 3_600.0)  # it does not look during the test
-    kafka_broker.create_again(topic, 3)
-    send(kafka_broker, topic, 0, 90)
+    real_broker.create_again(topic, 3)
+    send(real_broker, topic, 0, 90)
     was = re.escape(ids[topic])
     refusal = rf"topic {topic} was deleted and created again \(its id was {was} .*; start with a new checkpoint"
     again = TopicSource(settings, topic)

@@ -16,30 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError, StateError, StateFormatError, UsageError
+from cep.state import manifest
 from cep.state.checkpoints import Checkpoints, Part, payload_bytes, restore
-from cep.state.manifest import (
-    FOLDER,
-    KEY,
-    KEY_FILE,
-    Manifest,
-    StoredFile,
-    StoredPart,
-    check_first_line,
-    first_line,
-    path_inside,
-)
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore, check_manifest
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
 from cep.state.target import Target
 
 SHA256 = hashlib.sha256(b"x").hexdigest()
-GOOD = Manifest(
+GOOD = manifest.Manifest(
     "savepoint",
     3,
     5,
-    (StoredPart("store", 0, 4),),
-    (StoredFile("payload", 1, SHA256), StoredFile("beside/a.keys", 1, SHA256)),
+    (manifest.StoredPart("store", 0, 4),),
+    (manifest.StoredFile("payload", 1, SHA256), manifest.StoredFile("beside/a.keys", 1, SHA256)),
 )
 OUTSIDE = [
     "",
@@ -72,7 +62,7 @@ def changed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
 
 
 def test_a_manifest_comes_back() -> None:
-    assert Manifest.from_bytes(GOOD.to_bytes(), "m", "savepoint") == GOOD
+    assert manifest.Manifest.from_bytes(GOOD.to_bytes(), "m", "savepoint") == GOOD
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -80,17 +70,17 @@ def test_a_manifest_comes_back() -> None:
 def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, which: str, tmp_path: Path) -> None:
     data = changed(GOOD.to_bytes(), lambda fields: fields[which][-1].update(name=name))
     with pytest.raises(StateCorruptError, match="outside of its folder"):
-        Manifest.from_bytes(data, "m")
+        manifest.Manifest.from_bytes(data, "m")
     with pytest.raises(StateCorruptError, match="outside of"):
-        path_inside(tmp_path, name)
+        manifest.path_inside(tmp_path, name)
 
 
 def test_a_symbolic_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "out").symlink_to(tmp_path)
     with pytest.raises(StateCorruptError, match="outside of"):
-        path_inside(tmp_path / "in", "out/x")
-    assert path_inside(tmp_path / "in", "here/x") == tmp_path / "in" / "here" / "x"
+        manifest.path_inside(tmp_path / "in", "out/x")
+    assert manifest.path_inside(tmp_path / "in", "here/x") == tmp_path / "in" / "here" / "x"
 
 
 def test_a_symbolic_link_inside_the_target_is_copied_and_not_linked(tmp_path: Path) -> None:
@@ -109,7 +99,7 @@ WRONG = [None, "text", -1, 1.5, True, [1], {"a": 1}]
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_manifest_without_a_field_is_refused_by_name(name: str) -> None:
     with pytest.raises(StateCorruptError, match=f"^m is not a manifest that cep writes: {name} is missing"):
-        Manifest.from_bytes(changed(GOOD.to_bytes(), lambda fields: fields.pop(name)), "m")
+        manifest.Manifest.from_bytes(changed(GOOD.to_bytes(), lambda fields: fields.pop(name)), "m")
 
 
 @pytest.mark.parametrize("which", ["parts", "files"])
@@ -117,7 +107,7 @@ def test_an_entry_without_a_field_is_refused_by_name(which: str) -> None:
     for name in json.loads(GOOD.to_bytes().partition(b"\n")[2])[which][0]:
         data = changed(GOOD.to_bytes(), lambda fields, name=name: fields[which][0].pop(name))  # type: ignore[misc]
         with pytest.raises(StateCorruptError, match=f"{name} is missing"):
-            Manifest.from_bytes(data, "m")
+            manifest.Manifest.from_bytes(data, "m")
 
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
@@ -135,13 +125,13 @@ def test_a_field_of_another_type_is_refused(value: Any) -> None:
             fields[last] = value
 
         with pytest.raises((StateCorruptError, StateFormatError)):
-            Manifest.from_bytes(changed(GOOD.to_bytes(), change), "m", "savepoint")
+            manifest.Manifest.from_bytes(changed(GOOD.to_bytes(), change), "m", "savepoint")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"3", b"{", b"null"])
 def test_a_manifest_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(StateCorruptError, match="is not a manifest"):
-        Manifest.from_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body, "m")
+        manifest.Manifest.from_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body, "m")
 
 
 def test_other_mistakes_are_refused() -> None:
@@ -153,7 +143,7 @@ def test_other_mistakes_are_refused() -> None:
     }
     for reason, change in changes.items():
         with pytest.raises(StateCorruptError, match=reason):
-            Manifest.from_bytes(changed(GOOD.to_bytes(), change), "m", "savepoint")
+            manifest.Manifest.from_bytes(changed(GOOD.to_bytes(), change), "m", "savepoint")
     with pytest.raises(StateCorruptError, match="lists no file about"):
         GOOD.file("about")
 
@@ -161,7 +151,7 @@ def test_other_mistakes_are_refused() -> None:
 def forged(target: Path, name: str, file_name: str, content: bytes) -> None:
     """Add a file to a snapshot's manifest, like an attacker who can write to the target."""
     digest = hashlib.sha256(content).hexdigest()
-    (target / FOLDER / digest).write_bytes(content)
+    (target / manifest.FOLDER / digest).write_bytes(content)
     entry = {"name": file_name, "size": len(content), "sha256": digest}
     path = target / name
     path.write_bytes(changed(path.read_bytes(), lambda fields: fields["files"].append(entry)))
@@ -202,40 +192,42 @@ def test_a_checkpoint_writes_nothing_outside_of_its_folder(tmp_path: Path, how: 
 
 
 SECRET = "0123456789abcdef"
-MANIFEST = Manifest("savepoint", 3, 5, (StoredPart("s", 0, 4),), (StoredFile("payload", 1, "0" * 64),))
+MANIFEST = manifest.Manifest(
+    "savepoint", 3, 5, (manifest.StoredPart("s", 0, 4),), (manifest.StoredFile("payload", 1, "0" * 64),)
+)
 
 
 def test_with_and_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = MANIFEST.to_bytes()
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(manifest.KEY, SECRET)
     signed = MANIFEST.to_bytes()
-    assert Manifest.from_bytes(signed, "m") == MANIFEST
+    assert manifest.Manifest.from_bytes(signed, "m") == MANIFEST
     assert SECRET.encode() not in signed
     with pytest.raises(StateCorruptError, match="is not signed, and"):
-        Manifest.from_bytes(plain, "m")
-    monkeypatch.setenv(KEY, SECRET[::-1])
+        manifest.Manifest.from_bytes(plain, "m")
+    monkeypatch.setenv(manifest.KEY, SECRET[::-1])
     with pytest.raises(StateCorruptError, match="is not signed with"):
-        Manifest.from_bytes(signed, "m")
-    monkeypatch.delenv(KEY)
-    assert Manifest.from_bytes(signed, "m") == Manifest.from_bytes(plain, "m") == MANIFEST
+        manifest.Manifest.from_bytes(signed, "m")
+    monkeypatch.delenv(manifest.KEY)
+    assert manifest.Manifest.from_bytes(signed, "m") == manifest.Manifest.from_bytes(plain, "m") == MANIFEST
 
 
 def test_a_key_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"{SECRET}\n")
-    monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+    monkeypatch.setenv(manifest.KEY_FILE, str(tmp_path / "key"))
     signed = MANIFEST.to_bytes()
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(manifest.KEY, SECRET)
     with pytest.raises(UsageError, match="exclude each other"):
-        Manifest.from_bytes(signed, "m")
-    monkeypatch.delenv(KEY_FILE)
-    assert Manifest.from_bytes(signed, "m") == MANIFEST
-    monkeypatch.delenv(KEY)
+        manifest.Manifest.from_bytes(signed, "m")
+    monkeypatch.delenv(manifest.KEY_FILE)
+    assert manifest.Manifest.from_bytes(signed, "m") == MANIFEST
+    monkeypatch.delenv(manifest.KEY)
     for content in (b"", b"short", b"x" * 5_000):
         (tmp_path / "key").write_bytes(content)
-        monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+        monkeypatch.setenv(manifest.KEY_FILE, str(tmp_path / "key"))
         with pytest.raises(UsageError, match="give 16 to"):
             MANIFEST.to_bytes()
-    monkeypatch.setenv(KEY_FILE, str(tmp_path / "gone"))
+    monkeypatch.setenv(manifest.KEY_FILE, str(tmp_path / "gone"))
     with pytest.raises(UsageError, match="cannot be read"):
         MANIFEST.to_bytes()
 
@@ -243,21 +235,21 @@ def test_a_key_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @given(st.binary(min_size=1, max_size=60), st.data())
 def test_any_changed_byte_is_noticed(body: bytes, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY, SECRET)
-        whole = first_line(body) + b"\n" + body
+        patch.setenv(manifest.KEY, SECRET)
+        whole = manifest.first_line(body) + b"\n" + body
         place = data.draw(st.integers(0, len(whole) - 1))
         changed = whole[:place] + data.draw(st.sampled_from([b"", b"0", b"f", b"\n", b" "])) + whole[place + 1 :]
         line, _, rest = changed.partition(b"\n")
         if changed == whole:
-            check_first_line(line, rest, "m")
+            manifest.check_first_line(line, rest, "m")
             return
         with pytest.raises(StateCorruptError):
-            check_first_line(line, rest, "m")
+            manifest.check_first_line(line, rest, "m")
         # An attacker without the key can correct the checksum, but not the signature.
         mended = hashlib.sha256(rest).hexdigest().encode() + line[64:]
         if rest != body:
             with pytest.raises(StateCorruptError):
-                check_first_line(mended, rest, "m")
+                manifest.check_first_line(mended, rest, "m")
 
 
 def test_a_planted_checkpoint_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -269,11 +261,11 @@ def test_a_planted_checkpoint_is_passed_over(monkeypatch: pytest.MonkeyPatch, tm
             assert copying is not None
             copying.result(timeout=60)
 
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(manifest.KEY, SECRET)
     checkpoint(b"ours")
-    monkeypatch.delenv(KEY)
+    monkeypatch.delenv(manifest.KEY)
     checkpoint(b"planted")
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(manifest.KEY, SECRET)
     restored = restore(target, tmp_path / "into")
     assert restored is not None
     assert restored.payload == b"ours"
@@ -284,7 +276,7 @@ def test_a_planted_savepoint_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     target = Target(str(tmp_path / "target"))
     write_savepoint(target, tmp_path / "work", [Part("store", MemoryStore(), 0, 4)], b"payload", 5)
     assert NAME in target.sizes()
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(manifest.KEY, SECRET)
     with pytest.raises(StateCorruptError, match="is not signed"):
         open_savepoint(target, tmp_path / "opened")
 
@@ -293,7 +285,7 @@ def test_an_old_checkpoint_under_a_higher_number_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = Target(str(tmp_path / "target"))
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(manifest.KEY, SECRET)
     with Checkpoints(target, tmp_path / "work") as checkpoints:
         for payload in (b"first", b"second"):
             copying = checkpoints.begin([Part("store", MemoryStore(), 0, 4)], payload, 0)

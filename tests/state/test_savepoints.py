@@ -22,22 +22,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from cep.base.errors import StateCorruptError, StoreError
+from cep.state import store as stores
 from cep.state import target as target_module
 from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, read_manifest, restore
 from cep.state.manifest import FOLDER
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.savepoints import load_savepoint, open_savepoint, write_savepoint
-from cep.state.store import (
-    ALL_KEYS,
-    STORE_GROUP,
-    DurableStore,
-    KeyedStore,
-    StoreSnapshot,
-    group_range,
-    key_group_of,
-    store_key,
-)
 from cep.state.target import Target
 from tests.small_disk import small_disk
 
@@ -46,13 +37,13 @@ if TYPE_CHECKING:
 
 
 GROUPS = range(12)
-Open = Callable[[Path], DurableStore]
+Open = Callable[[Path], stores.DurableStore]
 KINDS: dict[str, Open] = {"memory": lambda _: MemoryStore(), "rocks": RocksStore}
 Entries = dict[bytes, bytes]
 
 
-def entries(store: DurableStore) -> Entries:
-    return dict(store.scan(group_range(0, STORE_GROUP)))
+def entries(store: stores.DurableStore) -> Entries:
+    return dict(store.scan(stores.group_range(0, stores.STORE_GROUP)))
 
 
 def shares(groups: range, count: int) -> list[range]:
@@ -61,9 +52,9 @@ def shares(groups: range, count: int) -> list[range]:
     return [range(first, end) for first, end in pairwise(bounds)]
 
 
-def move_groups(sources: Sequence[KeyedStore], store: DurableStore, groups: range) -> None:
+def move_groups(sources: Sequence[stores.KeyedStore], store: stores.DurableStore, groups: range) -> None:
     """Copy key groups of other stores into an empty one."""
-    store.ingest(chain.from_iterable(source.scan(group_range(group)) for group in groups for source in sources))
+    store.ingest(chain.from_iterable(source.scan(stores.group_range(group)) for group in groups for source in sources))
 
 
 def filled(folder: Path, open_store: Open, count: int) -> list[Part]:
@@ -74,8 +65,8 @@ def filled(folder: Path, open_store: Open, count: int) -> list[Part]:
         store = open_store(folder / f"from{number}")
         for group in groups:
             for key in range(chance.choice([0, 1, 30])):
-                store.put(store_key(group, b"%d" % key, b"", b"n"), chance.randbytes(50))
-        store.put(store_key(STORE_GROUP, b"", b"other", b"x"), b"of this store alone")
+                store.put(stores.store_key(group, b"%d" % key, b"", b"n"), chance.randbytes(50))
+        store.put(stores.store_key(stores.STORE_GROUP, b"", b"other", b"x"), b"of this store alone")
         parts.append(Part(f"worker-{number}", store, groups.start, groups.stop))
     return parts
 
@@ -95,9 +86,9 @@ def test_any_number_of_stores_becomes_any_other(tmp_path: Path, kinds: tuple[str
     for number, groups in enumerate(shares(savepoint.groups, then)):
         with KINDS[kinds[1]](tmp_path / f"to{number}") as store:
             loaded = load_savepoint(savepoint, store, groups, tmp_path / "work")
-            share = {k: v for k, v in expected.items() if key_group_of(k) in groups}
+            share = {k: v for k, v in expected.items() if stores.key_group_of(k) in groups}
             assert entries(store) == share
-            assert list(store.scan(group_range(STORE_GROUP))) == []
+            assert list(store.scan(stores.group_range(stores.STORE_GROUP))) == []
             assert loaded == len(share)
     assert not (tmp_path / "work").exists()
 
@@ -120,7 +111,7 @@ def test_a_checkpoint_goes_on_with_other_workers(tmp_path: Path, first: int, the
         for number, groups in enumerate(shares(GROUPS, then)):
             with RocksStore(tmp_path / f"to{number}") as store:
                 move_groups(sources, store, groups)
-                assert {key_group_of(key) for key in entries(store)} <= set(groups)
+                assert {stores.key_group_of(key) for key in entries(store)} <= set(groups)
                 moved |= entries(store)
     assert moved == expected
 
@@ -136,7 +127,7 @@ def test_a_process_takes_over_a_share_of_a_checkpoint_and_keeps_its_own_checkpoi
     assert restored is not None
     assert [part.name for part in restored.manifest.parts] == ["worker-0", "worker-1", "worker-2"]
     assert sorted(path.name for path in restored.folder.iterdir()) == ["payload", "worker-0", "worker-1", "worker-2"]
-    share = {k: v for k, v in entries(parts[1].store).items() if key_group_of(k) in (5, 6, 7)}
+    share = {k: v for k, v in entries(parts[1].store).items() if stores.key_group_of(k) in (5, 6, 7)}
     new = Target(str(tmp_path / "new"))
     with (
         RocksStore(restored.path("worker-1")) as source,
@@ -160,7 +151,7 @@ def test_a_process_takes_over_a_share_of_a_checkpoint_and_keeps_its_own_checkpoi
 
 def test_a_savepoint_that_failed_half_way_is_none_and_can_be_written_again(tmp_path: Path) -> None:
     class Failing(MemoryStore):
-        def snapshot(self) -> StoreSnapshot:
+        def snapshot(self) -> stores.StoreSnapshot:
             raise StoreError("the disk is gone")
 
     target = Target(str(tmp_path / "savepoint"))
@@ -352,15 +343,15 @@ def test_a_full_disk_keeps_what_was_whole(tmp_path: Path) -> None:
         target.put(tmp_path / "large", "files/large")
 
 
-def take(checkpoints: Checkpoints, store: DurableStore, payload: bytes = b"") -> Published:
+def take(checkpoints: Checkpoints, store: stores.DurableStore, payload: bytes = b"") -> Published:
     copying = checkpoints.begin([Part("main", store, 0, 8)], payload, 0)
     assert copying is not None
     return copying.result(timeout=60)
 
 
-def fill(store: DurableStore, first: int, end: int) -> None:
+def fill(store: stores.DurableStore, first: int, end: int) -> None:
     for number in range(first, end):
-        store.put(store_key(1, b"%06d" % number, b"", b""), os.urandom(1_000))
+        store.put(stores.store_key(1, b"%06d" % number, b"", b""), os.urandom(1_000))
 
 
 def test_checkpoints_copy_what_is_new_and_what_no_one_names_is_removed(s3: S3Server, tmp_path: Path) -> None:
@@ -373,12 +364,12 @@ def test_checkpoints_copy_what_is_new_and_what_no_one_names_is_removed(s3: S3Ser
             fill(store, 2_000, 2_100)
             second = take(checkpoints, store, b"2")
             assert first.copied_bytes_count > 4 * second.copied_bytes_count > 4 * 100_000
-            store.delete_range(ALL_KEYS)
+            store.delete_range(stores.ALL_KEYS)
             fill(store, 5_000, 5_010)
-            store.compact(ALL_KEYS)
+            store.compact(stores.ALL_KEYS)
             for number in (b"3", b"4"):
                 assert take(checkpoints, store, number).is_tidy
-        expected = dict(store.scan(ALL_KEYS))
+        expected = dict(store.scan(stores.ALL_KEYS))
     assert checkpoint_numbers(target) == [3, 4]
     named = {file.sha256 for number in (3, 4) for file in read_manifest(target, number).files}
     objects = s3.objects("job")
@@ -388,7 +379,7 @@ def test_checkpoints_copy_what_is_new_and_what_no_one_names_is_removed(s3: S3Ser
     assert back is not None
     assert (back.payload, back.refused) == (b"4", ())
     with RocksStore(back.path("main")) as store:
-        assert dict(store.scan(ALL_KEYS)) == expected
+        assert dict(store.scan(stores.ALL_KEYS)) == expected
         with Checkpoints(target, tmp_path / "work", kept_count=2, restored=back) as checkpoints:
             again = take(checkpoints, store, b"5")
     assert again.number == 5
@@ -448,12 +439,12 @@ def test_a_server_that_goes_away_fails_checkpoints_and_is_no_reason_to_go_back(s
         assert not isinstance(refused.value, StateCorruptError)
         s3.start()
         assert take(checkpoints, store, b"again").number == 3
-        expected = dict(store.scan(ALL_KEYS))
+        expected = dict(store.scan(stores.ALL_KEYS))
     back = restore(target, tmp_path / "back")
     assert back is not None
     assert back.payload == b"again"
     with RocksStore(back.path("main")) as store:
-        assert dict(store.scan(ALL_KEYS)) == expected
+        assert dict(store.scan(stores.ALL_KEYS)) == expected
     named = {file.sha256 for file in read_manifest(target, 3).files}
     assert set(target.sizes(FOLDER)) == named
 

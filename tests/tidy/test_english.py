@@ -5,18 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.english import (
-    EMPTY_NAMES,
-    PARAGRAPH_WORDS_MAX,
-    WORDS_MAX,
-    check_folder,
-    check_page,
-    check_source,
-    excess,
-    not_imperative,
-    rates,
-    sentences,
-)
+from tests.tidy import english
+from tests.tidy.english import WORDS_MAX
 from tests.tidy.source import ROOT, Source, sources
 from tests.tidy.words import FREQUENT, PAGES, explained, frequent_words, parts_of, plain, singular
 
@@ -58,7 +48,7 @@ LENGTHS = re.compile(r" (code|page|paragraph) over \d+ words: ")
 
 def test_paragraphs_items_and_stops_end_a_sentence() -> None:
     text = "First one here. Second one: and a third; a fourth\n\n- an item\n- another item\n  that goes on"
-    assert list(sentences(text)) == [
+    assert list(english.sentences(text)) == [
         "First one here.", "Second one:", "and a third;", "a fourth", "an item", "another item that goes on",
     ]  # fmt: skip
 
@@ -71,39 +61,41 @@ def test_code_tables_headings_and_drawings_are_no_prose() -> None:
         "    an indented block",
         "a ──▶ b",
     ]
-    assert list(sentences("\n\n".join([*page, "Prose it is."]))) == ["Prose it is."]
+    assert list(english.sentences("\n\n".join([*page, "Prose it is."]))) == ["Prose it is."]
 
 
 def test_rates_count_phrases_and_empty_names() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1))
     text = f'"""Say what came. Nor those of a key."""\n\n# {long}.\n\n\ndef told(x):\n    row = x\n    return row\n'
-    counts = check_source(Source("cep/x/y.py", text)).counts
+    counts = english.check_source(Source("cep/x/y.py", text)).counts
     assert [counts[kind] for kind in ("what", "those of", "beside", "opens", "names")] == [1, 1, 1, 1, 1]
     assert counts[f"code over {WORDS_MAX} words"] == 1
-    assert "told" in EMPTY_NAMES
-    assert rates(counts)["names"] == pytest.approx(1_000 / 3)
+    assert "told" in english.EMPTY_NAMES
+    assert english.rates(counts)["names"] == pytest.approx(1_000 / 3)
 
 
 def test_rates_above_a_multiple_of_the_aims_are_named() -> None:
     text = '"""' + "See what came. " * 3 + "It is plain. " * 1_000 + '"""\n'
-    counts = check_source(Source("cep/x/y.py", text)).counts
-    assert rates(counts)["what"] == pytest.approx(10_000 * 3 / 3_009)
-    assert excess(counts, 1, 1).keys() == {"what"}
-    assert excess(counts, 2, 2) == {}
+    counts = english.check_source(Source("cep/x/y.py", text)).counts
+    assert english.rates(counts)["what"] == pytest.approx(10_000 * 3 / 3_009)
+    assert english.excess(counts, 1, 1).keys() == {"what"}
+    assert english.excess(counts, 2, 2) == {}
 
 
 def test_a_long_paragraph_of_a_page_is_listed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("A word or two. " * (PARAGRAPH_WORDS_MAX // 4) + "\n\n- A word or two.\n- One more.\n")
-    assert check_page(page, tmp_path).lines == []
-    page.write_text("A word or two. " * (PARAGRAPH_WORDS_MAX // 4) + "\nOne more.\n")
-    assert [line.split(":")[0] for line in check_page(page, tmp_path).lines] == ["page.md paragraph over 80 words"]
+    page.write_text("A word or two. " * (english.PARAGRAPH_WORDS_MAX // 4) + "\n\n- A word or two.\n- One more.\n")
+    assert english.check_page(page, tmp_path).lines == []
+    page.write_text("A word or two. " * (english.PARAGRAPH_WORDS_MAX // 4) + "\nOne more.\n")
+    assert [line.split(":")[0] for line in english.check_page(page, tmp_path).lines] == [
+        "page.md paragraph over 80 words"
+    ]
 
 
 @pytest.mark.parametrize("folder", [*(f"cep/{room}" for room in ROOMS), "tests"])
 def test_a_folder_has_the_rates_of_plain_english(folder: str) -> None:
-    findings = check_folder(folder)
-    assert excess(findings.counts, *TIMES[folder]) == {}
+    findings = english.check_folder(folder)
+    assert english.excess(findings.counts, *TIMES[folder]) == {}
     if folder != "tests":
         long = [line for line in findings.lines if LENGTHS.search(line)]
         assert [line for line in long if line.split(":")[0] not in EXCEPTIONS] == []
@@ -111,12 +103,12 @@ def test_a_folder_has_the_rates_of_plain_english(folder: str) -> None:
 
 def test_pages_outside_the_package_have_short_sentences_and_paragraphs() -> None:
     pages = [*ROOT.glob("*.md"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.md"))]
-    lines = [line for path in sorted(pages) for line in check_page(path).lines]
+    lines = [line for path in sorted(pages) for line in english.check_page(path).lines]
     assert [line for line in lines if LENGTHS.search(line)] == []
 
 
 def test_functions_begin_with_a_verb() -> None:
-    assert not_imperative("cep") == []
+    assert english.not_imperative("cep") == []
 
 
 # The glossary has a row for each word that is frequent in names, unless every reader knows it.

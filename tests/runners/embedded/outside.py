@@ -30,7 +30,7 @@ class Crash(BaseException):
 
 
 class Still:
-    """A source whose lanes are all known, and which has nothing to hold, look up or close."""
+    """A source or sink with nothing to hold, look up or close."""
 
     def hold(self, lanes: Collection[str]) -> None:
         """Ignore the request to hold lanes."""
@@ -90,7 +90,7 @@ class Broker:
         return [alert for number in sorted(self.delivered) for alert in self.delivered[number]]
 
 
-class BrokerSink:
+class BrokerSink(Still):
     """Keeps the contract: a repeated number has the same alerts and changes nothing. The sink may refuse or be slow."""
 
     def __init__(self, broker: Broker, random: np.random.Generator, refuse_share: float) -> None:
@@ -106,9 +106,6 @@ class BrokerSink:
             assert self._broker.delivered[batch_id] == lines, "a number has one meaning"
             self._broker.redelivered += 1
         self._broker.delivered[batch_id] = lines
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

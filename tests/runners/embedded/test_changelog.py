@@ -45,9 +45,9 @@ from cep.state.past import decode_head
 from cep.state.store import ALL_KEYS, DurableStore, KeyRange, WriteBatch, store_key
 from cep.step.job import Job
 from tests.output_of import OutputOf
-from tests.real_kafka import KafkaCluster
+from tests.real_kafka import KafkaCluster, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
-from tests.runners.embedded.outside import Crash, Lines, Process, Steps
+from tests.runners.embedded.outside import Crash, Lines, Process, Steps, Still
 from tests.runners.embedded.test_run import consumed
 from tests.runners.embedded.test_run import start as start_job
 from tests.runners.embedded.test_simulation import Replayable
@@ -134,11 +134,11 @@ class Topics:
 
 
 @pytest.fixture
-def topics(kafka_broker: KafkaCluster) -> Topics:
+def topics(real_broker: RealKafka) -> Topics:
     alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("alerts", "state"))
-    kafka_broker.create(alerts)
-    kafka_broker.create(state, 1, cleanup_policy="compact", max_message_bytes="16777216")
-    return Topics(kafka_broker, alerts, state)
+    real_broker.create(alerts)
+    real_broker.create(state, 1, cleanup_policy="compact", max_message_bytes="16777216")
+    return Topics(real_broker, alerts, state)
 
 
 def live(
@@ -171,8 +171,6 @@ SEEDS = [pytest.param(seed, marks=[pytest.mark.always] if seed == 0 else []) for
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lives_whose_folders_are_lost(seed: int, topics: Topics, tmp_path: Path) -> None:
     """The process crashes before any step, mostly on a new machine afterwards: no checkpoint helps."""
-    if not topics.kafka.is_real:
-        return
     chance = Random(seed)
     lines = disordered(list(day()), LATENESS_MS, seed)
     folder, lost = tmp_path / "job", 0
@@ -208,8 +206,6 @@ def local(folder: Path) -> dict[bytes, bytes]:
 
 
 def test_a_changelog_that_begins_late_and_a_topic_of_others(topics: Topics, tmp_path: Path) -> None:
-    if not topics.kafka.is_real:
-        return
     lines = disordered(list(day()), LATENESS_MS, 1)
     folder = tmp_path / "job"
     assert not live(folder, topics, lines, 1, Steps(8, "5"), has_changelog=False)
@@ -276,7 +272,7 @@ class Unread(Changelog):
 
 
 @dataclass
-class Slow:
+class Slow(Still):
     """Writes alerts and carried changes a little later, the first time only when more changes already wait."""
 
     random: np.random.Generator
@@ -289,9 +285,6 @@ class Slow:
         while not self.has_waited and time.monotonic() < deadline_s:
             time.sleep(0.001)
             self.has_waited = self.more_waits()
-
-    def close(self) -> None:
-        pass
 
 
 def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
@@ -327,16 +320,15 @@ def _has_more(count: int, values: list[bytes]) -> bool:
 
 
 @pytest.mark.slow
-def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+def test_killed_without_notice_and_without_its_folder(real_broker: RealKafka, tmp_path: Path) -> None:
+    # others cannot see the mock's transactions
     """`cep run --changelog`: the machine is lost, and its checkpoints too."""
-    if not kafka_broker.is_real:
-        return  # others cannot see the mock's transactions
     lines = list(day())
     events, alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts", "state"))
     for topic in (events, alerts):
-        kafka_broker.create(topic)
+        real_broker.create(topic)
     arguments = [
-        "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", events,
+        "--rules", str(ROOT / "rules"), "--bootstrap-servers", real_broker.address, "--topic", events,
         "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--key-groups", "16",
         "--changelog", state, "--max-records", "200",
     ]  # fmt: skip
@@ -346,15 +338,15 @@ def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster
             lines[: number * len(lines) // 3],
             lines[number * len(lines) // 3 : (number + 1) * len(lines) // 3],
         )
-        kafka_broker.send(events, [{"value": line, "partition": 0} for line in third])
+        real_broker.send(events, [{"value": line, "partition": 0} for line in third])
         process = start_job(*arguments)
         told_count = len(expected(before, GIVEN, tmp_path)) if before else 0  # further alerts are from this process
-        consumed(kafka_broker.address, alerts, partial(_has_more, told_count))
+        consumed(real_broker.address, alerts, partial(_has_more, told_count))
         if number < 2:
             process.kill()
             process.communicate()
             shutil.rmtree(tmp_path / "job")
-    alerts_found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(expected_alerts) - 1)
+    alerts_found = consumed(real_broker.address, alerts, lambda values: len(values) >= len(expected_alerts) - 1)
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, log.decode()
@@ -493,11 +485,9 @@ class Narrow(Topics):
 
 @pytest.mark.parametrize("seed", seeds(2, inner=0))
 def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
-    seed: int, kafka_broker: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, real_broker: RealKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is lost midway."""
-    if not kafka_broker.is_real:
-        return
     part_bytes = RECORD_BYTES // 2
     monkeypatch.setattr(changelog, "CHANGELOG_PART_BYTES", part_bytes)
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", 12)
@@ -508,9 +498,9 @@ def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
         "tests.runners.embedded.test_changelog.INITIAL", tuple(record.to_json() for record in history_rules())
     )
     alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("alerts", "state"))
-    kafka_broker.create(alerts)
-    kafka_broker.create(state, 1, cleanup_policy="compact", max_message_bytes=str(RECORD_BYTES))
-    topics, folder, lines = Narrow(kafka_broker, alerts, state), tmp_path / "job", history_lines()[:6_000]
+    real_broker.create(alerts)
+    real_broker.create(state, 1, cleanup_policy="compact", max_message_bytes=str(RECORD_BYTES))
+    topics, folder, lines = Narrow(real_broker, alerts, state), tmp_path / "job", history_lines()[:6_000]
     assert not live(folder, topics, lines, seed, Steps(5 + seed, "5"))
     shutil.rmtree(folder)
     assert live(folder, topics, lines, seed + 1, Steps(100_000))
@@ -544,8 +534,6 @@ RELEASE = (pytest.mark.slow,)
 def test_a_follower_has_what_a_whole_reading_gives(
     seed: int, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not topics.kafka.is_real:
-        return
     monkeypatch.setattr(module, "CHANGELOG_PART_BYTES", 700)  # many entries are in parts, and their number changes
     chance, lines = Random(seed), disordered(list(day()), LATENESS_MS, seed)
     sink = topics.sink()
@@ -569,8 +557,6 @@ def test_a_follower_has_what_a_whole_reading_gives(
 @pytest.mark.parametrize("lives", [(30, 40), (60, 6), (30, 90)])
 def test_a_store_of_before_is_not_gone_on_with(lives: tuple[int, int], topics: Topics, tmp_path: Path) -> None:
     """One process is killed. The other takes over and is killed too, and the first is started again at once."""
-    if not topics.kafka.is_real:
-        return
     lines = disordered(list(day()), LATENESS_MS, 5)
     for number, steps in enumerate(lives):
         assert not live(tmp_path / f"{number}" / "job", topics, lines, number, Steps(steps))
@@ -609,8 +595,6 @@ def test_a_standby_waits_through_an_outage_and_ends_with_the_lease(tmp_path: Pat
 
 def test_what_was_followed_counts_before_a_store_of_before(topics: Topics, tmp_path: Path) -> None:
     """A process that worked once has its own store, and another process has continued since."""
-    if not topics.kafka.is_real:
-        return
     lines, folder = list(day()), tmp_path / "job"
     assert not live(folder, topics, lines, 1, Steps(30))
     shutil.copytree(folder, tmp_path / "other", ignore=shutil.ignore_patterns("lock"))

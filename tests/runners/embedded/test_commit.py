@@ -478,33 +478,31 @@ def run_on_topics(kafka: KafkaCluster, folder: Path, events: str, control: str) 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["events", "control"])
 def test_a_topic_that_was_created_again_ends_the_job(
-    number: int, kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete topics
-        return
+    number: int, real_broker: RealKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # the mock cannot delete topics
     topics = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("events", "control")]
     for topic in topics:
-        kafka_broker.create(topic, 1)
+        real_broker.create(topic, 1)
     heartbeat = orjson.dumps({"kind": "heartbeat", "event_time_ms": 0})
     records = [[{"value": line} for line in morning()[:200]], [{"value": heartbeat}]]
     for topic, sent in zip(topics, records, strict=True):
-        kafka_broker.send(topic, sent)
-    assert run_on_topics(kafka_broker, tmp_path / "job", *topics) == 0
-    assert run_on_topics(kafka_broker, tmp_path / "job", *topics) == 0, "the same topics are read on"
+        real_broker.send(topic, sent)
+    assert run_on_topics(real_broker, tmp_path / "job", *topics) == 0
+    assert run_on_topics(real_broker, tmp_path / "job", *topics) == 0, "the same topics are read on"
     saved = tmp_path / "saved"
     assert main(["job", "savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(saved)]) == 0
     assert set(payload_in(open_savepoint(Target(str(saved)), tmp_path / "work")).topic_ids) == set(topics)
-    kafka_broker.create_again(topics[number], 1)
-    kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old topic exist in the new one
+    real_broker.create_again(topics[number], 1)
+    real_broker.send(topics[number], records[number] * 2)  # all offsets of the old topic exist in the new one
     capsys.readouterr()
-    assert run_on_topics(kafka_broker, tmp_path / "job", *topics) == Exit.FINAL
+    assert run_on_topics(real_broker, tmp_path / "job", *topics) == Exit.FINAL
     message = capsys.readouterr().err
     assert f"cep: topic {topics[number]} was deleted and created again" in message
     assert "start with a new checkpoint" in message
     restore = ["job", "restore", "--from", str(saved), "--checkpoint"]
     assert main([*restore, str(tmp_path / "restored")]) == 0
-    assert run_on_topics(kafka_broker, tmp_path / "restored", *topics) == Exit.FINAL
-    assert run_on_topics(kafka_broker, tmp_path / "new", *topics) == 0
+    assert run_on_topics(real_broker, tmp_path / "restored", *topics) == Exit.FINAL
+    assert run_on_topics(real_broker, tmp_path / "new", *topics) == 0
     totals = orjson.loads((tmp_path / "new" / "progress.json").read_bytes())["totals"]
     assert totals["events"] == (400 if number == 0 else 200)
 

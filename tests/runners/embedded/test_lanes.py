@@ -33,7 +33,7 @@ from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
 from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
-from tests.runners.embedded.outside import Crash, Lines
+from tests.runners.embedded.outside import Crash, Lines, Still
 from tests.runners.embedded.outside import Process as Life
 from tests.runners.spark.live_cases import disordered, rules
 from tests.seeds import seeds
@@ -62,7 +62,7 @@ class Receiver:
 
 
 @dataclass
-class Link:
+class Link(Still):
     """A process's connection to a receiver. It breaks at drawn calls, and is down while `gate` is closed."""
 
     receiver: Receiver
@@ -82,9 +82,6 @@ class Link:
         )
         if drawn < self.share:
             raise SinkAwayError("no way back")
-
-    def close(self) -> None:
-        pass
 
 
 class TellingLink(Link):
@@ -330,7 +327,7 @@ JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS)
 
 
 @dataclass
-class Silent:
+class Silent(Still):
     """A sink that cannot report its alerts. It dies before or after a write once `dies_in` writes are over."""
 
     taken: list[tuple[int, list[str]]] = field(default_factory=list)
@@ -348,9 +345,6 @@ class Silent:
 
     def ids(self) -> Counter[str]:
         return Counter(alert_id for _, ids in self.taken for alert_id in ids)
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

@@ -367,12 +367,10 @@ def wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) -> None:
-    if not kafka_broker.is_real:
-        return
+def test_one_has_it_and_a_newcomer_does_not_take_it(real_broker: RealKafka) -> None:
     topic, is_lost = f"lease-{uuid.uuid4().hex[:8]}", threading.Event()
-    kafka_broker.create(topic, 1, cleanup_policy="compact")
-    settings = KafkaSettings(kafka_broker.address)
+    real_broker.create(topic, 1, cleanup_policy="compact")
+    settings = KafkaSettings(real_broker.address)
     first = Lease(settings, topic, is_lost.set)
     wait_for(first.is_here)
     with Lease(settings, topic) as second:

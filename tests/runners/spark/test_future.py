@@ -34,6 +34,7 @@ from cep.sources.offsets import Offsets, Position, ranges_between
 from cep.step.event_time import PartitionTime
 from cep.step.job import ARRIVAL, Job
 from tests.mock_kafka import PARTITIONS, MockKafka
+from tests.runners.embedded.outside import Still
 from tests.runners.embedded.test_future import FAR, PAST_MS, fraud, payment, written
 from tests.runners.spark.live_cases import write_file
 from tests.step.contract import DEPLOYED, RECORDS
@@ -43,14 +44,11 @@ JOB = Job(DEPLOYED.schema, (("card",),), 2)
 HOUR_MS = 3_600_000
 
 
-class Refusing:
+class Refusing(Still):
     """A sink that refuses every alert: its micro-batch is repeated."""
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         raise SinkError("no way there")
-
-    def close(self) -> None:
-        pass
 
 
 def live(spark: SparkSession, folder: Path, events: FolderSource | TopicSource, *, refuses: bool = False) -> list[str]:
@@ -69,6 +67,8 @@ def start(
     ends: bool = True,
 ) -> tuple[StreamingQuery, LiveOutput]:  # fmt: skip
     """Start the job in its folder. With `ends` it ends after it has read everything."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    (folder / "control").mkdir(exist_ok=True)
     output = LiveOutput(folder / "checkpoint", DeadLetterFiles(folder / "letters"), [sink])
     control = FolderSource(folder / "control")
     settings = LiveSettings(job, INITIAL, events, control, folder / "checkpoint" / "query", available_now=ends)
@@ -87,7 +87,6 @@ def letters(folder: Path) -> list[tuple[object, object]]:
 @pytest.mark.parametrize("source", ["folder", "topic"])
 def test_the_clock_of_a_micro_batch_is_that_of_its_plan(source: str, spark: SparkSession, tmp_path: Path) -> None:
     """A micro-batch is repeated from a plan with a changed clock: the clock of the machine does not count."""
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     for name in ("control", "events"):
         (tmp_path / name).mkdir()
     with MockKafka() as kafka:
@@ -124,8 +123,6 @@ def test_the_clock_of_a_micro_batch_is_that_of_its_plan(source: str, spark: Spar
 @pytest.mark.spark
 def test_events_of_now_hide_nothing_of_a_backlog(spark: SparkSession, tmp_path: Path) -> None:
     """After an outage, an event that was far ahead on arrival is not ahead of the clock. Micro-batches are small."""
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    (tmp_path / "control").mkdir()
     now_ms = int(time.time() * 1_000)
     frauds = [line for card in range(20) for line in fraud(card, now_ms - 3 * HOUR_MS + 60_000 * card)]
     with MockKafka() as kafka:
@@ -140,7 +137,6 @@ def test_events_of_now_hide_nothing_of_a_backlog(spark: SparkSession, tmp_path: 
 
 @pytest.mark.spark
 def test_one_event_and_a_heartbeat_from_the_future_hide_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     for name in ("control", "events"):
         (tmp_path / name).mkdir()
     frauds = [line for card in range(20) for line in fraud(card, PAST_MS + 10 * card)]
@@ -182,8 +178,6 @@ def run(spark: SparkSession, folder: Path, events: TopicSource, idle_ms: int, *,
 @pytest.mark.spark
 def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path) -> None:
     """One partition ends an hour before the fraud in the other one, and no more records come."""
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    (tmp_path / "control").mkdir()
     with MockKafka() as kafka:
         kafka.create("quiet")
         lines = [
@@ -199,8 +193,6 @@ def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path
 @pytest.mark.spark
 def test_what_a_stopped_job_has_read_is_matched_at_the_end(spark: SparkSession, tmp_path: Path) -> None:
     """The job is stopped while it waits for a quiet partition; a new start matches everything that it has read."""
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    (tmp_path / "control").mkdir()
     with MockKafka() as kafka:
         kafka.create("quiet")
         lines = [*fraud(2, PAST_MS - HOUR_MS), payment("q", "q", PAST_MS, 1), *fraud(1, PAST_MS + HOUR_MS)]
@@ -265,13 +257,10 @@ def test_a_job_that_catches_up_reads_partitions_in_step(spark: SparkSession, tmp
 
     By numbers of records alone the job would read the second one to its end before the first hour is over.
     """
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     start_ms = PAST_MS - 10 * HOUR_MS
     busy = [line for card in range(120) for line in fraud(card, start_ms + card * HOUR_MS // 120)]
     quiet = [line for hour in range(10) for line in fraud(1_000 + hour, start_ms + hour * HOUR_MS)]
     lines = [busy + fraud(200, PAST_MS), quiet + fraud(2_000, PAST_MS)]
-    for name in ("control", "events"):
-        (tmp_path / name).mkdir()
     with MockKafka() as kafka:
         kafka.create("step")
         for partition, partition_lines in enumerate(lines):

@@ -38,7 +38,7 @@ from cep.sources.offsets import Look, Position, next_look
 from cep.step.event_time import NOTHING_READ, PartitionTimes, TimesRead, merge_times, watermark_of
 from cep.step.job import Job
 from tests.mock_kafka import PARTITIONS, MockKafka
-from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions, new_topic
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, add_partitions, new_topic
 from tests.runners.embedded.test_future import NOW_MS, PAST_MS, payment
 from tests.step.contract import DEPLOYED
 
@@ -101,16 +101,15 @@ def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, w
     assert not refused
 
 
-def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaCluster) -> None:
-    if not kafka_broker.is_real:  # the mock's topics have a fixed number of partitions
-        return
-    topic = new_topic(kafka_broker, 1)
-    stream = reader(kafka_broker, topic)
-    send(kafka_broker, topic, range(5), 1)
+def test_added_partitions_are_read_from_their_beginning(real_broker: RealKafka) -> None:
+    # the mock's topics have a fixed number of partitions
+    topic = new_topic(real_broker, 1)
+    stream = reader(real_broker, topic)
+    send(real_broker, topic, range(5), 1)
     first, numbers = planned(stream, stream.initialOffset())
     assert numbers == list(range(5))
-    add_partitions(kafka_broker, topic, 3)
-    send(kafka_broker, topic, range(5, 30), 3)
+    add_partitions(real_broker, topic, 3)
+    send(real_broker, topic, range(5, 30), 3)
     numbers, end, give_up_s = [], first, time.monotonic() + TIMEOUT_S
     while len(numbers) < 25 and time.monotonic() < give_up_s:  # a broker may name a new partition some moments later
         end, more = planned(stream, end)
@@ -120,25 +119,24 @@ def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaClust
 
 
 @pytest.mark.parametrize("refilled", [0, 3, 50])
-def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broker: KafkaCluster, refilled: int) -> None:
-    if not kafka_broker.is_real:  # the mock cannot delete topics
-        return
-    topic = new_topic(kafka_broker, 2)
-    send(kafka_broker, topic, range(20))
-    stream = reader(kafka_broker, topic)
+def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(real_broker: RealKafka, refilled: int) -> None:
+    # the mock cannot delete topics
+    topic = new_topic(real_broker, 2)
+    send(real_broker, topic, range(20))
+    stream = reader(real_broker, topic)
     end, _ = planned(stream, stream.initialOffset())
-    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    admin = AdminClient({"bootstrap.servers": real_broker.address})
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     with pytest.raises(SourceError, match=f"topic {topic} cannot be read on .*Unknown topic"):
         plan_until_refused(stream, end)
     for _ in range(100):  # the name becomes free, and the new topic known, some moments after the answers
         with contextlib.suppress(KafkaException):
-            kafka_broker.create(topic, 2)
+            real_broker.create(topic, 2)
         with contextlib.suppress(SourceError):
             assert topic_ids(stream._options.settings, [topic])
             break
         time.sleep(0.05)
-    send(kafka_broker, topic, range(refilled))
+    send(real_broker, topic, range(refilled))
     with pytest.raises(SourceError, match=f"topic {topic} was deleted and created again .*new checkpoint directory"):
         planned(stream, end)
 
@@ -178,14 +176,12 @@ def test_a_stream_ends_at_offsets_and_goes_on_behind_them(kafka_broker: KafkaClu
     assert planned(passed, end)[1] == [], "a job that has read on does not go back"
 
 
-def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
-    if not kafka_broker.is_real:  # the mock looks up no times
-        return
-    topic = new_topic(kafka_broker, 2)
-    send(kafka_broker, topic, range(100))
+def test_a_start_by_time(real_broker: RealKafka) -> None:  # the mock looks up no times
+    topic = new_topic(real_broker, 2)
+    send(real_broker, topic, range(100))
     with pytest.raises(UsageError, match="startingOffsets or startingTimestamp, not both"):
-        reader(kafka_broker, topic, startingTimestamp="40500")
-    source_options = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingTimestamp": "40500"}
+        reader(real_broker, topic, startingTimestamp="40500")
+    source_options = {"bootstrap.servers": real_broker.address, "topic": topic, "startingTimestamp": "40500"}
     stream = KafkaDataSource(source_options).streamReader(StructType())
     assert planned(stream, stream.initialOffset())[1] == list(range(40, 100))
     late = KafkaDataSource({**source_options, "startingTimestamp": "9000000"}).streamReader(StructType())
@@ -199,12 +195,11 @@ def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
     assert sorted(values) == list(range(40, 49))
 
 
-def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: KafkaCluster) -> None:
+def test_records_of_a_transaction_count_when_it_is_committed(real_broker: RealKafka) -> None:
+    # the mock's transactions are not seen by others
     """Aborted records never come, and the offsets of markers are not records."""
-    if not kafka_broker.is_real:  # the mock's transactions are not seen by others
-        return
-    topic = new_topic(kafka_broker, 1)
-    producer = Producer({"bootstrap.servers": kafka_broker.address, "transactional.id": topic, "log_level": 2})
+    topic = new_topic(real_broker, 1)
+    producer = Producer({"bootstrap.servers": real_broker.address, "transactional.id": topic, "log_level": 2})
     producer.init_transactions(TIMEOUT_S)
     for number in range(6):
         producer.begin_transaction()
@@ -214,7 +209,7 @@ def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: Kafka
             producer.abort_transaction(TIMEOUT_S)
         else:
             producer.commit_transaction(TIMEOUT_S)
-    stream = reader(kafka_broker, topic)
+    stream = reader(real_broker, topic)
     assert planned(stream, stream.initialOffset())[1] == [0, 2, 4]
 
 

@@ -311,35 +311,34 @@ def last_error(log: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    if not kafka_broker.is_real:  # the mock has fixed partitions and cannot delete topics
-        return
+def test_the_life_of_a_topic(real_broker: RealKafka, tmp_path: Path) -> None:
+    # the mock has fixed partitions and cannot delete topics
     (tmp_path / "control").mkdir()
     topic, log = f"life-{uuid.uuid4().hex}", tmp_path / "log"
-    kafka_broker.create(topic, 2)
-    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    real_broker.create(topic, 2)
+    admin = AdminClient({"bootstrap.servers": real_broker.address})
 
     def alerted() -> set[str]:
         folder = tmp_path / "alerts"
         return {alert["key"] for alert in read_alerts(folder)} if folder.exists() else set()
 
     # The second partition falls silent an hour before the pair. It sends no heartbeat and delays no alert.
-    send(kafka_broker, topic, [(1, payment("q", "09:00:00", 20.0)), *((0, line) for line in pair("c1", "10:00"))])
-    process = start_on_topic(tmp_path, kafka_broker, topic)
+    send(real_broker, topic, [(1, payment("q", "09:00:00", 20.0)), *((0, line) for line in pair("c1", "10:00"))])
+    process = start_on_topic(tmp_path, real_broker, topic)
     wait_until(lambda: alerted() == {"c1"}, process, log)
-    add_partitions(kafka_broker, topic, 3)
-    send(kafka_broker, topic, [(2, line) for line in pair("c2", "10:05")])
+    add_partitions(real_broker, topic, 3)
+    send(real_broker, topic, [(2, line) for line in pair("c2", "10:05")])
     wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     assert process.wait(WAIT_S) == 3, log.read_text()
     assert last_error(log).startswith(f"cep: Kafka topic {topic} cannot be read on")
     for _ in range(200):  # the name becomes free some moments after the answer
         with contextlib.suppress(KafkaException):
-            kafka_broker.create(topic, 3)
+            real_broker.create(topic, 3)
             break
         time.sleep(POLL_S)
-    send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
-    process = start_on_topic(tmp_path, kafka_broker, topic)
+    send(real_broker, topic, [(0, line) for line in pair("c3", "10:10")])
+    process = start_on_topic(tmp_path, real_broker, topic)
     assert process.wait(WAIT_S) == Exit.FINAL, log.read_text()
     message = last_error(log)
     assert message.startswith(f"cep: topic {topic} was deleted and created again")
