@@ -582,6 +582,8 @@ def _damaged(target: Target, chance: Random) -> set[int]:
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))]
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_number_of_crashes_and_damages_lose_nothing_published(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
