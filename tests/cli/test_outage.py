@@ -463,10 +463,7 @@ class Job:
         return sorted(values)
 
     def wait_for_alerts(self, least: int) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while len(self.committed()) < least:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        wait_for(lambda: len(self.committed()) >= least)
 
 
 def job_of(kafka: KafkaCluster, folder: Path) -> Job:

@@ -203,14 +203,9 @@ def test_runs_are_dropped_when_a_key_loses_its_last_rule(spark: SparkSession, tm
     assert account_pages() == 0
 
 
-SOURCE = """
-event payment {
-  tx_id        id
-  event_time   time
-  customer_id  string
-  terminal_id  string
-  amount       decimal(2)
-}
+SOURCE = (
+    transactions.EVENT
+    + """\
 pattern unusual by customer_id {
   seq    a
   where  a: payment  amount > 4 * avg(payment.amount over previous 30 d) and count(payment over previous 30 d) > 10
@@ -243,6 +238,7 @@ pattern rises by customer_id {
   emit   amount = a.amount
 }
 """
+)
 NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most", "comes_back", "rises")
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -269,34 +269,20 @@ def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
     return [number for number, parent in parents.items() if parent in parents]
 
 
-def wait_for_batches(job: Deployed, count: int) -> None:
-    """Wait until the job has done so many more micro-batches, or has ended."""
-    process, before = job.started[-1], read_progress(job.checkpoint)[0]
+def wait_while(job: Deployed, is_so: Callable[[], bool]) -> None:
+    """Wait until something is no longer so, or the job has ended."""
     give_up_s = time.monotonic() + WAIT_S
-    while process.poll() is None and read_progress(job.checkpoint)[0] < before + count:
+    while job.started[-1].poll() is None and is_so():
         assert time.monotonic() < give_up_s, job.log()
         time.sleep(POLL_S)
 
 
-def wait_for_work(job: Deployed) -> None:
-    """Wait until a micro-batch is under way, or the job has ended."""
-    give_up_s = time.monotonic() + WAIT_S
-    while job.started[-1].poll() is None and not job.is_at_work:
-        assert time.monotonic() < give_up_s, job.log()
-        time.sleep(POLL_S)
-
-
-def wait_for_state(job: Deployed) -> None:
-    """Wait until some partition has committed keyed state of an unfinished micro-batch."""
+def is_between_states(job: Deployed) -> bool:
+    """Return True until some partition has committed keyed state of an unfinished micro-batch."""
     query = job.checkpoint / "query"
-    give_up_s = time.monotonic() + WAIT_S
-    while job.started[-1].poll() is None:
-        committed_batch = max(map(version, (query / "commits").glob("[0-9]*")), default=-1)
-        state_version = max(map(version, (query / "state" / "0").glob("*/*.changelog")), default=0)
-        if state_version > committed_batch + 1:  # state of micro-batch N has version N + 1
-            return
-        assert time.monotonic() < give_up_s, job.log()
-        time.sleep(POLL_S)
+    committed_batch = max(map(version, (query / "commits").glob("[0-9]*")), default=-1)
+    state_version = max(map(version, (query / "state" / "0").glob("*/*.changelog")), default=0)
+    return state_version <= committed_batch + 1  # state of micro-batch N has version N + 1
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -318,13 +304,14 @@ def strike(victim: str, job: Deployed, chance: random.Random) -> bool:
         process = job.start(f"{place}+{chance.randint(1, 12)}", first)
         return process.wait(WAIT_S) == -signal.SIGKILL
     process = job.start()
-    wait_for_batches(job, chance.randint(1, 2))
+    last = read_progress(job.checkpoint)[0] + chance.randint(1, 2)
+    wait_while(job, lambda: read_progress(job.checkpoint)[0] < last)
     if victim == "state":
-        wait_for_state(job)
+        wait_while(job, lambda: is_between_states(job))
     else:
         time.sleep(chance.uniform(0, MICRO_BATCH_S))
     if victim in ("worker", "stop"):  # between two micro-batches a kill cuts nothing off
-        wait_for_work(job)
+        wait_while(job, lambda: not job.is_at_work)
     hits = job.is_at_work
     if victim == "worker":
         workers = python_workers(process)

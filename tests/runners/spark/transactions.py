@@ -23,7 +23,7 @@ CUSTOMERS = 150
 DAYS = 60
 DAY_MS = 86_400_000
 
-SOURCE = """
+EVENT = """
 event payment {
   tx_id        id
   event_time   time
@@ -31,6 +31,10 @@ event payment {
   terminal_id  string
   amount       decimal(2)
 }
+"""
+SOURCE = (
+    EVENT
+    + """\
 pattern rising(times: int = 3, window: duration = 2 d) by customer_id {
   seq    up{times}  within window
   where  up: payment  up.amount is null or amount > 1.5 * up.amount
@@ -70,6 +74,7 @@ pattern terminal_many by terminal_id {
   emit   customer = b.customer_id, amount = b.amount
 }
 """
+)
 BY_CUSTOMER = ("rising", "small_then_large", "burst")
 BY_TERMINAL = ("terminal_rising", "terminal_quiet", "terminal_many")
 
