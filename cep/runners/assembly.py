@@ -98,6 +98,23 @@ def tell_runs(before: Sequence[Mapping[str, Any]], status: Mapping[str, Any], lo
             )  # fmt: skip
 
 
+@dataclass(slots=True)
+class RuleNews:
+    """The rules of a job as its log has them. `taken` is None until the job has begun with its rules."""
+
+    log: Log
+    taken: Mapping[str, Any] | None = None
+    rules: Sequence[Mapping[str, Any]] = ()
+
+    def tell(self, status: Mapping[str, Any]) -> None:
+        """Log the changes since the last status of the rules. The first status is not news."""
+        taken, rules = status.get("taken", {}), status.get("rules", ())
+        if self.taken is not None:
+            tell_changes(self.taken, taken, self.log)
+            tell_runs(self.rules, {"rules": rules, "open_runs": status.get("open_runs", {})}, self.log)
+        self.taken, self.rules = taken, rules
+
+
 def runs_text(rule: Mapping[str, Any], count: int | None) -> str:
     """Return a sentence about the runs of the version before, as a status has the rule. None: not counted."""
     runs, from_ms = rule["runs"], rule.get("from_ms")

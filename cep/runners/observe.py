@@ -315,15 +315,16 @@ class Observed(Collector):
             gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
         yield from _counters(totals)
         yield GaugeMetricFamily("cep_runs", meanings.TOTALS_THAT_FALL["runs"], value=totals.get("runs", 0))
-        yield _rule_runs(totals)
+        open_runs = meanings.open_runs(totals)
+        yield _labelled("rule_runs", {tuple(name.split("@")): count for name, count in open_runs.items()})
         for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
             yield GaugeMetricFamily(f"cep_{name}", meanings.GAUGES[name], value=value)
         yield _labelled("micro_batch_seconds", {phase: ms / 1_000 for phase, ms in phases.items()})
         yield _labelled("memory_bytes", self.memory_bytes)
         yield _labelled("lag_records", lags)
         yield _labelled("part_up", {part: float(trouble is None) for part, trouble in troubles.items()})
-        addresses = {name: self.address_of(name) for name in {*self.sink_names, *sinks_away}}
-        yield _sinks(addresses, sinks_away)
+        sinks = [(name, self.address_of(name), sinks_away.get(name, "")) for name in {*self.sink_names, *sinks_away}]
+        yield _labelled("sink_up", {sink: float(sink[0] not in sinks_away) for sink in sinks})
         now_ms = time.time() * 1_000
         ages_s = {name: 0.0 if ms is None else max(0.0, now_ms - ms) / 1_000 for name, (_, ms) in backlogs.items()}
         yield _labelled("sink_waiting_alerts", {name: count for name, (count, _) in backlogs.items()})
@@ -332,27 +333,13 @@ class Observed(Collector):
         yield latency
 
 
-def _labelled(name: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"cep_{name}", meanings.GAUGES[name], labels=meanings.GAUGE_LABELS[name])
+def _labelled(name: str, values: Mapping[Any, float]) -> Metric:
+    """Return a gauge with a number for each value of its label, or tuple of values of its labels."""
+    text = meanings.GAUGES.get(name) or meanings.TOTALS_THAT_FALL[name]
+    labels = meanings.GAUGE_LABELS.get(name) or meanings.LABELS[name]
+    family = GaugeMetricFamily(f"cep_{name}", text, labels=labels)
     for value, number in sorted(values.items()):
-        family.add_metric([value], number)
-    return family
-
-
-def _rule_runs(totals: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(
-        "cep_rule_runs", meanings.TOTALS_THAT_FALL["rule_runs"], labels=meanings.LABELS["rule_runs"]
-    )
-    for name, count in sorted(meanings.open_runs(totals).items()):
-        family.add_metric(name.split("@"), count)
-    return family
-
-
-def _sinks(addresses: Mapping[str, str], away: Mapping[str, str]) -> Metric:
-    """Return for each sink 1 without a reason, or 0 with the reason for which it takes no alerts."""
-    family = GaugeMetricFamily("cep_sink_up", meanings.GAUGES["sink_up"], labels=meanings.GAUGE_LABELS["sink_up"])
-    for name, address in sorted(addresses.items()):
-        family.add_metric([name, address, away.get(name, "")], float(name not in away))
+        family.add_metric([value] if isinstance(value, str) else value, number)
     return family
 
 

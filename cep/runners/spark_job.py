@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cep.lists.store import ListStore
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.saved import RulebookStore
 from cep.runners import live_checkpoint
-from cep.runners.assembly import JobRunner, JobStart, audit_copy, tell_changes, tell_end, tell_runs, tell_start
+from cep.runners.assembly import JobRunner, JobStart, RuleNews, audit_copy, tell_end, tell_start
 from cep.runners.control_topic import made_topics
 from cep.runners.embedded.opening import is_embedded
 from cep.runners.embedded.warm_to_spark import begin_warm
@@ -96,10 +96,10 @@ class SparkRunner(JobRunner):
         job, initial, goes_on = open_folder(settings.job, checkpoint, start.job, begins, log)
         spark = open_session(settings.spark, log)
         stop.listen()  # Spark has set its own handler for interrupts
-        changes = _Changes(log)
+        news = RuleNews(log)
 
         def report(batch: BatchReport) -> None:
-            changes.tell(output)
+            news.tell(output.status)
             observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
             if traces is not None:
                 traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
@@ -116,7 +116,8 @@ class SparkRunner(JobRunner):
 
             def begin() -> Any:
                 query = start_live(spark, live, output)
-                if changes.begin(output):
+                if news.taken is None:
+                    news.tell(output.status)
                     tell_start(log, checkpoint, start.address, start.paths, goes_on=goes_on, checkpoint=str(checkpoint))
                 return query
 
@@ -227,33 +228,6 @@ def _tell_restart(log: Log, error: CepError, pause_s: float) -> None:
         "query_restarts", f"the query has ended, and starts again in {pause_s:.0f} s: {error}", reason=str(error),
         seconds=pause_s,
     )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Changes:
-    """The changes of rules that a job has applied, and the rules, as they are logged. None: the job has not begun."""
-
-    log: Log
-    taken: dict[str, Any] | None = None
-    rules: list[dict[str, Any]] = field(default_factory=list)
-
-    def begin(self, output: LiveOutput) -> bool:
-        """Take the rules that the job begins with. Return False if it has begun before."""
-        if self.taken is not None:
-            return False
-        self._take(output)
-        return True
-
-    def tell(self, output: LiveOutput) -> None:
-        status = {} if output.rules is None else output.rules.status
-        if self.taken is not None:
-            tell_changes(self.taken, status.get("taken", {}), self.log)
-            tell_runs(self.rules, {"rules": [], "open_runs": {}, **status}, self.log)
-        self._take(output)
-
-    def _take(self, output: LiveOutput) -> None:
-        status = {} if output.rules is None else output.rules.status
-        self.taken, self.rules = dict(status.get("taken", {})), list(status.get("rules", ()))
 
 
 def _tell_end(output: LiveOutput, settings: Settings, log: Log) -> None:

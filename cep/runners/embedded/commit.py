@@ -156,16 +156,6 @@ class _Log:
         self._thread.shutdown()
 
 
-@dataclass(slots=True)
-class _Start:
-    """The start of a job: its settings, the lock on its folder, and the outcome of R1."""
-
-    settings: StoreSettings
-    lock: ExitStack
-    refused: tuple[str, ...] = ()  # checkpoints that could not be used
-    from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
-
-
 class Commits:
     """The commit protocol of one process. Use it from one thread."""
 
@@ -179,7 +169,11 @@ class Commits:
 
         `on_failed` gets the reason if a job continues without a checkpoint. Raises: UsageError, StateError.
         """
-        self._start = _Start(settings, ExitStack())
+        self._settings = settings
+        self._is_in_memory = settings.backend == "memory"
+        self._lock = ExitStack()  # on the folder
+        self.refused: tuple[str, ...] = ()  # checkpoints that could not be used
+        self._from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
         self._on_step = on_step
         self._changelog = changelog
         self._numbers = Numbers()
@@ -195,11 +189,11 @@ class Commits:
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
         else:
-            self._start.lock.enter_context(lock_checkpoint(settings.folder))
+            self._lock.enter_context(lock_checkpoint(settings.folder))
             try:
                 self.store, self.copies = self._open(settings.folder, on_checkpoint, on_failed)
             except BaseException:
-                self._start.lock.close()
+                self._lock.close()
                 raise
         self._log = _Log(self.store, on_step)
 
@@ -207,16 +201,17 @@ class Commits:
         self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
     ) -> tuple[DurableStore, Copies]:
         """Open the store (R1), and find out whether the sinks may have got alerts that it does not know."""
+        # R1 open
         self._on_step("R1")
-        start, settings = self._start, self._start.settings
+        settings = self._settings
         (folder / DELIVERED).unlink(missing_ok=True)
         opened = open_store(settings, folder, self._changelog)
-        self.head, start.refused, restored = opened.head, opened.refused, opened.restored
+        self.head, self.refused, restored = opened.head, opened.refused, opened.restored
         # In memory the newest checkpoint is the last commit, and no sink got later alerts.
         if restored is not None and (not self._is_in_memory or restored.refused):
-            start.from_checkpoint_ms = restored.manifest.created_ms
+            self._from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:
-            start.from_checkpoint_ms = opened.replayed_ms
+            self._from_checkpoint_ms = opened.replayed_ms
         is_continued = self.head is not None and restored is None and opened.replayed_ms is None
         self._numbers.lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
         checkpoints = Checkpoints(
@@ -247,30 +242,21 @@ class Commits:
         positions = self.deliveries.take_up(outlets, head, self.store)
         # R2 deliver
         self._on_step("R2")
-        if self._start.from_checkpoint_ms is None:
+        if self._from_checkpoint_ms is None:
             self.deliveries.repeat(positions)
         else:
             # R3 recall
             self._on_step("R3")
-            newest = self.deliveries.recall(positions, head, self._start.from_checkpoint_ms)
+            newest = self.deliveries.recall(positions, head, self._from_checkpoint_ms)
             numbers.last = max(numbers.last, newest)
         # R4 seek
         self._on_step("R4")
         sources.seek(head.positions, head.topic_ids)
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """The checkpoints that could not be used, with the reasons."""
-        return self._start.refused
-
-    @property
     def from_checkpoint(self) -> bool:
         """True if sinks may have alerts of which the store did not know when it was opened."""
-        return self._start.from_checkpoint_ms is not None
-
-    @property
-    def _is_in_memory(self) -> bool:
-        return self._start.settings.backend == "memory"
+        return self._from_checkpoint_ms is not None
 
     def take(self, stepped: Stepped) -> None:
         """Hold the output of a micro-batch until the commit that delivers it (1)."""
@@ -415,12 +401,12 @@ class Commits:
 
     def distrust(self) -> None:
         """Mark the store as damaged: the next start takes the newest checkpoint in its place."""
-        if self._start.settings.folder is not None:
-            mark_damaged(self._start.settings.folder)
+        if self._settings.folder is not None:
+            mark_damaged(self._settings.folder)
 
     def close(self) -> None:
         """Wait for the background work, and close the store."""
-        folder, copies, waits = self._start.settings.folder, self.copies, self._is_complete is not False
+        folder, copies, waits = self._settings.folder, self.copies, self._is_complete is not False
         self._log.close()
         self.deliveries.close(wait=waits)
         if copies is not None and waits:
@@ -430,7 +416,7 @@ class Commits:
         if folder is not None and copies is not None and copies.last is not None and self._is_complete:
             with suppress(OSError):  # the next start then cannot see that the end was in order
                 replace_file(folder / DELIVERED, str(copies.last.number).encode())
-        self._start.lock.close()
+        self._lock.close()
 
 
 def _shown(groups: range) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 import orjson
@@ -69,19 +69,12 @@ class Head:
 
     def save(self, batch: WriteBatch) -> None:
         """Add the head to a write batch."""
-        body = {
-            "format": FORMAT,
-            "number": self.number,
-            "base": self.base,
-            "lineage": self.lineage,
-            "groups": [self.groups.start, self.groups.stop],
-            "totals": self.totals,
-            "positions": self.positions,
-            "lanes": {name: astuple(lane) for name, lane in self.lanes.items()},
-            "batch_id": self.batch_id,
-            "topic_ids": self.topic_ids,
-        }
-        batch.put(HEAD, orjson.dumps(body))
+        body = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        groups, lanes = (
+            [self.groups.start, self.groups.stop],
+            {name: astuple(lane) for name, lane in self.lanes.items()},
+        )
+        batch.put(HEAD, orjson.dumps({"format": FORMAT, **body, "groups": groups, "lanes": lanes}))
 
 
 def read_head(store: KeyedStore) -> Head | None:

@@ -177,11 +177,6 @@ class Engine:
         """The event time that every partition has passed."""
         return self._progress.watermark_ms
 
-    @property
-    def epoch(self) -> int:
-        """The number of changes that the rulebook has applied."""
-        return self.rulebook.rulebook.epoch
-
     def audit_head(self) -> dict[str, Any] | None:
         """Return the head of the job's audit, signed; None if the job writes none. Raises: UsageError."""
         rulebook = self.rulebook.rulebook
@@ -263,9 +258,7 @@ class Engine:
         runs: Counter[str] = Counter()
         check_fits(warm.about, self.job)
         self._memory.put(suppression.fired_from_json(warm.about.memory))
-        self._progress = replace(
-            self._progress, since_ms=warm.about.since_ms, watermark_ms=warm.about.until_ms - 1
-        )  # fmt: skip
+        self._progress = replace(self._progress, since_ms=warm.about.since_ms, watermark_ms=warm.about.until_ms - 1)
         for level, programs in enumerate(self._programs()):
             shares = self._shares.by_level[level]
             for number, whole in laid_out(warm, self.job, level, programs):

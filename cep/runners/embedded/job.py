@@ -42,7 +42,7 @@ from cep.runners.embedded.kafka import Lease
 from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.reports import JobReports, KeyAnswers
-from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Listener, Pace, Runner, shorten_pauses
+from cep.runners.embedded.run import RECORDS_MAX, Listener, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import Answers
 from cep.runners.job import open_folder
@@ -242,9 +242,8 @@ def _work(start: JobStart, around: _Surroundings, key_answers: KeyAnswers) -> No
         _interval_ms(settings), _sends_at_once(settings), settings.job.trigger,
         settings.events.max_records or RECORDS_MAX,
     )  # fmt: skip
-    runner = Runner(
-        engine, around.sources, around.outlets, commits, pace, Listener(_report(reports, start), reports.idle)
-    )
+    listener = Listener(reports.report, reports.idle)
+    runner = Runner(engine, around.sources, around.outlets, commits, pace, listener)
     key_answers.runner = runner
     stop.report = partial(_report_end, reports, commits, log)
     try:
@@ -266,17 +265,6 @@ def _report_end(reports: JobReports, commits: Commits, log: Log) -> None:
     """Report the end of a job that waits for another machine, and note the waiting alerts for the next start."""
     reports.write_totals()
     tell_end(commits.totals, log, commits.deliveries.undelivered_count)
-
-
-def _report(reports: JobReports, start: JobStart) -> Callable[[BatchReport], None]:
-    def report(batch: BatchReport) -> None:
-        start.rejections.add(batch.counters, batch.dead_letters)
-        if start.traces is not None:
-            timed = {phase: batch.phases_ms[phase] for phase in ("decoding", "matching")}
-            start.traces.micro_batch(batch.batch_id, timed, batch.counters)
-        reports.report(batch)
-
-    return report
 
 
 def _begin(engine: Engine, warm: WarmStart | None) -> Counter[str]:

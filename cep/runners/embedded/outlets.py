@@ -47,10 +47,6 @@ class Outlet:
         belongs = self.belongs
         return int(alerts.num_rows if belongs is None else sum(map(belongs, lines)))
 
-    def write(self, content: Any, number: int) -> None:
-        """Try once to write. Raises: SinkError."""
-        self.sink.write(content, number)
-
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
@@ -93,7 +89,7 @@ class Outlets:
                         "lease",
                     )
                 time.sleep(_LEAVE_S)
-            outlet.write(content, number)
+            outlet.sink.write(content, number)
 
         with self.sending(outlet.name, content if isinstance(content, pa.Table) else NO_ALERTS):
             self.patience.keep_trying(outlet.name, with_leave)

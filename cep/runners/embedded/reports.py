@@ -20,7 +20,7 @@ from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
 from cep.base.text import utc_text
 from cep.rulebook.kafka import StatusTopic
-from cep.runners.assembly import JobStart, tell_changes, tell_runs
+from cep.runners.assembly import JobStart, RuleNews
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.run import BatchReport, Runner
@@ -95,6 +95,7 @@ class JobReports:
     ) -> None:  # fmt: skip
         """Begin with the state that `commits` restores. `patience` tries to reach the status topic as it does sinks."""
         self._observed, self._log = start.observed, start.log
+        self._rejections, self._traces = start.rejections, start.traces
         self._engine, self._commits, self._sources = engine, commits, sources
         self._status = None if status is None else Newest(status.name, status.publish, patience)
         self._folder, self._written_s = start.settings.job.checkpoint, float("-inf")
@@ -104,12 +105,15 @@ class JobReports:
         )
         self._digest = ""
         # The rules of the last commit arrive later, and are not a change.
-        self._taken = None if commits.head is not None else engine.rulebook.rulebook.ledger.report()
-        self._rules: list[dict[str, Any]] = []
+        self._news = RuleNews(self._log, None if commits.head else engine.rulebook.rulebook.ledger.report())
         self._measured_s = float("-inf")
 
     def report(self, batch: BatchReport) -> None:
         """Take a micro-batch. Raises: SinkError if the status topic refuses an earlier status."""
+        self._rejections.add(batch.counters, batch.dead_letters)
+        if self._traces is not None:
+            timed = {phase: batch.phases_ms[phase] for phase in ("decoding", "matching")}
+            self._traces.micro_batch(batch.batch_id, timed, batch.counters)
         self._begin(batch.batch_id)
         self._observed.finished(batch.batch_id, batch.totals, self._engine.watermark_ms, batch.phases_ms)
         self._look()
@@ -187,10 +191,8 @@ class JobReports:
             write_status(self._folder, status)
         if self._status is not None:
             self._status.offer(orjson.dumps(status))
-        if self._taken is not None:
-            tell_changes(self._taken, status["taken"], self._log)
-            tell_runs(self._rules, status, self._log)
-        self._digest, self._taken, self._rules = compiled.digest, status["taken"], status["rules"]
+        self._news.tell(status)
+        self._digest = compiled.digest
         rules = ", ".join(
             sorted(f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"])
         )

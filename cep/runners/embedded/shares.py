@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -351,9 +351,7 @@ class Shares:
 
     def with_group(self, group: int) -> list[tuple[int, Share]]:
         """Return each level with its share that has a key group."""
-        return [
-            (level, share) for level in self.levels for share in self.by_level[level] if group in share.groups
-        ]  # fmt: skip
+        return [(level, share) for level in self.levels for share in self.by_level[level] if group in share.groups]
 
     def close(self) -> None:
         """End the threads."""
@@ -430,12 +428,11 @@ class JoinedShares:
             share.close_pages()
 
 
-class _Undivided:
+class _Undivided(NamedTuple):
     """The pages of joined shares, with the arrivals of one of them: they share the seen ids, and no event waits."""
 
-    def __init__(self, parts: Sequence[Share], pages: Sequence[MatchedPages]) -> None:
-        self.parts = parts
-        self.pages = pages
+    parts: Sequence[Share]
+    pages: Sequence[MatchedPages]
 
 
 class _JoinedPasts:

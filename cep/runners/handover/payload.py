@@ -59,14 +59,8 @@ class Payload:
 
     def to_bytes(self) -> bytes:
         """Encode the payload."""
-        checkpoint = {
-            "format": PAYLOAD_FORMAT,
-            "base": self.base,
-            "engine": self.engine,
-            "positions": self.positions,
-            "totals": self.totals,
-            "topic_ids": self.topic_ids,
-        }
+        names = "base", "engine", "positions", "totals", "topic_ids"
+        checkpoint = {"format": PAYLOAD_FORMAT, **{name: getattr(self, name) for name in names}}
         return orjson.dumps({"job": self.job, "rules": self.rules, "checkpoint": checkpoint})
 
     @staticmethod

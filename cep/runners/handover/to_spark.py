@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -25,11 +25,11 @@ from cep.base.files import replace_file
 from cep.base.limits import TIME_MS_MIN
 from cep.rulebook.saved import RulebookStore, rulebook_from_bytes
 from cep.rulebook.saved import Saved as SavedRulebook
-from cep.runners.handover.beginning import Beginning, Entries, write_beginning
+from cep.runners.handover.beginning import Beginning, write_beginning
 from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE, write_progress
 from cep.runners.rule_output import begin_rule_output
-from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint
+from cep.state.savepoints import entries_of_group, load_beside, open_savepoint
 from cep.state.target import Target
 from cep.step.event_time import times_from_json
 from cep.step.job import Job
@@ -79,12 +79,9 @@ def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) ->
     begin_rule_output(folder, status, progress["held_memory"])
     replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
     write_progress(folder, begins.first_number - 1, payload.totals)
-    entries = write_beginning(folder, begins, _groups(savepoint, folder / "fetched"))
+    fetched = folder / "fetched"
+    by_group = ((group, entries_of_group(savepoint, group, fetched)) for group in savepoint.groups)
+    entries = write_beginning(folder, begins, by_group)
+    shutil.rmtree(fetched, ignore_errors=True)
     replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
     return Saved(savepoint.groups, len(savepoint.manifest.files), entries)
-
-
-def _groups(savepoint: Savepoint, work: Path) -> Iterator[tuple[int, Entries]]:
-    for group in savepoint.groups:
-        yield group, entries_of_group(savepoint, group, work)
-    shutil.rmtree(work, ignore_errors=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cep.base.errors import CepError, SinkAwayError, SourceAwayError, UsageError
 from cep.base.text import utc_ms
@@ -163,7 +162,9 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     directory = settings.checkpoint.parent.resolve()
     begins = read_beginning(directory)
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
-    ends = _is_ended_here(settings)
+    # Without admission, Spark does not tell a source of ours that the query ends with the present records.
+    has_topic = any(isinstance(source, TopicSource) for source in (settings.events, settings.control))
+    ends = settings.available_now and not HAS_ADMISSION and has_topic
     events = _begun(settings.events, "events", begins, ends=ends)
     if isinstance(events, TopicSource):
         output.paused_partitions = PausedPartitions(directory, job)
@@ -185,19 +186,12 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
         .writeStream.foreachBatch(output.take)
         .option("checkpointLocation", str(settings.checkpoint))
     )
-    if settings.available_now and not _is_ended_here(settings):
+    if settings.available_now and not ends:
         return writer.trigger(availableNow=True).start()
-    if settings.available_now:
-        query = writer.trigger(processingTime="0 seconds").start()
+    query = writer.trigger(processingTime=f"{0 if ends else settings.trigger_ms} milliseconds").start()
+    if ends:
         end_when_done(query)
-        return query
-    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
-
-
-def _is_ended_here(settings: LiveSettings) -> bool:
-    """Return True if Spark does not tell a source of ours that the query ends with the present records."""
-    has_topic = any(isinstance(source, TopicSource) for source in (settings.events, settings.control))
-    return settings.available_now and not HAS_ADMISSION and has_topic
+    return query
 
 
 def keep_serving(
@@ -296,16 +290,12 @@ def _packed_stream(
     """Return the stream of packed events. For a topic, the task that reads the records packs them."""
     job = settings.job
     if isinstance(source, TopicSource):
-        reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
-        reader = reader.option("pausedPartitions", str(paused_file))
         form = source.form
         mapping = None if form.mapping.is_plain else form.mapping.to_json()
-        of_form = {"schemaFile": form.schema_file, "message": form.message, "format": form.name, "mapping": mapping}
-        for name, value in of_form.items():
-            reader = reader if value is None else reader.option(name, value)
-        for name, value in form.registry:
-            reader = reader.option(f"registry.{name}", value)
-        return reader.load()
+        options = {"schemaFile": form.schema_file, "message": form.message, "format": form.name, "mapping": mapping}
+        options |= {"job": json.dumps(job.to_json()), "pausedPartitions": str(paused_file)}
+        options |= {f"registry.{name}": value for name, value in form.registry}
+        return _topic_stream(spark, source, tasks, EVENTS_FORMAT, options)
     paths = _paths_stream(spark, source, "*").withColumn(CLOCK_COLUMN, batch_clock())
     return paths.mapInArrow(file_packer(job, source.mapping), PACKED_SCHEMA)
 
@@ -327,44 +317,32 @@ def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> Data
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
     """Save the control records of a micro-batch in the job's folder, and send only their place to every key group."""
     if isinstance(source, TopicSource):
-        records = control_records(
-            _topic_stream(spark, source, 1, FORMAT)
-            # A heartbeat counts for later events: earlier ones must be in the same plan at the latest.
-            .option("plansLate", "true")
-            .load()
-        )
-    else:
-        paths = _paths_stream(spark, source, _JSON_FILES)
-        name = F.element_at(F.split(PART_COLUMN, "/"), -1).alias("name")
-        order = F.unix_micros(WRITTEN_COLUMN).alias("order")
-        records = paths.select(order, name, F.col(PART_COLUMN).cast("binary").alias("payload"))
-        return control_rows(records, groups_count, store, _read_control_file)
-    return control_rows(records, groups_count, store)
+        # A heartbeat counts for later events: earlier ones must be in the same plan at the latest.
+        topic = _topic_stream(spark, source, 1, FORMAT, {"plansLate": "true"})
+        return control_rows(control_records(topic), groups_count, store)
+    paths = _paths_stream(spark, source, _JSON_FILES)
+    name = F.element_at(F.split(PART_COLUMN, "/"), -1).alias("name")
+    order = F.unix_micros(WRITTEN_COLUMN).alias("order")
+    records = paths.select(order, name, F.col(PART_COLUMN).cast("binary").alias("payload"))
+    return control_rows(records, groups_count, store, lambda path: b"\n".join(control_values(Path(path.decode()))))
 
 
-def _read_control_file(path: bytes) -> bytes:
-    return b"\n".join(control_values(Path(path.decode())))
-
-
-def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: str) -> DataStreamReader:
-    """Return the stream of a topic's records, with the options of Spark's source for it."""
-    reader = (
-        spark.readStream.format(form)
-        .option("bootstrap.servers", source.servers)
-        .option("topic", source.topic)
-        .option("maxTasks", tasks)
-    )
+def _topic_stream(
+    spark: SparkSession, source: TopicSource, tasks: int, form: str, more: Mapping[str, str | None]
+) -> DataFrame:
+    """Return the stream of a topic's records. `more` are options of kafka.py that the source does not set itself."""
+    options: dict[str, str | int | None] = {
+        "bootstrap.servers": source.servers,
+        "topic": source.topic,
+        "maxTasks": tasks,
+        "maxRecordsPerTrigger": source.records_per_trigger,
+        "maxBytesPerTrigger": source.bytes_per_trigger,
+        "ends": "true" if source.ends else None,
+        **{f"kafka.{name}": value for name, value in source.settings},
+        **more,
+    }
     for side, where in (("starting", source.starting), ("ending", source.ending)):
-        if where is not None and is_time(where):
-            reader = reader.option(f"{side}Timestamp", utc_ms(where))
-        elif where is not None:
-            reader = reader.option(f"{side}Offsets", where)
-    if source.records_per_trigger is not None:
-        reader = reader.option("maxRecordsPerTrigger", source.records_per_trigger)
-    if source.bytes_per_trigger is not None:
-        reader = reader.option("maxBytesPerTrigger", source.bytes_per_trigger)
-    if source.ends:
-        reader = reader.option("ends", "true")
-    for name, value in source.settings:
-        reader = reader.option(f"kafka.{name}", value)
-    return reader
+        if where is not None:
+            options |= {f"{side}Timestamp": utc_ms(where)} if is_time(where) else {f"{side}Offsets": where}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    return spark.readStream.format(form).options(**chosen).load()

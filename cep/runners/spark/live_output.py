@@ -52,14 +52,14 @@ from cep.runners.meanings import current_names, forget_open_runs, open_runs
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import RuleOutput
-from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, MARKS, REFUSED, STATUS, WATERMARK
+from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, MARKS, REFUSED, STATUS, WATERMARK, by_kind
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
 from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
 from cep.sinks.durable import write_durably
 from cep.step.dead_letters import bounded_equals, event_dead_letters, under_rules
-from cep.step.event_time import PartitionTimes, times_from_json
-from cep.step.marks import Marks, joined_marks, marks_from_bytes
+from cep.step.event_time import times_from_json
+from cep.step.marks import joined_marks, marks_from_bytes
 
 _RETAINED_FILE = "kept.json"
 _ROOM_S = 0.05  # between two looks at sinks that are waited for
@@ -101,18 +101,14 @@ class LiveOutput:
         self._directory = directory
         self._audit = audit
         names = tuple(names) or tuple(f"sink {place}" for place in range(len(sinks)))
-        self._alert_queues = {
-            name: (
-                SinkQueue(name, sink.write, encode_alerts, decode_alerts, self._patience, partial(sending, name)),
-                sink,
-            )
+        self._alert_queues = [
+            SinkQueue(name, sink, encode_alerts, decode_alerts, self._patience, partial(sending, name))
             for name, sink in zip(names, sinks, strict=True)
-        }
+        ]
         self._line_queue = SinkQueue(
-            DEAD_LETTERS, dead_letter_sink.write, b"\n".join, bytes.splitlines, self._patience,
+            DEAD_LETTERS, dead_letter_sink, b"\n".join, bytes.splitlines, self._patience,
             lambda _: sending(DEAD_LETTERS, NO_ALERTS),
         )  # fmt: skip
-        self._dead_letters = dead_letter_sink
         self.abandoned = adopt(directory, [*names, DEAD_LETTERS])
         for queue in self._queues:
             queue.open(directory)
@@ -129,6 +125,11 @@ class LiveOutput:
         self.paused_partitions: PausedPartitions | None = None
         self._stopping = threading.Event()
         self.refused_batch_id: int | None = None
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status of the rules; empty before the job has them."""
+        return {} if self.rules is None else self.rules.status
 
     def publisher(self, status: StatusTopic) -> Callable[[bytes], None]:
         """Return the function that publishes the status of the rules, from one thread over all starts of the query."""
@@ -156,49 +157,33 @@ class LiveOutput:
     def take_table(self, rows: pa.Table, batch_id: int, matching_ms: float = 0.0) -> None:
         """Rows (kind, payload) of a micro-batch, in any order; `matching_ms` is how long they took to be here."""
         started_s = perf_counter()
-        tables: list[pa.Table] = []
-        dead_letters: list[bytes] = []
-        refused: list[bytes] = []  # of control records: each has the rules of the moment at which it was judged
+        payloads = {kind: [payload.as_py() for payload in of_kind] for kind, of_kind in by_kind(rows).items()}
         counters: Counter[str] = Counter()
-        marks: list[Marks] = []
-        watermark_ms: int | None = None
-        times: PartitionTimes = {}
-        status: bytes | None = None
-        payloads = rows.column("payload")
-        for number, kind in enumerate(rows.column("kind").to_pylist()):
-            payload = payloads[number].as_py()
-            if kind == ALERTS:
-                tables.append(decode_alerts(payload))
-            elif kind == COUNTERS:
-                counters.update(json.loads(payload))
-            elif kind == STATUS:
-                status = payload
-            elif kind == WATERMARK:
-                reached = json.loads(payload)
-                watermark_ms = reached["ms"] if reached["ms"] > TIME_MS_MIN else None
-                times = times_from_json(reached["partitions"])
-            elif kind == MARKS:
-                marks.append(marks_from_bytes(payload))
-            elif kind == LATE:
-                dead_letters += event_dead_letters(json.loads(payload))
-            else:
-                (refused if kind == REFUSED else dead_letters).append(payload)
-        alerts = sorted_together(tables)
+        for payload in payloads.get(COUNTERS, ()):
+            counters.update(json.loads(payload))
+        status: bytes | None = next(iter(payloads.get(STATUS, ())), None)
+        reached = [json.loads(payload) for payload in payloads.get(WATERMARK, ())]  # of one key group
+        ended_ms = max((values["ms"] for values in reached), default=TIME_MS_MIN)
+        dead_letters = list(payloads.get(DEAD, ()))
+        for payload in payloads.get(LATE, ()):
+            dead_letters += event_dead_letters(json.loads(payload))
         dead_letters = list(bounded_equals(dead_letters, counters))
+        alerts = sorted_together(list(map(decode_alerts, payloads.get(ALERTS, ()))))
         # Before 3: record the alerts that the rules hold back, and the status of the rules (rule_output.py).
         if self.rules is not None:
-            ended_ms = TIME_MS_MIN if watermark_ms is None else watermark_ms
             runs = open_runs(self.totals + counters)
-            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms, runs, joined_marks(marks))
+            marks = joined_marks(map(marks_from_bytes, payloads.get(MARKS, ())))
+            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms, runs, marks)
             counters.update(suppressed)
             status_now = self.rules.status
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. When all turns are over, a sink has the alerts, or a file has them for it.
-        lines = sorted([*refused, *dead_letters])  # in an order of its own: rows come as tasks finish
+        # In an order of its own: rows come as tasks finish. A refused control record has the rules that judged it.
+        lines = sorted([*payloads.get(REFUSED, ()), *dead_letters])
         self._wait_for_room()
-        for queue, _ in self._alert_queues.values():
+        for queue in self._alert_queues:
             queue.offer(alerts, batch_id)
-        take_turns([queue for queue, _ in self._alert_queues.values()])
+        take_turns(self._alert_queues)
         sent_s = perf_counter()
         # 5. Write the letters.
         if self._audit is not None:
@@ -217,18 +202,19 @@ class LiveOutput:
             if status is not None:
                 self._rulebooks.changed(orjson.loads(status)["digest"], batch_id)
         if self.paused_partitions is not None:
-            self.paused_partitions.ended(times)
+            self.paused_partitions.ended(times_from_json(reached[0]["partitions"]) if reached else {})
         if self._report is not None:
+            watermark_ms = ended_ms if ended_ms > TIME_MS_MIN else None
             records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
             phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}
             self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms, phases_ms, lines))
 
     @property
     def _queues(self) -> list[SinkQueue]:
-        return [*(queue for queue, _ in self._alert_queues.values()), self._line_queue]
+        return [*self._alert_queues, self._line_queue]
 
     def _delivered(self) -> Counter[str]:
-        counts = {name: queue.delivered() for name, (queue, _) in self._alert_queues.items()}
+        counts = {queue.name: queue.delivered() for queue in self._alert_queues}
         return Counter({f"alerts_delivered[{name}]": count for name, count in counts.items() if count})
 
     def _wait_for_room(self) -> None:
@@ -253,7 +239,7 @@ class LiveOutput:
     def undelivered_count(self) -> int:
         """The number of alerts and dead letters that some sink lacks."""
         by_batch: Counter[int] = Counter()
-        for queue, _ in self._alert_queues.values():
+        for queue in self._alert_queues:
             for number, size in queue.sizes.items():
                 by_batch[number] = max(by_batch[number], size[0])
         return by_batch.total() + sum(size[0] for size in self._line_queue.sizes.values())
@@ -261,7 +247,7 @@ class LiveOutput:
     @property
     def backlogs(self) -> dict[str, tuple[int, int | None]]:
         """For each sink of alerts, how many wait for it, and since when the oldest does (ms UTC)."""
-        sizes = {name: queue.sizes.values() for name, (queue, _) in self._alert_queues.items()}
+        sizes = {queue.name: queue.sizes.values() for queue in self._alert_queues}
         return {
             name: (
                 sum(size[0] for size in sink_sizes),
@@ -289,13 +275,8 @@ class LiveOutput:
 
     def close(self) -> None:
         """Close the sinks and the letters, except sinks that still wait for an answer."""
-        sinks = [
-            *((queue, sink) for queue, sink in self._alert_queues.values()),
-            (self._line_queue, self._dead_letters),
-        ]
-        for queue, sink in sinks:
-            if queue.close():
-                sink.close()
+        for queue in self._queues:
+            queue.close()
 
 
 class RetainedRulebooks:

@@ -15,6 +15,7 @@ Tested by: tests/runners/spark/test_tasks.py
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -216,6 +217,14 @@ def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
 def _event_rows(job: Job, number: int, batch: EventBatch, order: str) -> Iterator[PackedRow]:
     for group, share in split_by_group(batch, job.groups_count):
         yield group, EVENTS, number, order, encode_batch(share)
+
+
+def by_kind(rows: pa.Table) -> defaultdict[str, list[pa.BinaryScalar]]:
+    """Return the payloads of packed rows by their kind."""
+    payloads = defaultdict[str, list[pa.BinaryScalar]](list)
+    for kind, payload in zip(rows.column("kind").to_pylist(), rows.column("payload"), strict=True):
+        payloads[kind].append(payload)
+    return payloads
 
 
 def stage_row(packed: PackedRow) -> Row:

@@ -23,7 +23,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.runners.handover.warm_start import Ending, cut_ms, job_until
 from cep.runners.output import Replayed, decode_alerts, replay_to_the_end
 from cep.runners.spark.match import history_times, match_levels, ship
-from cep.runners.spark.packed import ALERTS, COUNTERS, MARKS, PART_COLUMN, STATE, TIMES, part_packer
+from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, MARKS, PART_COLUMN, STATE, TIMES, by_kind, part_packer
 from cep.runners.spark.progress import failure_of, with_progress
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import PACKED_SCHEMA
@@ -33,7 +33,7 @@ from cep.state.manifest import StoredFile
 from cep.step.event_time import TimesRead
 from cep.step.history_end import watermark_at_end
 from cep.step.job import Job
-from cep.step.marks import Marks, joined_marks, marks_from_bytes
+from cep.step.marks import joined_marks, marks_from_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +101,21 @@ def replay(
 
 
 def _replayed(job: Job, rows: pa.Table, ending: Ending | None, started: float) -> Replayed:
-    tables, dead_letters, counters = [NO_ALERTS], list[bytes](), Counter[str]()
-    files, times, marks = list[StoredFile](), TimesRead({}), list[Marks]()
-    for kind, payload in zip(rows.column("kind").to_pylist(), rows.column("payload"), strict=True):
-        if kind == ALERTS:
-            tables.append(decode_alerts(payload.as_buffer()))
-        elif kind == COUNTERS:
-            counters.update(json.loads(payload.as_py()))
-        elif kind == STATE:
-            files.append(StoredFile(**json.loads(payload.as_py())))
-        elif kind == TIMES:
-            times = times.joined(TimesRead.from_bytes(payload.as_py()))
-        elif kind == MARKS:
-            marks.append(marks_from_bytes(payload.as_py()))
-        else:
-            dead_letters.append(payload.as_py())
+    payloads, counters, times = by_kind(rows), Counter[str](), TimesRead({})
+    for payload in payloads[COUNTERS]:
+        counters.update(json.loads(payload.as_py()))
+    for payload in payloads[TIMES]:
+        times = times.joined(TimesRead.from_bytes(payload.as_py()))
+    tables = [NO_ALERTS, *(decode_alerts(payload.as_buffer()) for payload in payloads[ALERTS])]
     until_ms = None if ending is None else cut_ms(ending, times.last_ms)
     return Replayed(
         sort_alerts(pa.concat_tables(tables)),
-        tuple(dead_letters),
+        tuple(payload.as_py() for payload in payloads[DEAD]),
         counters,
         time.monotonic() - started,
         since_ms=times.first_ms,
         until_ms=until_ms,
-        state_files=tuple(files),
-        marks=joined_marks(marks),
+        state_files=tuple(StoredFile(**json.loads(payload.as_py())) for payload in payloads[STATE]),
+        marks=joined_marks(marks_from_bytes(payload.as_py()) for payload in payloads[MARKS]),
         watermark_ms=watermark_at_end(job, times.last_ms, times.now_ms, until_ms),
     )

@@ -28,13 +28,12 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import orjson
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
@@ -48,7 +47,7 @@ from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
 from cep.runners.spark.group_ports import GroupProgress
 from cep.runners.spark.sink_queue import refuse_waiting
-from cep.runners.spark.state import ended_batch, job_of, last_batch, operators, stored_part, unreadable
+from cep.runners.spark.state import ended_batch, job_of, last_batch, operators, readable, stored_part
 from cep.sources.offsets import Position
 from cep.state.checkpoints import Part
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch, path_inside, sha256_of
@@ -83,7 +82,11 @@ def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
     batch_id = last_batch(checkpoint)
     assert batch_id is not None, "job_of has refused one without"
     with live_checkpoint.lock_checkpoint(checkpoint):
-        files = [_described(path, checkpoint) for path in sorted(checkpoint.rglob("*")) if _belongs(path)]
+        files = [
+            StoredFile(path.relative_to(checkpoint).as_posix(), path.stat().st_size, sha256_of(path))
+            for path in sorted(checkpoint.rglob("*"))
+            if path.is_file() and path.name != live_checkpoint.LOCK_FILE and not path.name.endswith(".tmp")
+        ]
         sizes = target.sizes(FOLDER)
         copied = 0
         for file in files:
@@ -135,15 +138,14 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Copied
     return CopiedCheckpoint(chosen, manifest.number, len(manifest.files), size, size)
 
 
-def _belongs(path: Path) -> bool:
-    """Return True for a file of the job, but not for its lock or unfinished files."""
-    return path.is_file() and path.name != live_checkpoint.LOCK_FILE and not path.name.endswith(".tmp")
-
-
-def _described(path: Path, checkpoint: Path) -> StoredFile:
-    return StoredFile(path.relative_to(checkpoint).as_posix(), path.stat().st_size, sha256_of(path))
-
-
+# Part of the state of a key group in Spark → the entry of a savepoint: from at, number, and content (group_parts.py).
+_ENTRIES: Mapping[str, Callable[[int, int, bytes], GroupState]] = {
+    PAGES: lambda page, _, content: GroupState(pages={page: content}),
+    PAST: lambda page, _, content: GroupState(heads={page: content}),
+    SEGMENTS: lambda page, segment, content: GroupState(segments={(page, segment): content}),
+    WAITING: lambda domain, _, content: GroupState(waiting={domain: content}),
+    SEEN: lambda domain, bucket, content: GroupState(seen={(domain, bucket): content}),
+}
 _CACHE_BYTES = 64 << 20
 _ENTRIES_AT_ONCE = 256
 _DONE = -1  # of a file that was read to its end (sources/live/files.py)
@@ -196,25 +198,13 @@ def _stored_parts(
     spark: SparkSession, checkpoint: Path, operator: int
 ) -> Iterator[tuple[int, GroupState, GroupProgress | None]]:
     """Yield (key group, a part of its state, its progress if that is the part)."""
-    for name in (PAGES, PAST, SEGMENTS, WAITING, SEEN, PROGRESS):
-        try:
+    with readable(checkpoint):
+        for row in stored_part(spark, checkpoint, PROGRESS, operator).toLocalIterator():
+            progress = GroupProgress.from_bytes(bytes(row.content))
+            yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
+        for name, entry in _ENTRIES.items():
             for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
-                content = bytes(row.content)
-                if name == PROGRESS:
-                    progress = GroupProgress.from_bytes(content)
-                    yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
-                elif name == PAGES:
-                    yield row.key_group, GroupState(pages={row.at: content}), None
-                elif name == PAST:
-                    yield row.key_group, GroupState(heads={row.at: content}), None
-                elif name == SEGMENTS:
-                    yield row.key_group, GroupState(segments={(row.at, row.number): content}), None
-                elif name == WAITING:
-                    yield row.key_group, GroupState(waiting={row.at: content}), None
-                else:
-                    yield row.key_group, GroupState(seen={(row.at, row.number): content}), None
-        except PySparkException as error:
-            raise unreadable(checkpoint, error) from error
+                yield row.key_group, entry(row.at, row.number, bytes(row.content)), None
 
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:

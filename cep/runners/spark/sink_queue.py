@@ -24,6 +24,7 @@ from cep.base.errors import SinkError, UsageError
 from cep.base.files import sync
 from cep.runners.output import decode_alerts
 from cep.runners.patience import Patience
+from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.durable import write_durably
 
 FOLDER = "waiting"
@@ -37,12 +38,12 @@ class SinkQueue:
     """The queue of one sink. One thread offers micro-batches, another one writes."""
 
     def __init__(
-        self, name: str, write: Callable[[Any, int], None], to_bytes: Callable[[Any], bytes],
+        self, name: str, sink: AlertSink | DeadLetterSink, to_bytes: Callable[[Any], bytes],
         from_bytes: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
     ) -> None:  # fmt: skip
         """`to_bytes` and `from_bytes` make and read the content of a file. `sending` surrounds each delivery."""
         self.name = name
-        self._write, self._to_bytes, self._from_bytes = write, to_bytes, from_bytes
+        self._sink, self._to_bytes, self._from_bytes = sink, to_bytes, from_bytes
         self._patience, self._sending = patience, sending
         self._folder = Path()
         self._sizes: dict[int, tuple[int, int, float]] = {}  # by number: alerts, bytes in the file, time of the file
@@ -108,12 +109,14 @@ class SinkQueue:
             count, self._delivered_count = self._delivered_count, 0
         return count
 
-    def close(self) -> bool:
-        """End the thread. Returns: False if a write still waits for its answer."""
+    def close(self) -> None:
+        """End the thread, and close the sink unless a write still waits for its answer."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            return not self._sizes and self._offered is None
+            is_writing = bool(self._sizes) or self._offered is not None
+        if not is_writing:
+            self._sink.close()
 
     def _store(self, content: Any, number: int) -> None:
         data = self._to_bytes(content)
@@ -134,7 +137,7 @@ class SinkQueue:
 
     def _try(self, content: Any, number: int) -> None:
         try:
-            self._write(content, number)
+            self._sink.write(content, number)
         except SinkError:
             with self._changed:  # the micro-batch that waits for the try goes on
                 self._failures += 1

@@ -9,9 +9,9 @@ Tested by: tests/runners/spark/test_savepoint.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyspark
@@ -69,14 +69,10 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
     """Yield the pages of a checkpoint, one after another; with a key, only the pages of its key group."""
     for operator in operators(checkpoint):
         frame = stored_part(spark, checkpoint, PAGES, operator)
-        if key is not None:
-            group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
-            frame = frame.where(F.col("key_group") == group)
-        try:
+        frame = frame if key is None else _of_key(frame, key, job)
+        with readable(checkpoint):
             for row in frame.toLocalIterator():
                 yield StoredPage(row.key_group, job.domains[row.at >> PAGE_BITS], bytes(row.content))
-        except PySparkException as error:
-            raise unreadable(checkpoint, error) from error
 
 
 def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPast]:
@@ -84,25 +80,25 @@ def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
     for operator in operators(checkpoint):
         heads, segments = (stored_part(spark, checkpoint, name, operator) for name in (PAST, SEGMENTS))
         segments_of: dict[int, dict[int, bytes]] = {}
-        try:
+        with readable(checkpoint):
             if key is not None:
-                group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
-                heads, segments = (frame.where(F.col("key_group") == group) for frame in (heads, segments))
+                heads, segments = (_of_key(frame, key, job) for frame in (heads, segments))
                 for row in segments.toLocalIterator():
                     segments_of.setdefault(row.at, {})[row.number] = bytes(row.content)
             for row in heads.toLocalIterator():
                 domain = job.domains[row.at >> PAGE_BITS]
                 yield StoredPast(row.key_group, domain, bytes(row.content), segments_of.get(row.at, {}))
-        except PySparkException as error:
-            raise unreadable(checkpoint, error) from error
+
+
+def _of_key(frame: DataFrame, key: str, job: Job) -> DataFrame:
+    """Select the rows of the key group of a key."""
+    return frame.where(F.col("key_group") == int(key_groups(pa.array([key], TEXT), job.groups_count)[0]))
 
 
 def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping[KeyDomain, Program]]:
     """Compile the rules in force, by key domain, for each level of patterns that feed each other."""
-    try:
+    with readable(checkpoint):
         rows = stored_part(spark, checkpoint, PROGRESS, operators(checkpoint)[0]).limit(1).collect()
-    except PySparkException as error:
-        raise unreadable(checkpoint, error) from error
     digest = GroupProgress.from_bytes(bytes(rows[0].content)).rulebook if rows else ""
     if not digest:
         return []
@@ -125,16 +121,20 @@ def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int)
     """
     prepare_query(checkpoint / QUERY_FOLDER)
     reader = spark.read.format("statestore").option("stateVarName", VARIABLE).option("operatorId", operator)
-    try:
+    with readable(checkpoint):
         entries = reader.load(str(checkpoint / QUERY_FOLDER)).where(F.col("user_map_key.part") == name)
         return entries.selectExpr("key.key_group", "user_map_key.at", "user_map_key.number", "user_map_value.content")
+
+
+@contextmanager
+def readable(checkpoint: Path) -> Iterator[None]:
+    """Raise StateCorruptError if Spark cannot read the checkpoint in the block."""
+    try:
+        yield
     except PySparkException as error:
-        raise unreadable(checkpoint, error) from error
-
-
-def unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
-    """Return the error for a checkpoint that Spark itself cannot read."""
-    return StateCorruptError(f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep job restore`")
+        raise StateCorruptError(
+            f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep job restore`"
+        ) from error
 
 
 def _highest(folder: Path) -> int | None:

@@ -408,7 +408,7 @@ class World:
             with suppress(Exception):
                 commits.store.close()
             with suppress(Exception):
-                commits._start.lock.close()
+                commits._lock.close()
 
     def ask_to_stop(self, process: JobProcess) -> None:
         """Send SIGTERM. A process that does not end in time ends itself (runners/stopping.py)."""
