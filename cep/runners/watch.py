@@ -59,7 +59,7 @@ class Watch:
         self._ended = threading.Event()
         self._positions: object = None
         self._moved_s = time.monotonic()
-        self._silent_since = self._registry_since = ""
+        self._silent_since: dict[str, str] = {}  # by part that does not answer
         self._first_ends: tuple[float, int] | None = None  # when the ends were first known, and their sum
 
     def __enter__(self) -> Self:
@@ -96,28 +96,29 @@ class Watch:
         try:
             ask_brokers(kafka, topic)
         except CepError as error:
-            self._silent_since = self._silent_since or utc_text(int(time.time() * 1_000))
-            self._note(BROKERS, f"no answer since {self._silent_since}", str(error))
+            self._note_answer(BROKERS, str(error))
         else:
-            self._silent_since = ""
-            self._note(BROKERS, None)
+            self._note_answer(BROKERS, None)
 
     def _look_at_registry(self) -> None:
         registry = self._watched.registry
         if not registry:
             return
-        if answers(registry, _REGISTRY_S):
-            self._registry_since = ""
-            self._note(REGISTRY, None)
-            return
-        self._registry_since = self._registry_since or utc_text(int(time.time() * 1_000))
-        address = dict(registry).get("url")
-        detail = f"{address} gives no answer, or refuses access; records of new schemas wait for it"
-        self._note(REGISTRY, f"no answer since {self._registry_since}", detail)
+        detail = f"{dict(registry).get('url')} gives no answer, or refuses access; records of new schemas wait for it"
+        self._note_answer(REGISTRY, None if answers(registry, _REGISTRY_S) else detail)
+
+    def _note_answer(self, part: str, detail: str | None) -> None:
+        """Note since when a part does not answer, and why; or that it does, for None."""
+        if detail is None:
+            self._silent_since.pop(part, None)
+            self._note(part, None)
+        else:
+            since = self._silent_since.setdefault(part, utc_text(int(time.time() * 1_000)))
+            self._note(part, f"no answer since {since}", detail)
 
     def _look_at_events(self) -> None:
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
-        if kafka is None or topic is None or self._silent_since:
+        if kafka is None or topic is None or BROKERS in self._silent_since:
             return
         try:
             positions = positions or self._watched.first_positions()

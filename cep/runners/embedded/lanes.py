@@ -141,15 +141,11 @@ class Lane:
 
     def position(self, newest: int, planned: tuple[int, int] | None) -> LanePosition:
         """Return the position that commit `newest` stores. `planned`: number and last commit of a delivery after it."""
-        first = self._waiting[0] if self._waiting else None
-        on_its_way = planned if self.delivery is None else (self.delivery.number, self.delivery.last)
-        return LanePosition(
-            newest if first is None else first.commit - 1,
-            None if on_its_way is None else on_its_way[0],
-            None if on_its_way is None else on_its_way[1],
-            0 if first is None else first.since_ms,
-            tuple(self.places),
-        )
+        number, last = planned or (None, None)
+        if self.delivery is not None:
+            number, last = self.delivery.number, self.delivery.last
+        first = self._waiting[0] if self._waiting else Waiting(newest + 1, 0, 0)
+        return LanePosition(first.commit - 1, number, last, first.since_ms, tuple(self.places))
 
     def close(self, *, wait: bool) -> None:
         """End the thread; `wait`: once its delivery is over."""

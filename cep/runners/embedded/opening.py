@@ -24,7 +24,7 @@ tests/runners/embedded/test_savepoint.py.
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,10 +140,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     refused: tuple[str, ...] = ()
     followed_ms = _replayed(settings, changelog, working) if changelog is not None and changelog.is_followed else None
     if followed_ms is None:
-        opened, refused = _local(settings, target, working)
-        if opened is not None and changelog is not None and _is_of_before(opened, changelog):
-            opened[0].close()
-            opened = None
+        opened, refused = _local(settings, target, working, changelog)
         if opened is not None:
             return Opened(target, *opened, None, refused)
     replayed_ms = _replayed(settings, changelog, working) if followed_ms is None else followed_ms
@@ -189,45 +186,37 @@ def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Pat
 
 
 def _local(
-    settings: StoreSettings, target: Target, working: Path
+    settings: StoreSettings, target: Target, working: Path, changelog: Changelog | None
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
-    """Open the local store, or return None and a reason if it is damaged. Raises: StoreError, StateFormatError."""
+    """Open the local store, or return None if it is old, with a reason if it is damaged. Raises: CepError."""
     if settings.backend == "memory" or not (working / PART).exists():
         return None, ()
     if (working / _DAMAGED).exists():
         return None, ("the local store: it was found damaged while the job ran",)
-    try:
-        store = settings.open(working / PART)
-    except StateCorruptError as error:
-        return None, (f"the local store: {error}",)
-    try:
-        head = read_head(store)
-        newest, payload = _newest_lineage(target), working / PAYLOAD
-        begun = store_of_payload(payload.read_bytes()) if payload.exists() else None  # of the restored checkpoint
-    except StateCorruptError as error:
-        store.close()
-        return None, (f"the local store: {error}",)
-    except StateError:
-        store.close()
-        raise
-    if head is None or newest not in (None, head.lineage, begun) or begun == head.lineage:
-        store.close()
-        return None, ()
-    return (store, head), ()
+    with ExitStack() as unused:
+        try:
+            store = settings.open(working / PART)
+            unused.callback(store.close)
+            head = read_head(store)
+            newest, payload = _newest_lineage(target), working / PAYLOAD
+            begun = store_of_payload(payload.read_bytes()) if payload.exists() else None  # of the restored checkpoint
+        except StateCorruptError as error:
+            return None, (f"the local store: {error}",)
+        if head is None or newest not in (None, head.lineage, begun) or begun == head.lineage:
+            return None, ()
+        if changelog is not None and _is_of_before(head, changelog):
+            return None, ()
+        unused.pop_all()
+        return (store, head), ()
 
 
-def _is_of_before(opened: tuple[DurableStore, Head], changelog: Changelog) -> bool:
+def _is_of_before(head: Head, changelog: Changelog) -> bool:
     """Return True if another process has taken over the job in the meantime, and only its commits are in the changelog.
 
     Its store has a lineage of its own. A store that began from the changelog and has delivered nothing counts as one,
-    too: the topic lacks nothing that was shown. Raises: SourceError, SinkError, StateError; the store is closed then.
+    too: the topic lacks nothing that was shown. Raises: SourceError, SinkError, StateError.
     """
-    store, head = opened
-    try:
-        last = changelog.last_head()
-    except BaseException:
-        store.close()
-        raise
+    last = changelog.last_head()
     return last is not None and (last.lineage != head.lineage or last.number > head.number)
 
 

@@ -472,10 +472,7 @@ class Pasts:
         return data
 
     def _fetch(self, place: Place) -> Histories:
-        histories = decode_head(
-            self._get(self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page))),
-            partial(self._block, place),
-        )
+        histories = decode_head(self._get(self._head(place)), partial(self._block, place))
         self._there[place] = digests_of(histories)
         return histories
 
@@ -487,11 +484,11 @@ class Pasts:
         there = digests_of(now)
         self._forget(place, {n: d for n, d in self._there.get(place, {}).items() if d != there.get(n)}, there, batch)
         self._there[place] = there
-        batch.put(self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page)), encode_head(now))
+        batch.put(self._head(place), encode_head(now))
         return now
 
     def _delete(self, place: Place, batch: WriteBatch) -> None:
-        head = self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page))
+        head = self._head(place)
         if place not in self._there and self._store.get(head) is not None:
             self._fetch(place)
         self._forget(place, self._there.pop(place, {}), {}, batch)
@@ -506,6 +503,9 @@ class Pasts:
 
     def _size(self, page: Histories) -> int:
         return int(page.keys.nbytes) + page.pinned.nbytes + sum(256 + segment.nbytes for segment in page.segments)
+
+    def _head(self, place: Place) -> bytes:
+        return self._key(group_entries.PAST, place, group_entries.PAGE.pack(place.page))
 
     def _segment(self, place: Place, number: int) -> bytes:
         return self._key(group_entries.SEGMENTS, place, group_entries.SEGMENT.pack(place.page, number))

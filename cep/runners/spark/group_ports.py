@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 import numpy as np
@@ -69,13 +69,10 @@ class GroupProgress:
     gap_ms: int = TIME_MS_MIN
 
     def to_bytes(self) -> bytes:
-        """Encode it for Spark's state."""
-        values = [
-            self.rulebook, self.watermark_ms, times_json(self.times), self.deadlines, self.waiting_ms, self.seen,
-            self.over, self.since_ms, self.digests, self.heartbeat_ms,
-            LastEvent.to_json(self.last_event), self.gap_ms,
-        ]  # fmt: skip
-        return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
+        """Encode the values for Spark's state, as a list."""
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        values |= {"times": times_json(self.times), "last_event": LastEvent.to_json(self.last_event)}
+        return orjson.dumps(list(values.values()), option=orjson.OPT_NON_STR_KEYS)
 
     @staticmethod
     def from_bytes(data: bytes) -> GroupProgress:
@@ -86,23 +83,11 @@ class GroupProgress:
                 "the checkpoint is of a build that kept other things of a key group; "
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
-        rulebook, watermark_ms, times, pages, waiting_ms, id_buckets, over, since_ms, digests, *later = values
-        defaults = [TIME_MS_MIN, None, TIME_MS_MIN]
-        heartbeat_ms, last_event, gap_ms = later + defaults[len(later) :]
-        return GroupProgress(
-            rulebook,
-            watermark_ms,
-            times_from_json(times),
-            {int(page): ms for page, ms in pages.items()},
-            waiting_ms,
-            {int(domain): buckets for domain, buckets in id_buckets.items()},
-            {int(page): ms for page, ms in over.items()},
-            since_ms,
-            {int(page): digest for page, digest in digests.items()},
-            heartbeat_ms,
-            LastEvent.from_json(last_event),
-            gap_ms,
-        )
+        named = dict(zip((attribute.name for attribute in fields(GroupProgress)), values, strict=False))
+        for name in ("deadlines", "seen", "over", "digests"):
+            named[name] = {int(number): value for number, value in named[name].items()}
+        named |= {"times": times_from_json(named["times"]), "last_event": LastEvent.from_json(named.get("last_event"))}
+        return GroupProgress(**named)
 
 
 class CachedPages:

@@ -163,18 +163,19 @@ class Options:
     form: RecordFormat
 
     def starting(self, otherwise: str, absent: str) -> Offsets:
-        if self.starting_ms is not None:
-            return kafka.offsets_at_time(self.settings, self.topics, self.starting_ms)
-        return kafka.resolve_offsets(self.settings, self.topics, self.starting_offsets or otherwise, absent)
+        return self._resolved(self.starting_ms, self.starting_offsets or otherwise, absent)
 
     @property
     def has_ending(self) -> bool:
         return self.ending_ms is not None or self.ending_offsets is not None
 
     def ending(self) -> Offsets:
-        if self.ending_ms is not None:
-            return kafka.offsets_at_time(self.settings, self.topics, self.ending_ms)
-        return kafka.resolve_offsets(self.settings, self.topics, self.ending_offsets or "latest", "latest")
+        return self._resolved(self.ending_ms, self.ending_offsets or "latest", "latest")
+
+    def _resolved(self, time_ms: int | None, offsets: str, absent: str) -> Offsets:
+        if time_ms is not None:
+            return kafka.offsets_at_time(self.settings, self.topics, time_ms)
+        return kafka.resolve_offsets(self.settings, self.topics, offsets, absent)
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
