@@ -181,7 +181,7 @@ class JobRejections:
     observed: Observed
     log: Log
     share_max: float  # of the records since the last look
-    ends: bool = False  # by itself
+    ends: bool = False  # the job ends by itself
     every_ms: int = PROGRESS_LINES_MS
     _whole: _Span = field(default_factory=_Span)
     _latest: _Span = field(default_factory=_Span)

@@ -53,7 +53,8 @@ def served(
         return
     try:
         app = _app(observed, answers or {}, token, {"localhost", address[0].lower(), *map(str.lower, hosts)})
-        server = make_server(*address, app, _server_class(address[0]), _Handler)
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        server: _Server = make_server(*address, app, type("Server", (_Server,), {"address_family": family}), _Handler)
     except OSError as error:
         raise UsageError(
             f"cannot listen at {address[0]}:{address[1]}: {error}; give --listen another port, or none"
@@ -154,13 +155,6 @@ def _cut_off(connection: socket.socket) -> None:
     """Wake the thread that reads a connection; the thread closes it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-def _server_class(host: str) -> type[_Server]:
-    class Server(_Server):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-    return Server
 
 
 def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collection[str]) -> _App:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,10 @@ class SparkRunner(JobRunner):
         for name, count in output.abandoned.items():
             observed.abandon(name, count)
         try:
-            live = _live(replace(start, job=job), initial)
+            live = LiveSettings(
+                job, initial, _events(settings), _control(settings), checkpoint / live_checkpoint.QUERY_FOLDER,
+                settings.job.trigger, start.until_end, settings.spark.cores, made_topics(settings),
+            )  # fmt: skip
 
             def begin() -> Any:
                 query = start_live(spark, live, output)
@@ -173,14 +175,6 @@ def open_session(settings: SparkSettings, log: Log) -> Any:
                 while not warming.is_done():
                     pass
     return spark
-
-
-def _live(start: JobStart, initial: tuple[bytes, ...]) -> LiveSettings:
-    settings = start.settings
-    return LiveSettings(
-        start.job, initial, _events(settings), _control(settings), _checkpoint(settings) / live_checkpoint.QUERY_FOLDER,
-        settings.job.trigger, start.until_end, settings.spark.cores, made_topics(settings),
-    )  # fmt: skip
 
 
 def _topic_of_events(settings: Settings) -> Source:

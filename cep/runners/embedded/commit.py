@@ -54,7 +54,7 @@ from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, Numbers
 from cep.runners.embedded.copies import Copies
 from cep.runners.embedded.deliveries import Deliveries
-from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.opening import StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.live_checkpoint import lock_checkpoint
@@ -173,7 +173,7 @@ class Commits:
         self._is_in_memory = settings.backend == "memory"
         self._lock = ExitStack()  # on the folder
         self.refused: tuple[str, ...] = ()  # checkpoints that could not be used
-        self._from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
+        self.from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
         self._on_step = on_step
         self._changelog = changelog
         self._numbers = Numbers()
@@ -209,9 +209,9 @@ class Commits:
         self.head, self.refused, restored = opened.head, opened.refused, opened.restored
         # In memory the newest checkpoint is the last commit, and no sink got later alerts.
         if restored is not None and (not self._is_in_memory or restored.refused):
-            self._from_checkpoint_ms = restored.manifest.created_ms
+            self.from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:
-            self._from_checkpoint_ms = opened.replayed_ms
+            self.from_checkpoint_ms = opened.replayed_ms
         is_continued = self.head is not None and restored is None and opened.replayed_ms is None
         self._numbers.lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
         checkpoints = Checkpoints(
@@ -242,25 +242,16 @@ class Commits:
         positions = self.deliveries.take_up(outlets, head, self.store)
         # R2 deliver
         self._on_step("R2")
-        if self._from_checkpoint_ms is None:
+        if self.from_checkpoint_ms is None:
             self.deliveries.repeat(positions)
         else:
             # R3 recall
             self._on_step("R3")
-            newest = self.deliveries.recall(positions, head, self._from_checkpoint_ms)
+            newest = self.deliveries.recall(positions, head, self.from_checkpoint_ms)
             numbers.last = max(numbers.last, newest)
         # R4 seek
         self._on_step("R4")
         sources.seek(head.positions, head.topic_ids)
-
-    @property
-    def from_checkpoint(self) -> bool:
-        """True if sinks may have alerts of which the store did not know when it was opened."""
-        return self._from_checkpoint_ms is not None
-
-    def take(self, stepped: Stepped) -> None:
-        """Hold the output of a micro-batch until the commit that delivers it (1)."""
-        self.deliveries.take(stepped)
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """Do 2, and start 3 and 4 in the background; return True if there was a commit. Raises: StoreError.

@@ -196,7 +196,11 @@ class EmbeddedRunner(JobRunner):
             outlets = _outlets(start)
             try:
                 changelog = changelog_of(settings, outlets.sinks, start.log)
-                store, observed, stop = _store(settings), start.observed, start.stop.event
+                embedded, observed, stop = settings.embedded, start.observed, start.stop.event
+                cache_bytes = (embedded.cache_mb << 20) // 2
+                store = StoreSettings(
+                    checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints
+                )
                 with turn_of(settings, store, changelog, observed, start.log, stop) as may_send:
                     if not stop.is_set():
                         outlets = replace(outlets, may_send=may_send)
@@ -322,12 +326,6 @@ def _name_in(settings: Settings, topic: str) -> str:
 
 def _sends_at_once(settings: Settings) -> bool:
     return settings.job.checkpoint is None or settings.embedded.delivery == "at-least-once"
-
-
-def _store(settings: Settings) -> StoreSettings:
-    embedded, folder = settings.embedded, settings.job.checkpoint
-    cache_bytes = (embedded.cache_mb << 20) // 2
-    return StoreSettings(folder, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
 
 
 def _workers(settings: Settings, job: Job) -> Workers:

@@ -49,7 +49,7 @@ from cep.step.job import Job
 from cep.step.marks import Marks, joined_marks, with_marks
 from cep.step.match import MatchOutput, match_events
 from cep.step.rules import programs_by_level
-from cep.step.validate import validate_events
+from cep.step.validate import ValidEvents, validate_events
 
 # Events that are matched together: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
@@ -59,17 +59,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 # Events by (number of the key domain, share of keys).
 Shares = dict[tuple[int, int], list[EventBatch]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """The events of a piece by (key domain, share of keys), its dead letters, counters, span of time and marks."""
-
-    shares: dict[tuple[int, int], EventBatch]
-    dead_letters: tuple[bytes, ...]
-    counters: Counter[str]
-    span_ms: tuple[int, int]
-    marks: Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +120,13 @@ def replay(
         parts_of_marks: list[Marks] = []
 
         works = ((piece.size, partial(_split, job, read, piece, (shares_count, now_ms))) for piece in history.pieces)
-        for size, split in _in_order(pool, works, _AHEAD * workers):
-            for share_key, batch in split.shares.items():
+        for size, (of_piece, valid) in _in_order(pool, works, _AHEAD * workers):
+            for share_key, batch in of_piece.items():
                 shares.setdefault(share_key, []).append(batch)
-            dead_letters += split.dead_letters
-            counters.update(split.counters)
-            parts_of_marks.append(split.marks)
-            first_ms, last_ms = min(first_ms, split.span_ms[0]), max(last_ms, split.span_ms[1])
+            dead_letters += valid.dead_letters
+            counters.update(valid.counters)
+            parts_of_marks.append(valid.marks)
+            first_ms, last_ms = min(first_ms, valid.first_ms), max(last_ms, valid.last_ms)
             read_size += size
             show("reading", read_size, history.size)
         if job.dedup_ms > 0:
@@ -235,8 +224,13 @@ def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tup
     return {domain: tuple(names) for domain, names in columns.items()}
 
 
-def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_at: tuple[int, int]) -> _Split:
-    """Divide the events of a piece by key domain and share of keys, with the columns that the rules read."""
+def _split(
+    job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_at: tuple[int, int]
+) -> tuple[dict[tuple[int, int], EventBatch], ValidEvents]:
+    """Divide the events of a piece by (key domain, share of keys), with the columns that the rules read.
+
+    `shares_at`: the number of shares, and the clock. Returns: the shares; dead letters, counters, times and marks.
+    """
     shares_count, now_ms = shares_at
     validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
@@ -250,9 +244,7 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, sh
             shares.update(_shared_out(number, names, replace(batch, columns=columns), shares_count))
         else:
             shares.update(_shared_out(number, read[domain], batch, shares_count))
-    return _Split(
-        shares, validated.dead_letters, validated.counters, (validated.first_ms, validated.last_ms), validated.marks
-    )
+    return shares, replace(validated, batches=())
 
 
 def _shared_out(

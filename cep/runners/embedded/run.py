@@ -329,7 +329,7 @@ class Runner:
     def _give(self, stepped: Stepped) -> None:
         queues = self._commits.deliveries.queues
         if queues is None:
-            self._commits.take(stepped)
+            self._commits.deliveries.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
             queues.send(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
 

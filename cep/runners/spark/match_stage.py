@@ -51,7 +51,7 @@ class MatchStage:
     ) -> None:  # fmt: skip
         """Prepare the stage of a level. `begins`: the directory and state that the job begins with. Raises: StoreError.
 
-        `place`: the folder that the driver sees, to prove. `list_files`: files that Spark has copied to this machine.
+        `place`: the folder that a task must see as the driver does. `list_files`: lists that Spark has copied here.
         """
         if place is not None:
             place.check()

@@ -155,7 +155,7 @@ class Process:
 
     def end(self) -> None:
         """Close all windows, and commit and deliver the rest."""
-        self.commits.take(self.engine.step([], (END,), {}))
+        self.commits.deliveries.take(self.engine.step([], (END,), {}))
         self.runner.finish()
 
 

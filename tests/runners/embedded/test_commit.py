@@ -297,7 +297,7 @@ def test_a_delivery_that_a_commit_without_alerts_began_comes_again_under_its_own
         commits.resume(engine, sources, outlets)
         if life == 0:
             for alerts in (alert_table(0, 1), alert_table(1, 1)):  # the second waits for the first one's delivery
-                commits.take(Stepped(alerts, (), Counter()))
+                commits.deliveries.take(Stepped(alerts, (), Counter()))
                 commits.begin(engine, sources, outlets)
             gate.set()
             commits.finish(wait=True)
@@ -455,13 +455,13 @@ def test_what_was_brought_back_asks_again_until_a_commit_keeps_the_answer(tmp_pa
     from_checkpoint = []
     for _ in range(2):  # each of them ends before its first commit
         with Process(settings) as job:
-            from_checkpoint.append(job.commits.from_checkpoint)
+            from_checkpoint.append(job.commits.from_checkpoint_ms is not None)
     with Process(settings) as job:
-        from_checkpoint.append(job.commits.from_checkpoint)
+        from_checkpoint.append(job.commits.from_checkpoint_ms is not None)
         job.commit()
     with Process(settings) as job:
         assert job.number == 2
-        from_checkpoint.append(job.commits.from_checkpoint)
+        from_checkpoint.append(job.commits.from_checkpoint_ms is not None)
     assert from_checkpoint == [True, True, True, False], (
         "the last one goes on here, though no checkpoint has its commit"
     )

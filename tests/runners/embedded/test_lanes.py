@@ -175,7 +175,7 @@ class Process:
     def to_the_end(self, chance: Random) -> Callable[[Commits, Any], None]:
         def work(commits: Commits, job: Any) -> None:
             while job.step < STEPS:
-                commits.take(job.stepped())
+                commits.deliveries.take(job.stepped())
                 commits.finish(wait=False)
                 if chance.random() < 0.7:
                     commits.begin(job, job, self.outlets)
@@ -235,7 +235,7 @@ def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path
 
     def work(commits: Commits, job: Any) -> None:
         while job.step < STEPS:
-            commits.take(job.stepped())
+            commits.deliveries.take(job.stepped())
             commits.begin(job, job, first.outlets)
             commits.finish(wait=False)
         while commits.deliveries.backlogs["file"].size:
@@ -283,7 +283,7 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
     def stop_with_a_backlog(process: Process) -> None:
         def work(commits: Commits, job: Any) -> None:
             while job.step < STEPS // 2:
-                commits.take(job.stepped())
+                commits.deliveries.take(job.stepped())
             commits.begin(job, job, process.outlets)
             process.outlets.patience.stop.set()
             assert not commits.leave(job, job, process.outlets, WAIT_S)

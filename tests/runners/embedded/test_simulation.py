@@ -271,7 +271,7 @@ class Life:
             if chance.random() < 0.3:  # a slow delivery or a slow checkpoint, or none
                 commits.finish(wait=True)
         stepped = engine.step([], (END,), {})
-        commits.take(stepped)
+        commits.deliveries.take(stepped)
         commits.totals.update(stepped.counters)
         runner.finish()
 
