@@ -1,6 +1,6 @@
 """A write to a sink that does not take it now → tries of the same write, until the sink takes it or the job is to stop.
 
-A sink makes one try and raises SinkAwayError with a word for the reason (sinks/base.py). So a stop request never waits
+A sink makes one try and raises SinkAwayError with a word for the reason (sinks/base.py). A stop request never waits
 for the pause of a sink, and one place decides how often both runners ask a sink.
 Tested by: tests/runners/embedded/test_outage.py, tests/sinks/test_kafka.py
 """

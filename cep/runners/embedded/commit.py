@@ -256,7 +256,7 @@ class Commits:
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """Do 2, and start 3 and 4 in the background; return True if there was a commit. Raises: StoreError.
 
-        There is no commit without a folder, and none into memory while a checkpoint is being copied.
+        A job without a folder does not commit, nor does a job in memory while a checkpoint is being copied.
         """
         copies, deliveries = self.copies, self.deliveries
         if copies is None or (self._is_in_memory and copies.futures):

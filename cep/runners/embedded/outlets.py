@@ -57,7 +57,7 @@ class Outlets:
     suppressed: DeadLetterSink | None = None
     sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext()  # measures a delivery.
     may_send: Callable[[], bool] = lambda: True  # False: another process may have the job. SinkError: one has it.
-    patience: Patience = field(default_factory=impatient)  # By default, a sink that is away ends the job.
+    patience: Patience = field(default_factory=impatient)  # The default ends the job if a sink is away.
     audit: DeadLetterSink | None = None  # a second copy of the audit.
     names: Sequence[str] = ()  # of the sinks, in messages, metrics, health and commits.
     abandoned: Callable[[str, int], None] = lambda *_: None  # a sink that the job lost, and its waiting alerts.

@@ -528,11 +528,11 @@ def pasts_of_group(
     }
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for raw, data in store.scan(prefix_range(key_group, b"", group_entries.SEGMENTS)) if whole else ():
-        at = split_key(raw)
-        page, number = group_entries.SEGMENT.unpack(at.item)
-        segments.setdefault((at.name, page), {})[number] = data
+        stored_key = split_key(raw)
+        page, number = group_entries.SEGMENT.unpack(stored_key.item)
+        segments.setdefault((stored_key.name, page), {})[number] = data
     for raw, data in store.scan(prefix_range(key_group, b"", group_entries.PAST)):
-        at = split_key(raw)
-        if at.name in domain_of:
-            (page,) = group_entries.PAGE.unpack(at.item)
-            yield StoredPast(key_group, domain_of[at.name], data, segments.get((at.name, page), {}))
+        stored_key = split_key(raw)
+        if stored_key.name in domain_of:
+            (page,) = group_entries.PAGE.unpack(stored_key.item)
+            yield StoredPast(key_group, domain_of[stored_key.name], data, segments.get((stored_key.name, page), {}))

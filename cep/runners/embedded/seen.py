@@ -122,12 +122,11 @@ class SeenOfLevel:
     def forget(self, oldest: int) -> None:
         """See SeenIds.forget."""
         with self._lock:
-            for number, bucket in [at for at in self._tables if at[1] < oldest]:
+            for number, bucket in [table for table in self._tables if table[1] < oldest]:
                 groups = np.unique(self._tables.pop((number, bucket)).groups)
                 self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
                 self._changed.discard((number, bucket))
-            for at in [at for at in self._secrets if at[1] < oldest]:
-                del self._secrets[at]
+            self._secrets = {table: drawn for table, drawn in self._secrets.items() if table[1] >= oldest}
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add the changes since the last commit to a write batch. Return their size in bytes."""
@@ -178,9 +177,9 @@ class SeenOfLevel:
                 duplicates.refuse_earlier_ids()
         for group in groups:
             for raw, data in store.scan(prefix_range(group, b"", SEEN)):
-                at = split_key(raw)
-                if at.name in numbers:  # or of another level
-                    self._read(group, numbers[at.name], BUCKET.unpack(at.item)[0], data)
+                stored_key = split_key(raw)
+                if stored_key.name in numbers:  # or of another level
+                    self._read(group, numbers[stored_key.name], BUCKET.unpack(stored_key.item)[0], data)
         for number, name in enumerate(self._names):
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_SEEN, name)):
                 bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]
@@ -220,11 +219,11 @@ def _added_bytes(drawn: _Secrets, pairs: NDArray[np.uint64], groups: NDArray[np.
 def _added_from_bytes(data: bytes) -> tuple[NDArray[np.int64], _Secrets, NDArray[np.uint64], NDArray[np.int32]]:
     """Decode the bytes of `_added_bytes`: key groups, their secrets, pairs, the key group of each pair."""
     count = int(np.frombuffer(data, np.int64, 1)[0])
-    at = 8 + 24 * count
-    ids_count = (len(data) - at) // (16 + 4)
+    begin = 8 + 24 * count
+    ids_count = (len(data) - begin) // (16 + 4)
     return (
         np.frombuffer(data, np.int64, count, 8),
         np.frombuffer(data, np.uint64, 2 * count, 8 + 8 * count).reshape(-1, 2),
-        np.frombuffer(data, np.uint64, 2 * ids_count, at).reshape(2, -1),
-        np.frombuffer(data, np.int32, ids_count, at + 16 * ids_count),
+        np.frombuffer(data, np.uint64, 2 * ids_count, begin).reshape(2, -1),
+        np.frombuffer(data, np.int32, ids_count, begin + 16 * ids_count),
     )

@@ -44,7 +44,7 @@ class Beginning:
     watermark_ms: int
     times: PartitionTimes
     positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    # Of the first micro-batch: above all numbers of the previous job, because sinks take an equal one for a redelivery.
+    # The first micro-batch has a number above all of the previous job: sinks take an equal one for a redelivery.
     first_number: int = 0
     groups: tuple[int, ...] = ()  # that have a file
     since_ms: int = TIME_MS_MIN  # the job has seen all events from then on; TIME_MS_MIN if unknown

@@ -373,7 +373,7 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Divide ranges among tasks. Of a limited number of tasks, start only as many as the records keep busy."""
+    """Divide ranges among tasks. If the number of tasks is limited, start only as many as the records keep busy."""
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
     times = NOTHING_READ if end.look is None else _times(start, end, end.look)
     tasks = len(ranges)

@@ -259,9 +259,9 @@ def observe_queues(output: LiveOutput, observed: Observed) -> None:
 def _observe(query: StreamingQuery, observed: Observed) -> None:
     status, progress = query.status, query.lastProgress
     if progress is not None:
-        said = json.loads(progress.json)
-        observed.measured(*measures(said))
-        observed.positions = positions(said) or observed.positions
+        report = json.loads(progress.json)
+        observed.measured(*measures(report))
+        observed.positions = positions(report) or observed.positions
     if not status["isTriggerActive"]:
         observed.idle()
     if not observed.has_begun and (progress is not None or status["message"].startswith(_WAITING)):

@@ -238,7 +238,7 @@ def _matcher(
                     marks.append(marks_from_bytes(payloads[row].as_py()))
                 elif kind in (packing.DEAD, packing.COUNTERS):
                     rows.append((0, kind, 0, packing.NO_ORDER, payloads[row].as_py()))
-        shares = {at: packing.in_arrival_order(batches) for at, batches in arriving.items()}
+        shares = {share: packing.in_arrival_order(batches) for share, batches in arriving.items()}
         output = MatchOutput(since_ms=times.first_ms)
         cut = None if ending is None or not shares else cut_ms(ending, times.last_ms)
         watermark_ms = watermark_at_end(job, times.last_ms, times.now_ms, cut)

@@ -296,7 +296,7 @@ def _bundler(
             if batch.num_rows:
                 now_ms = batch.column(CLOCK_COLUMN)[0].as_py()
             columns = (batch.column(name).to_pylist() for name in ("order", "name", "payload"))
-            records += [(at, name, read(payload)) for at, name, payload in zip(*columns, strict=True)]
+            records += [(order, name, read(payload)) for order, name, payload in zip(*columns, strict=True)]
         if records:
             place = bundle_records(store, records, now_ms).encode()
             yield pa.RecordBatch.from_pydict({"place": [place]}, schema=_PLACE_ARROW)
