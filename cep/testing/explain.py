@@ -277,9 +277,7 @@ class Explainer:
         head = f"{self.clock(event.time_ms)} {event.event_id} is no {variable}: "
         parts = self._parts[variable]
         if len(miss.failed) == len(parts) > 1:
-            fields, bound = event.fields, self._conditions.bound(run)
-            values = merged(pair for part in parts for pair in operands(part, fields, bound))
-            return [head + ", ".join(f"{text} = {value}" for text, value in values)]
+            return [head + self._values(parts, run, miss.row)]
         if miss.stopped and not miss.failed:
             assert wait.untils, "only `until` stops"
             judged = " and ".join(self._judged(until, run, miss.row, outcome="is true") for until in wait.untils)
@@ -288,11 +286,16 @@ class Explainer:
 
     def _judged(self, part: Expr, run: Run, row: int, outcome: str = "") -> str:
         """Show a condition with its outcome and the values that it saw."""
-        fields, bound = self.trace.events[row].fields, self._conditions.bound(run)
-        value = value_of(part, fields, bound)
+        value = value_of(part, self.trace.events[row].fields, self._conditions.bound(run))
         outcome = outcome or ("is not known" if value is None else "is not true")
-        values = ", ".join(f"{text} = {shown}" for text, shown in operands(part, fields, bound))
+        values = self._values((part,), run, row)
         return f"{show_expr(part)} {outcome}" + (f" ({values})" if values else "")
+
+    def _values(self, parts: Iterable[Expr], run: Run, row: int) -> str:
+        """Write the operands of conditions with the values that a run saw at an event."""
+        fields, bound = self.trace.events[row].fields, self._conditions.bound(run)
+        pairs = merged(pair for part in parts for pair in operands(part, fields, bound))
+        return ", ".join(f"{name} = {value}" for name, value in pairs)
 
     def closing(self, run: Run, closing: Closing) -> list[str]:
         wait = self._positions[run.position].waits[closing.wait]
@@ -351,9 +354,7 @@ class Explainer:
         assert isinstance(guard, Guard), "a guard closed it"
         assert guard.variable is not None, "an absence is of a variable"
         assert closing.row is not None, "an event closed it"
-        fields, bound = self.trace.events[closing.row].fields, self._conditions.bound(run)
-        values = merged(pair for part in self._parts[guard.variable] for pair in operands(part, fields, bound))
-        shown = ", ".join(f"{text} = {value}" for text, value in values)
+        shown = self._values(self._parts[guard.variable], run, closing.row)
         return [f"{event} at {clock} is {guard.variable}, which must not come" + (f" ({shown})" if shown else "")]
 
     def _covered_by(self, number: int | None) -> str:
@@ -369,9 +370,7 @@ class Explainer:
         for step in run.taken():
             assert step.parent is not None, "a run that has taken an event came from another"
             event, name = self.trace.events[step.row], self._positions[step.position].variable
-            bound = self._conditions.bound(step.parent)
-            values = merged(pair for part in self._parts[name] for pair in operands(part, event.fields, bound))
-            shown = ", ".join(f"{text} = {value}" for text, value in values)
+            shown = self._values(self._parts[name], step.parent, step.row)
             steps.append((self.clock(event.time_ms), event.event_id, name, shown))
         return steps
 

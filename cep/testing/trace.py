@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, TRACE_STEPS_MAX
 from cep.lang.ir import Link, PatternIR, SkipKind
-from cep.nfa.positions import Automaton, Bound, Guard, Wait, build, guards_of
+from cep.nfa.positions import Automaton, Bound, Wait, build, guards_of
 from cep.testing.journal import Closing, Conditions, Miss, Run, Trace, TracedEvent, TracedMatch, Why
 
 _FOREVER = TIME_MS_MAX
@@ -115,17 +115,13 @@ class _Tracer:
             if fits < 0:
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
-            guard = self._guarded(run, wait, event, before=True)
-            if guard is None and wait.target is None:  # an absence takes no event: any forbidden event breaks it
-                guard = self._guarded(run, wait, event, before=False)
-            if guard is not None:
-                self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
+            is_closed = self._close_by_guard(run, index, event, before=True)
+            # An absence takes no event: any forbidden event breaks it.
+            if is_closed or (wait.target is None and self._close_by_guard(run, index, event, before=False)):
                 continue
             self._go_on(run, index, event, may_take=fits > 0)
             if index in run.open:
-                guard = self._guarded(run, wait, event, before=False)
-                if guard is not None:
-                    self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
+                self._close_by_guard(run, index, event, before=False)
 
     def _go_on(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
         """Take the event if it matches the wait; otherwise close a wait that accepts only the very next event."""
@@ -162,9 +158,10 @@ class _Tracer:
         self.misses.setdefault(event.row, []).append((run, miss))
         return False
 
-    def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
-        """Return the guard that closes the wait at this event, or None. With `before`, check the guards that apply
-        before the event is taken, otherwise the other guards."""
+    def _close_by_guard(self, run: Run, index: int, event: TracedEvent, *, before: bool) -> bool:
+        """Close the wait if a guard forbids the event. Return True if one does. With `before`, check the guards that
+        apply before the event is taken, otherwise the other guards."""
+        wait = self.positions[run.position].waits[index]
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
@@ -179,10 +176,11 @@ class _Tracer:
                 continue
             if self.conditions.closes(guard, event, run):
                 if guard.moment != "frees":
-                    return guard
+                    self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
+                    return True
                 if run is not self.start and guard.condition is not None:
                     run.freed.append(guard.condition)
-        return None
+        return False
 
     def _gaps_allow(self, run: Run, bounds: Sequence[Bound], event: TracedEvent) -> int:
         """Return 1 if the event keeps the bounds, 0 if it comes too early, -1 if it comes too late."""
