@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cep.analysis.backtest import Judged, Ratio, ratio
 from cep.analysis.cases import shown_key
 from cep.analysis.history import History
-from cep.analysis.sweep import Axis, Bench, Scores, Setting, number_of, replayed_scores, unit_of
+from cep.analysis.sweep import Axis, Bench, Scores, Setting, identities, number_of, replayed_scores, unit_of
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_REPLAYED_MAX, TUNE_RULES_AT_ONCE
 from cep.columnar.order import rows_in_order
@@ -297,22 +297,11 @@ def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:
     all_seen = []
     for first in range(0, len(settings), step):
         history, judged = bench.judged(settings[first : first + step])
-        identity = _identities(judged)
+        identity = identities(judged)
         for number in range(len(settings[first : first + step])):
             place = np.flatnonzero(judged.rule == number)
             all_seen.append(_Seen(history, judged, place, identity[place]))
     return all_seen
-
-
-def _identities(judged: Judged) -> NDArray[np.uint64]:
-    """Return a number for the events that each alert binds, in 64 bits: the same for the same events."""
-    mixed = judged.bound_row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64 (Steele and others 2014)
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    identity = np.zeros(len(judged.rule), np.uint64)
-    np.add.at(identity, judged.bound_alert, mixed)
-    return identity
 
 
 def _samples(alerts: _Seen, alert_numbers: NDArray[np.int64], limits: tuple[float, float, bool]) -> list[Sample]:

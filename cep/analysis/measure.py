@@ -223,12 +223,11 @@ def episodes_of(name: str, text: str) -> tuple[str | None, int]:
 def state_bytes(measured: Measured) -> dict[str, int]:
     """Return the state of each rule for a key with a hundred events in its window, as `cep plan` estimates it."""
     deployment = measured.history.deployment
-    bytes_by_rule = {}
-    for rule in deployment.rulebook.deployed():
-        planned = plan([rule.pattern], deployment.schema, {}).patterns
-        if planned:
-            bytes_by_rule[rule.rule_id] = planned[0].state_bytes
-    return bytes_by_rule
+    return {
+        rule.rule_id: planned.state_bytes
+        for rule in deployment.rulebook.deployed()
+        for planned in plan([rule.pattern], deployment.schema, {}).patterns
+    }
 
 
 def amount_field(schema: Schema, name: str | None) -> str | None:

@@ -121,7 +121,8 @@ def days(parts: Parts, names: Sequence[str]) -> Blocks:
     return paragraph(text) + charts(draw.alerts_by_day(parts.measured.figures, parts.detail), parts.detail) + note
 
 
-_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
+Columns = dict[str, Callable[[Figures], Cell]]
+_COLUMNS: Columns = {
     "rule": lambda each: each.rule,
     "status": lambda each: each.status,
     "alerts": lambda each: f"{each.alerts:,}",
@@ -139,12 +140,16 @@ _COLUMNS: dict[str, Callable[[Figures], Cell]] = {
     "from the alert on": lambda each: f"{each.money_after_alert:,.2f}",
     "money missed": lambda each: f"{each.money_missed:,.2f}",
 }
-_OTHER_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
+_OTHER_COLUMNS: Columns = {
     "rule": lambda each: each.rule,
     "repeats": lambda each: percent(each.repeat_rate),
     "first event to alert": lambda each: time_text(each.seconds_to_alert),
     "alert to last event": lambda each: time_text(each.seconds_ahead),
 }
+
+
+def _cells(columns: Columns, rows: Sequence[Figures]) -> list[list[Cell]]:
+    return [[cell_of(each) for cell_of in columns.values()] for each in rows]
 
 
 def rules(parts: Parts) -> Blocks:
@@ -154,10 +159,7 @@ def rules(parts: Parts) -> Blocks:
     every = (*(each for each in figures.rules if each.rule in shown), figures.together)
     matches = figures.all_matches
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in figures.about["matches_not_sent"].items())
-    all_rows = [
-        [column(each) for column in _COLUMNS.values()]
-        for each in (*(each for each in matches.rules if each.rule in shown), matches.together)
-    ]
+    all_rows = _cells(_COLUMNS, (*(each for each in matches.rules if each.rule in shown), matches.together))
     not_sent = "Every match is sent." if not reasons else f"Alerts that are not sent: {reasons}."
     second = heading("All matches") + table((*_COLUMNS,), all_rows, detail=parts.detail) if reasons else []
     counts = figures.about["frauds_by_kind"]
@@ -168,12 +170,8 @@ def rules(parts: Parts) -> Blocks:
         by_kind = heading("Recall of frauds by kind") + table(
             ("rule", *(kind or "not said" for kind in kinds)), rows, detail=parts.detail
         )
-    worth: list[list[Cell]] = [[column(each) for column in _COLUMNS.values()] for each in every]
-    other: list[list[Cell]] = [
-        [column(each) for column in _OTHER_COLUMNS.values()]
-        + [size_text(sizes[each.rule]) if each.rule in sizes else None]
-        for each in every
-    ]
+    state_column = {"state of a key": lambda each: size_text(sizes[each.rule]) if each.rule in sizes else None}
+    other_columns: Columns = {**_OTHER_COLUMNS, **state_column}
     note = (
         "Intervals are Wilson's, for 95 %. Times are medians. Repeats are alerts that are not the first of their key. "
         "State is that of a key with a hundred events in the window."
@@ -182,8 +180,8 @@ def rules(parts: Parts) -> Blocks:
     note += f" {more} rules with fewer alerts are not shown." if more > 0 else ""
     return (
         paragraph(f"Figures are of the alerts as they are sent. {not_sent}")
-        + table((*_COLUMNS,), worth, detail=parts.detail)
-        + table((*_OTHER_COLUMNS, "state of a key"), other, detail=parts.detail)
+        + table((*_COLUMNS,), _cells(_COLUMNS, every), detail=parts.detail)
+        + table((*other_columns,), _cells(other_columns, every), detail=parts.detail)
         + paragraph(note, is_note=True)
         + second
         + charts(draw.rule_intervals(figures, parts.detail), parts.detail)

@@ -398,24 +398,24 @@ def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels
         )
     if _has_dropped(first_history):
         return None, 1
-    names, width = _identities(judged, None)
-    if width == 0 and total:
-        return None, 1
+    names = identities(judged)
     level = np.ones((total, len(axes)), np.int64)
     settings = [
         (axis_number, passed_count, {**base, axis.name: value})
-        for axis_number, axis in enumerate(axes) for passed_count, value in enumerate(axis.values[1:], start=1)
-    ]  # fmt: skip
+        for axis_number, axis in enumerate(axes)
+        for passed_count, value in enumerate(axis.values[1:], start=1)
+    ]
     step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
     for first in range(0, len(settings), step):
         chosen_settings = settings[first : first + step]
         history, variants = bench.judged([setting for _, _, setting in chosen_settings])
         if _has_dropped(history):
             return None, 1 + len(settings)
-        rows, _ = _identities(variants, width)
+        variant_names = identities(variants)
         for number, (axis_number, passed_count, _) in enumerate(chosen_settings):
-            passes = _has_rows(names, rows[variants.rule == number])
-            if passes is None or (level[passes, axis_number] < passed_count).any():
+            chosen_names = variant_names[variants.rule == number]
+            passes = np.isin(names, chosen_names)
+            if int(passes.sum()) != len(chosen_names) or (level[passes, axis_number] < passed_count).any():
                 return None, 1 + len(settings)
             level[:, axis_number] += passes
     return _Levels(level, judged.detected_ms, first_history, all_alerts), 1 + len(settings)
@@ -425,25 +425,15 @@ def _has_dropped(history: History) -> bool:
     return any(history.replayed.counters[name] for name in _DROPS)
 
 
-def _identities(judged: Judged, width: int | None) -> tuple[NDArray[np.int64], int]:
-    """Return the bound events of each alert, int64[A, width]; width 0 if they differ in number."""
-    total = len(judged.detected_ms)
-    counts = np.bincount(judged.bound_alert, minlength=total)
-    width = (int(counts[0]) if total else 0) if width is None else width
-    if (counts != width).any():
-        return np.empty((0, 0), np.int64), 0
-    order = np.argsort(judged.bound_alert, kind="stable")
-    return judged.bound_row[order].reshape(total, width), width
-
-
-def _has_rows(all_rows: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Say of each row whether it is among some; None if some are not among all."""
-    both, number = np.unique(np.concatenate([all_rows, some]), axis=0, return_inverse=True)
-    number = number.reshape(-1)
-    mask = np.zeros(len(both), np.bool_)
-    mask[number[len(all_rows) :]] = True
-    passes: NDArray[np.bool_] = mask[number[: len(all_rows)]]
-    return passes if int(passes.sum()) == len(some) else None
+def identities(judged: Judged) -> NDArray[np.uint64]:
+    """Return a number for the events that each alert binds, in 64 bits: the same for the same events."""
+    mixed = judged.bound_row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64 (Steele and others 2014)
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    identity = np.zeros(len(judged.rule), np.uint64)
+    np.add.at(identity, judged.bound_alert, mixed)
+    return identity
 
 
 def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:

@@ -194,9 +194,7 @@ def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 
     return tuple(drifts)
 
 
-def _texts(
-    column: pa.Array, type_: Type, weeks: NDArray[np.int64]
-) -> tuple[tuple[str, ...], list[dict[str, Any]]]:  # fmt: skip
+def _texts(column: pa.Array, type_: Type, weeks: NDArray[np.int64]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """Return the texts with shares, and a row for each week; no rows for other types."""
     if type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL):
         return (), []
@@ -229,9 +227,11 @@ def _shares(code: NDArray[np.int64], top: Sequence[int], weeks: NDArray[np.int64
 
 
 def _by_week(
-    values: NDArray[Any], has_value: NDArray[np.bool_], weeks: NDArray[np.int64],
+    values: NDArray[Any],
+    has_value: NDArray[np.bool_],
+    weeks: NDArray[np.int64],
     describe: Callable[[NDArray[Any]], dict[str, Any]],
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Return a row for each week, with `describe` of the values that are not missing."""
     order = np.argsort(weeks, kind="stable")
     numbers, first = np.unique(weeks[order], return_index=True)
