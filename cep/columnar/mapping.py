@@ -39,7 +39,7 @@ _SIGNS = {"tab": "\t", "space": " ", "\\t": "\t", "none": ""}
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The signs and encoding of a CSV file; "" means that its content decides. JSON texts may have number signs."""
+    """The signs and encoding of a CSV file, "" if its content decides. Numbers in JSON texts have such signs, too."""
 
     delimiter: str = ""
     quote: str = ""

@@ -38,10 +38,10 @@ class HistoryColumn:
     members of a (sub-)key can decide its value and are stored. `average` is the identity of the average to which the
     value, or its rest, belongs, "" for other functions.
 
-    Four names are the same in every program. `identity` is for equal histories. `tally` is for equal tallies
-    (numbers/tally.py), "" without one; it ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES` if a tally has more than
-    counts and integer sums. `panes` is for equal panes (numbers/panes.py), 0 without panes. `known_sub_keys` is for
-    histories that count the same events by the same sub-key (histories/sub_keys.py), 0 without one.
+    These names are the same in every program: `identity` for equal histories, `tally` for equal tallies
+    (numbers/tally.py), "" without one, `panes` for equal panes (numbers/panes.py), 0 without panes, and
+    `known_sub_keys` for histories that count the same events by the same sub-key (histories/sub_keys.py), 0 without
+    one. `tally` ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES` if a tally has more than counts and integer sums.
     """
 
     number: int

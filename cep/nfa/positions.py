@@ -67,9 +67,10 @@ class Wait:
     """One way to continue from a position: take an event that matches `target`'s variable.
 
     If `link` is None, the wait gets the link of the step that contains the fragment. `counted` is the half-open
-    interval in which the loop counter of the position must lie. `loop` is set if the wait repeats something (_Loop). A
-    relaxed wait after a group that may have another round, which cannot begin with nothing, `reopens`: it stays open
-    after it has taken an event, as long as a wait for that round is open, one whose `loop` is in `reopens`.
+    interval in which the loop counter of the position must lie. `loop` is set if the wait repeats something (_Loop).
+    `reopens` is for a relaxed wait after a group that may have another round, and cannot begin it with nothing. Such a
+    wait stays open after it has taken an event, as long as a wait for that round is open: one whose `loop` is in
+    `reopens`.
 
     A wait without target is an absence. The match is complete if the wait is still open when its window closes, or
     (link NEXT) when the next event has come.

@@ -99,7 +99,7 @@ def _can_wait(states: Sequence[StateRow], predicate: int) -> bool:
 
 
 def _may_follow(states: Sequence[StateRow], chosen: Sequence[int], predicate: int) -> bool:
-    """Return True if the predicate may extend the prefix: a run takes one such event, only on its path (not `b+`)."""
+    """Return True if the predicate may extend the prefix: a run takes at most one such event, and only on its path."""
     waits, predicates = _waits_for(states, predicate), [*chosen, predicate]
     reached = _reached(states, predicates)
     on_its_way = all(nfa_state in reached and wait.kind == y.WAIT_RELAXED for nfa_state, wait in waits)

@@ -1,7 +1,6 @@
 """Two control records → the lines with their differences: `params.tries 3 → 4`; two sets of alerts → gained and lost.
 
-The sender of a record and the version that it was written against are not differences. Two alerts are the same finding
-if they have the same rule, key and bound events, in any version.
+Two alerts are the same finding if they have the same rule, key and bound events, in any version.
 Tested by: tests/rulebook/test_publish.py
 """
 

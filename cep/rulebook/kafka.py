@@ -1,8 +1,7 @@
 """Records of the control topic and of the status topic → Kafka. Sources do the reading.
 
-All records go to partition 0: control records have one order, and a job that reads both topics would have none over
-several partitions. Missing topics are created as compacted topics, because a new job needs only the last record of each
-key.
+All records go to partition 0, because control records have one order. Missing topics are created as compacted topics: a
+new job needs only the last record of each key.
 Tested by: tests/rulebook/test_publish.py
 """
 

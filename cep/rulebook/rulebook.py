@@ -310,13 +310,12 @@ class Rulebook:
     # -------------------------------------------------------------------------------------------- changes
 
     def apply(self, record: ControlRecord, seen_ms: int | None, *, is_given: bool = False) -> Outcome:
-        """Apply one control record.
+        """Apply one control record. Return its outcome. Raises: StateError if the store of the lists refuses.
 
         `seen_ms` is the largest event time that has been matched, None before the first event: a change cannot start
         before or at it, starts right after it instead, and says by how much it is late. Signatures are asked for if the
-        job has signers, but not of a list that is given with its first rules.
-        Returns: the outcome; `refused` and `ignored` leave the rules in force unchanged.
-        Raises: StateError if the store of the lists refuses.
+        job has signers, but not of a list that is given with its first rules. `refused` and `ignored` leave the rules
+        in force unchanged.
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
@@ -362,10 +361,10 @@ class Rulebook:
             self.places = Places.of(entry.rule for entry in self._entries())
 
     def forget(self, watermark_ms: int) -> int:
-        """Drop every version that can neither start a match nor have an open run at the watermark.
+        """Drop every version that can neither start a match nor have an open run at the watermark. Return how many.
 
         Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within` stays until
-        it is restarted or retired. Returns: how many versions were dropped; the epoch stays.
+        it is restarted or retired.
         """
         count = 0
         for name, versions in tuple(self.rules.items()):

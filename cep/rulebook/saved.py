@@ -254,11 +254,10 @@ class RulebookStore:
         return self._get(_CONTROL, digest)
 
     def prune(self, retained: Collection[str]) -> int:
-        """Remove all files that the `retained` rulebooks do not need, between micro-batches.
+        """Remove all files that the `retained` rulebooks do not need, between micro-batches; return how many.
 
         Control records of micro-batches and half-written files of killed processes go too. The lists that the job began
-        with stay. Returns: the number of removed files. Raises: SinkError, StateCorruptError if a retained rulebook
-        cannot be read.
+        with stay. Raises: SinkError, StateCorruptError if a retained rulebook cannot be read.
         """
         indices = [self._get(_INDEX, index) for index in retained]
         records = {digest for index in indices for digest in record_digests(index)}

@@ -244,10 +244,9 @@ _AT_A_TIME = 1_000
 class LastAlerts:
     """The last alert of each rule and key: event time, for how long it suppresses others, severity and value.
 
-    The object lists its changes, so that only these are stored: a job with a hundred thousand such keys has a few new
-    ones in a micro-batch. The lifetime of an entry follows from its alert alone, never from later versions, so the
-    moment at which it is dropped changes no result. Marks of keys (step/marks.py) are entries, too; `marks_count`
-    counts them. Cost: the added entries, and the expired ones.
+    The object lists its changes, so that only these are stored. The lifetime of an entry follows from its alert alone,
+    never from later versions, so the moment at which it is dropped changes no result. Marks of keys (step/marks.py) are
+    entries, too; `marks_count` counts them. Cost: the added entries, and the expired ones.
     """
 
     def __init__(self, last: Mapping[tuple[str, str], LastAlert] | None = None) -> None:

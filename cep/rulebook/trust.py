@@ -101,8 +101,7 @@ def names_key(text: str, keys: Collection[str]) -> bool:
 def digest_of(record: Signable) -> str:
     """Return the hash by which a later change refers to this one: of a rule its meaning, otherwise of the record.
 
-    It is the hash of builds before 0.3, so that their signatures count. `{3}` and `{3,}` have the same one, but a
-    statement also names the hash of the whole record.
+    It is the hash of builds before 0.3, so that their signatures count, although `{3}` and `{3,}` have the same one.
     """
     rule = record.as_upsert() if isinstance(record, RollbackRecord) else record
     return earlier_hash(rule) or content_hash(rule) if isinstance(rule, UpsertRecord) else body_hash(record)
