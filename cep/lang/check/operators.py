@@ -173,8 +173,8 @@ def compare(checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tupl
         culprit = pair[1] if types.is_ordered(pair[0].type) else pair[0]
         message = f"values of type {culprit.type} have no order"
         checker.refuse("CEP306", message, spans[0].to(spans[1]), "use `==`, `!=` or `in`", scope.labels())
-    left, right = unify(checker, *pair, spans, scope, exact=True)
-    return Binary(op, left, right, types.BOOL.as_nullable(left.type.nullable or right.type.nullable))
+    first, second = unify(checker, *pair, spans, scope, exact=True)
+    return Binary(op, first, second, types.BOOL.as_nullable(first.type.nullable or second.type.nullable))
 
 
 def between(checker: Checker, node: syntax.BetweenSyntax, scope: Scope) -> Expr:
@@ -266,8 +266,8 @@ def _number_arithmetic(
         checker.refuse("CEP301", message, spans[0].to(spans[1]), labels=scope.labels())
     if op == "*" and types.common_number(left.type, right.type).kind is Kind.DECIMAL:
         return _product(checker, left, right, spans, scope)
-    left, right = unify(checker, left, right, spans, scope, exact=False)
-    return Binary(op, left, right, left.type.as_nullable(nullable))
+    first, second = unify(checker, left, right, spans, scope, exact=False)
+    return Binary(op, first, second, first.type.as_nullable(nullable))
 
 
 def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> Expr:

@@ -216,7 +216,7 @@ def parse_number(cursor: Cursor) -> syntax.Literal | syntax.DurationLiteral:
 def parse_constant(
     cursor: Cursor, noun: str, words: Collection[str], number: Callable[[Cursor], syntax.ExprSyntax]
 ) -> syntax.ExprSyntax:
-    """Parse a constant with its sign: a text, a symbol, one of the `words`, or what `number` parses."""
+    """Parse a constant with its sign: a text, a symbol, one of the `words`, or a number that `number` parses."""
     token = cursor.token
     if cursor.accept("-"):
         with cursor.nested():

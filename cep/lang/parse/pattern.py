@@ -26,7 +26,7 @@ class _Parts:
     params: list[syntax.ParamSyntax] = field(default_factory=list)
     key: tuple[syntax.NameRef, ...] = ()
     lost: bool = False  # names of the head may be missing, so that only the syntax of the body counts
-    seen: dict[str, Span] = field(default_factory=dict)
+    clause_spans: dict[str, Span] = field(default_factory=dict)
     structure: syntax.SequenceSyntax | None = None
     wheres: list[syntax.WhereSyntax] = field(default_factory=list)
     skip: syntax.SkipSyntax | None = None
@@ -217,10 +217,10 @@ def _clause(cursor: Cursor, parts: _Parts) -> None:
             help_line = f"values are separated by commas: `, {cursor.token.text} = …`"
         cursor.fail(f"expected a clause, found {cursor.shown()}", help_line)
     word = cursor.take().text
-    if word in parts.seen:
-        labels = (Label(parts.seen[word], "first given here"),)
+    if word in parts.clause_spans:
+        labels = (Label(parts.clause_spans[word], "first given here"),)
         cursor.collector.add("CEP106", f"`{word}` is given twice", start, "join the two", labels)
-    parts.seen.setdefault(word, start)
+    parts.clause_spans.setdefault(word, start)
     if word == "seq":
         parts.structure = parse_structure(cursor)
     elif word == "where":

@@ -199,7 +199,7 @@ def _part(cursor: Cursor) -> int:
 
 
 def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
-    """Parse what a test expects: `match`, `matches`, `timeout` or `none`, with its key, time and values."""
+    """Parse an expectation: `match`, `matches`, `timeout` or `none`, with its key, time and values."""
     if not cursor.at(*_KINDS):
         help_line = did_you_mean(cursor.token.text, _KINDS, "write one of")
         cursor.fail(f"expected `match`, `matches`, `timeout` or `none`, found {cursor.shown()}", help_line)
