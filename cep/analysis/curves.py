@@ -279,8 +279,8 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
     values = [number_of(setting[axis.name]) / size for setting in settings]
     current_place = values.index(number_of(present) / size)
     intervals, samples = [], list[Sample]()
-    seen = _seen(bench, settings, settings_at_once(bench, [settings[0], settings[-1]]))
-    for number, (looser, tighter) in enumerate(pairwise(seen)):
+    alerts_by_setting = _seen(bench, settings, settings_at_once(bench, [settings[0], settings[-1]]))
+    for number, (looser, tighter) in enumerate(pairwise(alerts_by_setting)):
         lost = np.flatnonzero(~np.isin(looser.identity, tighter.identity))
         limits = (values[number], values[number + 1], number >= current_place)
         judged, places = looser.judged, looser.place[lost]
@@ -289,7 +289,7 @@ def _line(bench: Bench, axis: Axis) -> Line | None:
         intervals.append(Interval(*limits, *counts))
         if number in (current_place - 1, current_place):
             samples += _samples(looser, lost, limits)
-    further = len(seen[-1].identity)
+    further = len(alerts_by_setting[-1].identity)
     return Line(bench.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
 
 
