@@ -258,7 +258,7 @@ def _check_patterns(console: Console, files: Sequence[Path]) -> int:
     return len(failed) + len(suite.refused)
 
 
-_LATER = "2999-01-01T00:00:00Z"  # a start behind that of the version that runs
+_LATER = "2999-01-01T00:00:00Z"  # a start after the start of the running version
 
 
 @dataclass(frozen=True, slots=True)

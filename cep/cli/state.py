@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         runs = list(runs_of_key(newest.pages, options.key, newest.programs))
         past = list(past_of_key(newest.pasts, options.key, newest.programs))
         return _print_key(options.key, runs, past, options.json)
-    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415 as `_session`
+    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415 as in `_session`
 
     job = job_of(options.checkpoint)
     with _session("cep job state", "reading the state", 1) as session:
@@ -286,7 +286,7 @@ def run_savepoint(options: argparse.Namespace) -> int:
         return 0
     if len(options.checkpoint) > 1:
         raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")
-    from cep.runners.spark.savepoint import save, save_for_both  # noqa: PLC0415 as `_session`
+    from cep.runners.spark.savepoint import save, save_for_both  # noqa: PLC0415 as in `_session`
 
     if options.portable:
         with _session("cep job savepoint", "writing the savepoint", 2) as session:
@@ -338,7 +338,7 @@ def run_restore(options: argparse.Namespace) -> int:
 
 def run_rescale(options: argparse.Namespace) -> int:
     """Divide a job's state among another number of tasks. Raises: UsageError, StateError."""
-    from cep.runners.spark.state import job_of, rescale  # noqa: PLC0415 as `_session`
+    from cep.runners.spark.state import job_of, rescale  # noqa: PLC0415 as in `_session`
 
     if is_embedded(options.checkpoint):
         raise UsageError(

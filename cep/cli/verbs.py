@@ -216,7 +216,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 class Parser(argparse.ArgumentParser):
-    """The arguments of a verb."""
+    """The arguments of a verb, each in the form in which the help shows it."""
 
     def declare(
         self, written: str, text: str, group: argparse._MutuallyExclusiveGroup | None = None, **options: Any
@@ -224,7 +224,7 @@ class Parser(argparse.ArgumentParser):
         """Declare an argument as a user writes it, like `--out FILE`, `--dry-run` or `rule RULE`.
 
         The word for the value determines the type; a flag without one is a truth value. `text` is the line in the help,
-        `options` are those of argparse.
+        and `options` go to argparse.
         """
         *names, value = written.split()
         if names:

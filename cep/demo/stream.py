@@ -79,7 +79,7 @@ class StreamSize:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One planted case. `key` is the card or account. A near miss (`fires` false) has no alert."""
+    """One planted case. `key` is the card or account. A near miss (`fires` false) gives none of the alerts."""
 
     rule_id: str
     key: str
@@ -145,7 +145,7 @@ def json_lines(payments: pa.Table) -> Iterator[bytes]:
 
 
 def _plan(random: np.random.Generator, size: StreamSize) -> list[_Case]:
-    """Choose the cards and times of the cases. Each case has its own card; dormant cards have no everyday payments."""
+    """Choose the cards and times of the cases. Each case has its own card; dormant cards lack everyday payments."""
     counts = {name: (count, size.near_misses_count) for name, count in size.counts().items()}
     cards_count = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
     assert cards_count <= size.cards_count, "more planted cases than cards"
