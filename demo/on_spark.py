@@ -16,9 +16,9 @@ from rich.console import Console
 
 from cep.demo.day import CONTROL, PAYMENTS
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.output import Replayed
+from cep.runners.output import BatchReport, Replayed
 from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, start_live
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import TopicSource

@@ -24,8 +24,8 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
-from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
-from cep.runners.output import Replayed
+from cep.runners.embedded.run import Listener, Pace, Runner
+from cep.runners.output import BatchReport, Replayed
 from cep.sinks.console import ConsoleSink
 from cep.sinks.files import DeadLetterFiles
 from cep.sources.live.base import Chunk, Positions

@@ -22,6 +22,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -95,6 +97,25 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     _write(directory / RULES_FILE, {"records": [record.decode() for record in initial]})
     _write(directory / JOB_FILE, {**description, "id": uuid.uuid4().hex})
     return initial, False
+
+
+def check_empty(directory: Path) -> None:
+    """Refuse a directory that has content, into which no savepoint is restored. Raises: UsageError."""
+    if directory.exists() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is not empty; restore into a new folder and start the job with that")
+
+
+@contextmanager
+def new_checkpoint(directory: Path) -> Iterator[Path]:
+    """Yield a folder that becomes this directory at the end of the block, which is then there whole or not at all."""
+    check_empty(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        yield fresh
+        fresh.replace(directory)  # an empty folder or nothing
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def first_rules(directory: Path) -> tuple[bytes, ...]:

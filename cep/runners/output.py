@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,21 @@ class Replayed:
     state_files: tuple[StoredFile, ...] = ()
     watermark_ms: int = TIME_MS_MIN
     marks: Marks = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The outcome of one micro-batch of a job, and the job's totals so far."""
+
+    batch_id: int
+    alerts: pa.Table
+    counters: Counter[str]
+    totals: Counter[str]
+    watermark_ms: int | None = None  # None for a micro-batch without records on Spark
+    # Of `cep run`: `decoding`, `matching`, and `commit`, the last one before. Of `cep live`: `matching` (tasks, until
+    # their rows are here), `sinks`, and `records` (letters and totals).
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
+    dead_letters: Sequence[bytes] = ()  # of `cep run` with suppressed alerts
 
 
 def format_of(path: Path) -> Format:

@@ -27,6 +27,7 @@ from cep.runners.handover.beginning import read_beginning
 from cep.runners.job import Beginning, open_folder
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import Log
+from cep.runners.output import BatchReport
 from cep.runners.patience import Patience
 from cep.runners.spark.live import (
     JAVA_OPTIONS,
@@ -36,7 +37,7 @@ from cep.runners.spark.live import (
     observe_queues,
     start_live,
 )
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.savepoint import read_positions
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
@@ -44,8 +45,9 @@ from cep.runners.spark.state import last_batch
 from cep.runners.warm import Warming
 from cep.sinks import kinds
 from cep.sources.kafka import offsets_of
-from cep.sources.live.kinds import check_ending, check_sources, kafka_client, named, record_format
+from cep.sources.live.kinds import check_ending, check_sources, kafka_client, record_format
 
+_READABLE = "topic", "folder"  # the settings that name a source
 _FLAGS = "either --events FOLDER, or --bootstrap-servers and --topic"
 
 
@@ -63,7 +65,7 @@ class SparkRunner(JobRunner):
             )
         check_ending(settings, until_end=until_end)
         topics = *kinds.alert_topics(settings), settings.output.dead_letter_topic
-        check_sources(settings, topics, _FLAGS, tuple(_EVENTS))
+        check_sources(settings, topics, _FLAGS, _READABLE)
         kinds.sink_names(settings)  # an address that may not be used is refused before Spark starts
         kinds.check_dead_letters(settings)
         _events(settings)
@@ -177,27 +179,17 @@ def open_session(settings: SparkSettings, log: Log) -> Any:
     return spark
 
 
-def _topic_of_events(settings: Settings) -> Source:
-    events, kafka = settings.events, kafka_client(settings)
-    assert events.topic is not None, "the row of this setting was chosen"
+def _events(settings: Settings) -> Source:
+    """Describe the source of Spark's tasks. sources/live/kinds.py has the sources of `cep run`."""
+    events = settings.events
+    if events.folder is not None:
+        return FolderSource(events.folder, events.max_files, mapping=mapping_of_settings(events))
+    kafka = kafka_client(settings)
+    assert events.topic is not None, "`check_sources` has found one of the two"
     return TopicSource(
         kafka.bootstrap_servers, events.topic, events.max_records, events.starting, kafka.client_options,
         record_format(events), events.max_bytes, events.ending,
     )  # fmt: skip
-
-
-def _files_of_events(settings: Settings) -> Source:
-    events = settings.events
-    assert events.folder is not None, "the row of this setting was chosen"
-    return FolderSource(events.folder, events.max_files, mapping=mapping_of_settings(events))
-
-
-# The setting that names a source → the source of Spark's tasks. sources/live/kinds.py has the sources of `cep run`.
-_EVENTS: Mapping[str, Callable[[Settings], Source]] = {"topic": _topic_of_events, "folder": _files_of_events}
-
-
-def _events(settings: Settings) -> Source:
-    return _EVENTS[named(settings.events, _EVENTS)[0]](settings)
 
 
 def _control(settings: Settings) -> Source | None:

@@ -35,7 +35,8 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings, default_target
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
-from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
+from cep.runners.embedded.run import Listener, Pace, Runner
+from cep.runners.output import BatchReport
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces

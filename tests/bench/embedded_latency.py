@@ -25,7 +25,8 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner, shorten_pauses
+from cep.runners.embedded.run import Listener, Pace, Runner, shorten_pauses
+from cep.runners.output import BatchReport
 from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.rocks import RocksStore

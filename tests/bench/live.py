@@ -30,9 +30,10 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from cep.rulebook.deploy import deploy
+from cep.runners.output import BatchReport
 from cep.runners.spark.group_parts import PAGES
 from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, serve, start_live
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import stored_part

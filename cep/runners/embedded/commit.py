@@ -69,7 +69,7 @@ _LOOK_S = 0.2  # between two looks at a job whose end waits for sinks
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sources:
     """The sources of a job: events and their decoder, and control records if rules may change."""
 
@@ -77,31 +77,19 @@ class Sources:
     control: LiveSource | None
     decode: Callable[[Schema, pa.Array], Decoded] = decode_json
     mapping: FieldMapping = PLAIN  # where fields are in events that come as tables
+    # `positions` while records were read that cannot be matched yet: they do not count as read.
+    positions_before: dict[str, dict[str, int]] | None = field(default=None, init=False)
     _identified: tuple[IdentifiedSource, ...] = field(init=False)
-    _before: list[dict[str, dict[str, int]]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         # Once: to ask a protocol takes a tenth of a millisecond, and each commit needs the answer.
-        identified = tuple(source for source in (self.events, self.control) if isinstance(source, IdentifiedSource))
-        object.__setattr__(self, "_identified", identified)
-
-    def hold_back(self, positions: dict[str, dict[str, int]]) -> None:
-        """Let `positions` be these, before records that were read and cannot be matched yet, until `release`."""
-        self._before[:] = [positions]
-
-    def release(self) -> None:
-        """Let all records that were read count as read again."""
-        self._before.clear()
-
-    @property
-    def holds_back(self) -> bool:
-        """True if records were read that do not count as read."""
-        return bool(self._before)
+        sources = self.events, self.control
+        self._identified = tuple(source for source in sources if isinstance(source, IdentifiedSource))
 
     def positions(self) -> dict[str, dict[str, int]]:
         """Return the positions of a commit, by kind of source."""
-        if self._before:
-            return self._before[0]
+        if self.positions_before is not None:
+            return self.positions_before
         control = {} if self.control is None else self.control.positions()
         return {"events": self.events.positions(), "control": control}
 

@@ -204,50 +204,40 @@ class EmbeddedRunner(JobRunner):
                 with turn_of(settings, store, changelog, observed, start.log, stop) as may_send:
                     if not stop.is_set():
                         outlets = replace(outlets, may_send=may_send)
-                        around = _Surroundings(initial, workers, sources, outlets, store, changelog, status)
-                        _work(replace(start, job=job), around, self.key_answers)
+                        engine_of = partial(Engine, job, initial, workers=workers)
+                        _work(start, engine_of, sources, outlets, store, changelog, status, self.key_answers)
             finally:
                 outlets.close()
                 sources.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Surroundings:
-    """The surroundings of the engine: its first rules and threads, and its opened sources, sinks and store."""
-
-    initial: tuple[bytes, ...]
-    workers: Workers
-    sources: Sources
-    outlets: Outlets
-    store: StoreSettings
-    changelog: Changelog | None
-    status: StatusTopic | None
-
-
-def _work(start: JobStart, around: _Surroundings, key_answers: KeyAnswers) -> None:
-    """Go on from the last commit until the end. Raises: CepError."""
+def _work(
+    start: JobStart, engine_of: Callable[..., Engine], sources: Sources, outlets: Outlets, store: StoreSettings,
+    changelog: Changelog | None, status: StatusTopic | None, key_answers: KeyAnswers,
+) -> None:  # fmt: skip
+    """Go on from the last commit until the end. `engine_of` takes the store and its lists. Raises: CepError."""
     settings, log, stop, checkpoint = start.settings, start.log, start.stop, start.settings.job.checkpoint
     commits = Commits(
-        around.store,
+        store,
         on_step=(lambda _: None) if start.traces is None else start.traces.commit_step,
         on_failed=lambda error: log.tell(
             "checkpoint_failed", f"no checkpoint: {error}; the job goes on without", reason=str(error)
         ),
-        changelog=around.changelog,
+        changelog=changelog,
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}", reason=refused)
     start.begins.lists.copy_into(commits.lists)
-    engine = Engine(start.job, around.initial, commits.store, around.workers, commits.lists)
+    engine = engine_of(store=commits.store, lists=commits.lists)
     if commits.head is None:
         commits.totals.update(_begin(engine, start.begins.warm))
-    reports = JobReports(start, engine, commits, around.sources, around.status, around.outlets.patience)
+    reports = JobReports(start, engine, commits, sources, status, outlets.patience)
     pace = Pace(
         _interval_ms(settings), _sends_at_once(settings), settings.job.trigger,
         settings.events.max_records or RECORDS_MAX,
     )  # fmt: skip
     listener = Listener(reports.report, reports.idle)
-    runner = Runner(engine, around.sources, around.outlets, commits, pace, listener)
+    runner = Runner(engine, sources, outlets, commits, pace, listener)
     key_answers.runner = runner
     stop.report = partial(_report_end, reports, commits, log)
     try:

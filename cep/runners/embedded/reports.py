@@ -23,10 +23,11 @@ from cep.rulebook.kafka import StatusTopic
 from cep.runners.assembly import JobStart, RuleNews
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
-from cep.runners.embedded.run import BatchReport, Runner
+from cep.runners.embedded.run import Runner
 from cep.runners.live_checkpoint import write_progress
 from cep.runners.meanings import forget_open_runs, is_in_lines, open_runs
 from cep.runners.observe import CHECKPOINTS, Log, Observed
+from cep.runners.output import BatchReport
 from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import write_status
 from cep.step.rules import rule_status, sign_status

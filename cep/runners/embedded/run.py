@@ -15,15 +15,13 @@ import gc
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from cep.base.errors import SinkAwayError, SourceAwayError, StateCorruptError
 from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
@@ -32,6 +30,7 @@ from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.lanes import SinkQueues
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.shares import EVENTS_ALONE
+from cep.runners.output import BatchReport
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.step.event_time import read_time
 from cep.step.job import add_counts
@@ -65,19 +64,6 @@ class Pace:
     at_once: bool = False  # alerts do not wait for commits, and may come twice after a crash
     linger_ms: int = 0  # how long a micro-batch waits for more records
     records_max: int = RECORDS_MAX  # of one micro-batch
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record."""
-
-    batch_id: int
-    alerts: pa.Table
-    counters: Counter[str]
-    totals: Counter[str]
-    seconds: float
-    phases_ms: Mapping[str, float] = field(default_factory=dict)  # of its parts, and of the last commit before it
-    dead_letters: Sequence[bytes] = ()  # with suppressed alerts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +134,7 @@ class Runner:
         except SourceAwayError:  # records that were read are not matched: the next start reads them again
             if not stop.is_set():
                 raise
-            if not self._sources.holds_back:
+            if self._sources.positions_before is None:
                 return
         if stop.is_set() and has_started and not self._pace.at_once:
             self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
@@ -164,7 +150,7 @@ class Runner:
             is_read = until_end and is_quiet and not any(self._behind.values())
             is_end = is_read or self._sources.events.ended
         if is_end and (len(self._behind) > 1 or any(self._behind.values())):  # nothing more comes of any partition
-            self._step([], (), time.monotonic(), is_end=True)
+            self._step([], (), is_end=True)
 
     def ask(self, question: Callable[[Engine], T]) -> T:
         """Ask the engine something between two micro-batches; to be called from another thread.
@@ -187,7 +173,7 @@ class Runner:
             self._before = self._sources.positions()
             controls = self._controls(_WAIT_S)
             if controls:
-                self._step([], controls, time.monotonic())
+                self._step([], controls)
             if self._sources.control.ended or not any(self._sources.control.behind().values()):
                 break
         self._idle()  # observers of the job learn where it begins to read
@@ -204,13 +190,12 @@ class Runner:
         self._before = sources.positions()
         controls = self._controls(0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
-        began_s = time.monotonic()
         if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
             chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)
         has_work = bool(chunks or controls) or sources.events.behind() != self._behind
         has_work = has_work or self._clock() >= self._look_ms
         if has_work:
-            self._step(chunks, controls, began_s)
+            self._step(chunks, controls)
         else:
             self._idle()
         while not self._questions.empty():
@@ -273,7 +258,7 @@ class Runner:
             values += [value for chunk in chunks for value in chunk.values if value]
         return tuple(values)
 
-    def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:
+    def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], *, is_end: bool = False) -> None:
         """Decode the records of a micro-batch, match them, and note the duration of each phase."""
         decoding_s = time.monotonic()
         schema, sources = self._engine.job.schema, self._sources
@@ -302,10 +287,10 @@ class Runner:
             "matching": (matched_s - matching_s) * 1_000,
             "commit": self._commit_s * 1_000,
         }
-        totals, seconds = self._commits.totals, time.monotonic() - began_s
-        outcome = stepped.alerts, stepped.counters, totals, seconds, phases_ms, stepped.dead_letters
-        self._report(BatchReport(self._commits.batch_id, *outcome))
-        self._commits.batch_id += 1
+        commits, watermark_ms = self._commits, self._engine.watermark_ms
+        outcome = stepped.alerts, stepped.counters, commits.totals, watermark_ms, phases_ms, stepped.dead_letters
+        self._report(BatchReport(commits.batch_id, *outcome))
+        commits.batch_id += 1
 
     def _answer(self, ask: Callable[[], T]) -> T:
         """Repeat a request to brokers or a registry until it is answered, because the micro-batch needs the answer.
@@ -317,13 +302,13 @@ class Runner:
             try:
                 answer = ask()
             except SourceAwayError:
-                self._sources.hold_back(self._before)
+                self._sources.positions_before = self._before
                 self._idle()
                 if self._stop.wait(_WAIT_S):
                     raise
                 self.commit()
             else:
-                self._sources.release()
+                self._sources.positions_before = None
                 return answer
 
     def _give(self, stepped: Stepped) -> None:

@@ -38,7 +38,7 @@ from cep.state.past import StoredPage, StoredPast, encode_page
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
 from cep.state.store import DurableStore, WriteBatch, group_range
 from cep.state.target import Target
-from cep.step.rules import Programs
+from cep.step.rules import programs_by_level
 
 
 def has_savepoint(target: Target) -> bool:
@@ -121,8 +121,7 @@ def load(
 
     `change` changes the payload. Raises: UsageError for a full folder or missing key groups; StateError, StoreError.
     """
-    if checkpoint.exists() and any(checkpoint.iterdir()):
-        raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
+    live_checkpoint.check_empty(checkpoint)
     checkpoint.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="restore-", dir=checkpoint) as scratch:
@@ -211,7 +210,7 @@ class Newest:
 
     pages: list[StoredPage]
     pasts: list[StoredPast]
-    programs: list[Mapping[KeyDomain, Program]]
+    programs: Sequence[Mapping[KeyDomain, Program]]
 
 
 def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
@@ -231,8 +230,7 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
         with StoreSettings(checkpoint, _backend_of(newest, "rocksdb")).open(newest.path(PART)) as store:
             rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
             rulebook.keep_levels(job.levels_count)
-            compiled = Programs()
-            programs = [compiled.of(rulebook, job.schema, level) for level in range(job.levels_count)]
+            programs = programs_by_level(rulebook, job.schema, job.levels_count)
             pages = [
                 StoredPage(group, domain, encode_page(whole))
                 for group in groups

@@ -53,7 +53,7 @@ from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_
 from cep.state.store import split_key
 from cep.state.target import Target
 from cep.step.job import Job
-from cep.step.rules import Programs
+from cep.step.rules import programs_by_level
 
 # SHA-256 as JSON has it, and the random id of a job: a short key may be among its digits.
 _HASH = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")
@@ -87,8 +87,7 @@ def erase_savepoint(
     job = Job.from_json(payload.job)
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
     rulebook.keep_levels(job.levels_count)
-    compiled = Programs()
-    programs = [compiled.of(rulebook, job.schema, level) for level in range(job.levels_count)]
+    programs = programs_by_level(rulebook, job.schema, job.levels_count)
     erasing = _Erasing(job, programs, {domain: pa.array(sorted(keys.get(domain, ())), TEXT) for domain in job.domains})
     payload = _without_memory(payload, keys, erasing.erased)
     searched = ways_to_write({text for texts in keys.values() for text in texts})

@@ -6,14 +6,12 @@
     who was alerted when, totals  ─▶ held_memory.json, progress.json
     entries by key group          ─▶ begins/ (beginning.py), with watermark, event times and positions
 
-The directory is made under another name and renamed last: it is there whole or not at all.
 Tested by: tests/runners/spark/test_savepoint.py
 """
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,7 @@ from cep.rulebook.saved import RulebookStore, rulebook_from_bytes
 from cep.rulebook.saved import Saved as SavedRulebook
 from cep.runners.handover.beginning import Beginning, write_beginning
 from cep.runners.handover.payload import Payload, Saved, payload_in
-from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE, write_progress
+from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE, new_checkpoint, write_progress
 from cep.runners.rule_output import begin_rule_output
 from cep.state.savepoints import entries_of_group, load_beside, open_savepoint
 from cep.state.target import Target
@@ -41,47 +39,35 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
 
     Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
     """
-    if checkpoint.exists() and any(checkpoint.iterdir()):
-        raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
-    try:
-        entries = _load(target, fresh, change)
-        fresh.replace(checkpoint)  # an empty folder or nothing
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return entries
-
-
-def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) -> Saved:
-    savepoint = open_savepoint(target, folder / "payload")
-    payload = change(payload_in(savepoint))
-    job, progress = Job.from_json(payload.job), payload.engine
-    begins = Beginning(
-        SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,
-        progress["watermark_ms"],
-        times_from_json(progress["times"]),
-        payload.positions,
-        payload.base + 1,
-        since_ms=progress.get("since_ms", TIME_MS_MIN),
-        heartbeat_ms=progress.get("heartbeat_ms", TIME_MS_MIN),
-        topic_ids=payload.topic_ids,
-        gap_ms=progress.get("gap_ms", TIME_MS_MIN),
-    )
-    if savepoint.groups != range(job.groups_count):
-        groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
-        raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
-    store = RulebookStore(folder / RULEBOOKS_FOLDER)
-    load_beside(savepoint, store.list_folder)
-    data = progress["rulebook"].encode()
-    store.put(SavedRulebook.from_bytes(data))
-    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
-    begin_rule_output(folder, status, progress["held_memory"])
-    replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
-    write_progress(folder, begins.first_number - 1, payload.totals)
-    fetched = folder / "fetched"
-    by_group = ((group, entries_of_group(savepoint, group, fetched)) for group in savepoint.groups)
-    entries = write_beginning(folder, begins, by_group)
-    shutil.rmtree(fetched, ignore_errors=True)
-    replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
+    with new_checkpoint(checkpoint) as folder:
+        savepoint = open_savepoint(target, folder / "payload")
+        payload = change(payload_in(savepoint))
+        job, progress = Job.from_json(payload.job), payload.engine
+        begins = Beginning(
+            SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,
+            progress["watermark_ms"],
+            times_from_json(progress["times"]),
+            payload.positions,
+            payload.base + 1,
+            since_ms=progress.get("since_ms", TIME_MS_MIN),
+            heartbeat_ms=progress.get("heartbeat_ms", TIME_MS_MIN),
+            topic_ids=payload.topic_ids,
+            gap_ms=progress.get("gap_ms", TIME_MS_MIN),
+        )
+        if savepoint.groups != range(job.groups_count):
+            groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
+            raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
+        store = RulebookStore(folder / RULEBOOKS_FOLDER)
+        load_beside(savepoint, store.list_folder)
+        data = progress["rulebook"].encode()
+        store.put(SavedRulebook.from_bytes(data))
+        status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
+        begin_rule_output(folder, status, progress["held_memory"])
+        replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
+        write_progress(folder, begins.first_number - 1, payload.totals)
+        fetched = folder / "fetched"
+        by_group = ((group, entries_of_group(savepoint, group, fetched)) for group in savepoint.groups)
+        entries = write_beginning(folder, begins, by_group)
+        shutil.rmtree(fetched, ignore_errors=True)
+        replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
     return Saved(savepoint.groups, len(savepoint.manifest.files), entries)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -131,59 +132,6 @@ class CachedPages:
 _CACHED = CachedPages(PAGE_CACHE_BYTES)  # of a worker process, as _PROGRAMS and _BLOCKS
 
 
-class PastPages:
-    """The histories of the Spark group that is being processed, by page id."""
-
-    def __init__(self, heads: Part, segments: Part) -> None:
-        self._heads = heads
-        self._segments = segments
-        self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
-
-    def begin(self, heads: Mapping[int, bytes], segments: Mapping[tuple[int, int], bytes]) -> None:
-        """Take state that was made elsewhere: heads by page, segments by page and number."""
-        for page, data in heads.items():
-            self._heads.put(page, data)
-        for (page, number), data in segments.items():
-            self._segments.put(page, data, number)
-
-    def read(self, page: int) -> Histories:
-        """Read a page that is there. Raises: StateError."""
-        data = self._heads.get(page)
-        assert data is not None, "a page that is not over yet is stored"
-        histories = past.decode_head(data, lambda stored: self._block(page, stored))
-        self._there[page] = past.digests_of(histories)
-        return histories
-
-    def write(self, page: int, histories: Histories) -> None:
-        """Put a page in the place of the one that was read, if any was there: the new segments, and the head."""
-
-        def put(number: int, data: bytes) -> None:
-            self._segments.put(page, data, number)
-
-        now = past.store_segments(histories, put, lambda stored: self._block(page, stored), _BLOCKS)
-        there = past.digests_of(now)
-        for number in sorted(self._there.pop(page, {}).keys() - there.keys()):
-            self._segments.remove(page, number)
-        self._heads.put(page, past.encode_head(now))
-
-    def remove(self, page: int) -> None:
-        """Forget a page that is there."""
-        if page not in self._there:
-            self.read(page)
-        for number in sorted(self._there.pop(page)):
-            self._segments.remove(page, number)
-        self._heads.remove(page)
-
-    def _block(self, page: int, stored: StoredSegment) -> Block:
-        block = _BLOCKS.get(stored.digest)
-        if block is None:
-            data = self._segments.get(page, stored.number)
-            assert data is not None, "a segment that a head names is stored"
-            block = past.decode_segment(data)
-            _BLOCKS.put(stored.digest, block)
-        return block
-
-
 class GroupPorts:
     """The ports of one key group at one stage."""
 
@@ -195,11 +143,7 @@ class GroupPorts:
         self.levels = range(level, level + 1)
         self.seen = _SeenIds(progress.seen, stored.seen)
         self.waiting = _WaitingEvents(job, progress, stored.waiting)
-        self.pasts = PastPages(stored.past, stored.segments)
-        self.pages = [
-            DomainPages(job, (level, group, number), progress, (stored.pages, self.pasts))
-            for number in range(len(job.domains))
-        ]
+        self.pages = [DomainPages(job, (level, group, number), progress, stored) for number in range(len(job.domains))]
 
     @property
     def parts(self) -> tuple[GroupPorts]:
@@ -214,16 +158,14 @@ class GroupPorts:
 class DomainPages(SinglePages):
     """The pages of a key group (ports.DomainPages); a slot is a page. `place`: level, key group, number of domain."""
 
-    def __init__(
-        self, job: Job, place: tuple[int, int, int], progress: GroupProgress, parts: tuple[Part, PastPages]
-    ) -> None:
+    def __init__(self, job: Job, place: tuple[int, int, int], progress: GroupProgress, stored: GroupParts) -> None:
         self._job = job
         self._level, self._group, number = place
         self._base = number << PAGE_BITS
         self._deadlines = progress.deadlines
         self._digests = progress.digests
-        self._pages = parts[0]
-        self._pasts = _Pasts(number, progress.over, parts[1], self.slots)
+        self._pages = stored.pages
+        self._pasts = _Pasts(number, progress.over, stored, self.slots)
 
     @property
     def pasts(self) -> _Pasts:
@@ -267,27 +209,60 @@ class _Pasts:
     """The histories of a key group in Spark's state (DomainPasts). `over`: by page id, when its histories expire."""
 
     def __init__(
-        self, number: int, over: dict[int, int], pages: PastPages, slots: Callable[[pa.Array], NDArray[np.int64]]
+        self, number: int, over: dict[int, int], stored: GroupParts, slots: Callable[[pa.Array], NDArray[np.int64]]
     ) -> None:
         self.slots = slots
         self._base = number << PAGE_BITS
         self._over = over
-        self._pages = pages
+        self._heads, self._segments = stored.past, stored.segments
+        self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
 
     def stored(self, watermark_ms: int) -> list[int]:
         domain_pages = [(page, ms) for page, ms in self._over.items() if page >> PAGE_BITS == self._base >> PAGE_BITS]
         return [page - self._base for page, ms in domain_pages if ms <= watermark_ms]
 
     def read(self, slot: int) -> Histories:
-        return self._pages.read(self._base + slot) if self._base + slot in self._over else Histories()
+        page = self._base + slot
+        if page not in self._over:
+            return Histories()
+        data = self._heads.get(page)
+        assert data is not None, "a page that is not over yet is stored"
+        histories = past.decode_head(data, partial(self._block, page))
+        self._there[page] = past.digests_of(histories)
+        return histories
 
     def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        self._pages.write(self._base + slot, histories)
-        self._over[self._base + slot] = over_ms
+        page = self._base + slot
+
+        def put(number: int, data: bytes) -> None:
+            self._segments.put(page, data, number)
+
+        now = past.store_segments(histories, put, partial(self._block, page), _BLOCKS)
+        self._remove_segments(page, self._there.pop(page, {}).keys() - past.digests_of(now).keys())
+        self._heads.put(page, past.encode_head(now))
+        self._over[page] = over_ms
 
     def remove(self, slot: int) -> None:
-        if self._over.pop(self._base + slot, None) is not None:
-            self._pages.remove(self._base + slot)
+        page = self._base + slot
+        if page in self._over:
+            if page not in self._there:
+                self.read(slot)
+            self._remove_segments(page, self._there.pop(page))
+            self._heads.remove(page)
+            del self._over[page]
+
+    def _remove_segments(self, page: int, numbers: Iterable[int]) -> None:
+        for number in sorted(numbers):
+            self._segments.remove(page, number)
+
+    def _block(self, page: int, stored: StoredSegment) -> Block:
+        block = _BLOCKS.get(stored.digest)
+        if block is None:
+            data = self._segments.get(page, stored.number)
+            assert data is not None, "a segment that a head names is stored"
+            block = past.decode_segment(data)
+            _BLOCKS.put(stored.digest, block)
+        return block
 
 
 class _WaitingEvents:

@@ -27,9 +27,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -49,7 +48,7 @@ from cep.rulebook.saved import RulebookStore
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, read_progress, write_progress
 from cep.runners.meanings import current_names, forget_open_runs, open_runs
-from cep.runners.output import decode_alerts, encode_alerts
+from cep.runners.output import BatchReport, decode_alerts, encode_alerts
 from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, MARKS, REFUSED, STATUS, WATERMARK, by_kind
@@ -64,20 +63,6 @@ from cep.step.marks import joined_marks, marks_from_bytes
 _RETAINED_FILE = "kept.json"
 _ROOM_S = 0.05  # between two looks at sinks that are waited for
 _DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batch
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """The outcome of one micro-batch, and the job's totals so far."""
-
-    batch_id: int
-    alerts: pa.Table
-    counters: Counter[str]
-    totals: Counter[str]
-    watermark_ms: int | None = None  # None for a micro-batch without records
-    # `matching` (tasks, until their rows are here), `sinks`, and `records` (letters and totals).
-    phases_ms: Mapping[str, float] = field(default_factory=dict)
-    dead_letters: Sequence[bytes] = ()
 
 
 class StoppedBetween(Exception):  # noqa: N818 nothing went wrong

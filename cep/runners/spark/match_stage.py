@@ -32,7 +32,7 @@ from cep.runners.handover.beginning import Beginning, group_beginning
 from cep.runners.output import encode_alerts
 from cep.runners.spark import packed as packing
 from cep.runners.spark.group_parts import GroupParts
-from cep.runners.spark.group_ports import GroupPorts, GroupProgress, PastPages
+from cep.runners.spark.group_ports import GroupPorts, GroupProgress
 from cep.runners.spark.place import Place
 from cep.step import rules as step_rules
 from cep.step.dead_letters import evicted_dead_letters
@@ -130,15 +130,19 @@ class MatchStage:
     def _begin(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
         """Import the state that the key group has from elsewhere, at its first micro-batch (beginning.py)."""
         initial = group_beginning(checkpoint, begins, self._job, self._level, group)
-        for page, data in initial.pages.items():
-            self._stored.pages.put(page, data)
-        PastPages(self._stored.past, self._stored.segments).begin(initial.heads, initial.segments)
-        for number, data in initial.waiting.items():
-            self._stored.waiting.put(number, data)
-        id_buckets: dict[int, list[int]] = {}
-        for (number, bucket), data in sorted(initial.seen.items()):
-            self._stored.seen.put(number, data, bucket)
-            id_buckets.setdefault(number, []).append(bucket)
+        stored, id_buckets = self._stored, dict[int, list[int]]()
+        for part, by_index in (
+            (stored.pages, initial.pages),
+            (stored.past, initial.heads),
+            (stored.waiting, initial.waiting),
+        ):
+            for index, data in by_index.items():
+                part.put(index, data)
+        for part, by_number in ((stored.segments, initial.segments), (stored.seen, initial.seen)):
+            for (index, number), data in by_number.items():
+                part.put(index, data, number)
+        for domain, bucket in sorted(initial.seen):
+            id_buckets.setdefault(domain, []).append(bucket)
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in initial.waiting.values()), default=None)
         return GroupProgress(
             begins.rulebook,

@@ -25,7 +25,6 @@ Tested by: tests/runners/spark/test_savepoint.py.
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -120,20 +119,14 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Copied
     chosen = names[-1] if name is None else name
     if chosen not in names:
         raise UsageError(f"{target.url} has no savepoint {chosen}, only {', '.join(names)}")
-    if checkpoint.exists() and any(checkpoint.iterdir()):
-        raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
+    live_checkpoint.check_empty(checkpoint)
     manifest = Manifest.from_bytes(target.read(chosen + _SUFFIX), chosen)
     if manifest.kind != KIND:
         raise UsageError(f"{chosen} is a {manifest.kind}, not a savepoint of a live job on Spark")
     manifest.check_number(int(chosen.removeprefix(_PREFIX).partition("-")[0]), chosen)
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
-    try:
+    with live_checkpoint.new_checkpoint(checkpoint) as fresh:
         for file in manifest.files:
             fetch(target, file, path_inside(fresh, file.name), may_link=False)
-        fresh.replace(checkpoint)  # of an empty folder or of nothing
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     size = sum(file.size for file in manifest.files)
     return CopiedCheckpoint(chosen, manifest.number, len(manifest.files), size, size)
 

@@ -8,7 +8,7 @@ Tested by: tests/runners/spark/test_savepoint.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIA
 from cep.runners.spark.group_ports import GroupProgress
 from cep.state.past import StoredPage, StoredPast
 from cep.step.job import Job
-from cep.step.rules import Programs
+from cep.step.rules import programs_by_level
 
 
 def job_of(checkpoint: Path) -> Job:
@@ -95,7 +95,7 @@ def _of_key(frame: DataFrame, key: str, job: Job) -> DataFrame:
     return frame.where(F.col("key_group") == int(key_groups(pa.array([key], TEXT), job.groups_count)[0]))
 
 
-def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping[KeyDomain, Program]]:
+def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> Sequence[Mapping[KeyDomain, Program]]:
     """Compile the rules in force, by key domain, for each level of patterns that feed each other."""
     with readable(checkpoint):
         rows = stored_part(spark, checkpoint, PROGRESS, operators(checkpoint)[0]).limit(1).collect()
@@ -105,7 +105,7 @@ def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping
     store = RulebookStore(checkpoint / RULEBOOKS_FOLDER)
     rulebook = store.get(digest, job.schema, job.domains)
     rulebook.keep_levels(job.levels_count)
-    return [Programs().of(rulebook, job.schema, level) for level in range(job.levels_count)]
+    return programs_by_level(rulebook, job.schema, job.levels_count)
 
 
 def operators(checkpoint: Path) -> list[int]:

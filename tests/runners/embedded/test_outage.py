@@ -21,8 +21,9 @@ from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Listener, Pace
+from cep.runners.embedded.run import Listener, Pace
 from cep.runners.observe import Log, Observed
+from cep.runners.output import BatchReport
 from cep.runners.patience import Newest, Patience
 from cep.runners.watch import Watch, Watched
 from cep.sinks.base import AlertSink

@@ -36,8 +36,9 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.kafka import Lease
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import BatchReport, Listener, Pace, Runner
+from cep.runners.embedded.run import Listener, Pace, Runner
 from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.output import BatchReport
 from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.kafka import KafkaSettings

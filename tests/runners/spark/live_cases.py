@@ -26,10 +26,10 @@ from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.output import Replayed
+from cep.runners.output import BatchReport, Replayed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live import LiveSettings, serve, start_live
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.sources import FolderSource
 from cep.sinks.files import DeadLetterFiles

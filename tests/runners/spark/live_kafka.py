@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from cep.base.kafka import WRITER_FIXED
 from cep.base.text import utc_text
+from cep.runners.output import BatchReport
 from cep.runners.spark.live import LiveSettings
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.sources import FolderSource, TopicSource
 from cep.sinks.files import DeadLetterFiles
 from cep.step.job import Job

@@ -34,12 +34,12 @@ from cep.rulebook.meaning import content_hash
 from cep.runners.java import check_java
 from cep.runners.live_checkpoint import read_progress
 from cep.runners.observe import Observed
-from cep.runners.output import encode_alerts
+from cep.runners.output import BatchReport, encode_alerts
 from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark import live, session
 from cep.runners.spark.live import set_permissions_in_java
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.runners.spark.progress import failure_of, measures, positions
 from cep.runners.spark.session import _PYTHON, _pass_on, _python_of_workers

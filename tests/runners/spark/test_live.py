@@ -22,9 +22,10 @@ from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.live_checkpoint import open_checkpoint, read_job
+from cep.runners.output import BatchReport
 from cep.runners.spark.group_parts import PAGES
 from cep.runners.spark.live import LiveSettings
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.sources import FolderSource
 from cep.runners.spark.state import partitions_of, stored_part
 from cep.sinks.files import DeadLetterFiles

@@ -44,10 +44,10 @@ from cep.rulebook.trust import Signable, approve, digest_of, sign, unsigned, wit
 from cep.runners.control_topic import read_status
 from cep.runners.embedded import replay as embedded
 from cep.runners.live_checkpoint import open_checkpoint
-from cep.runners.output import Replayed
+from cep.runners.output import BatchReport, Replayed
 from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings
-from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.savepoint import save_for_both
 from cep.runners.spark.sources import TopicSource
