@@ -27,7 +27,7 @@ from cep.cli.settings import add_trust_arguments
 from cep.cli.verbs import Parser
 from cep.lang.load import Checked, load_files
 from cep.model.rule import RollbackRecord, UpsertRecord, control_json_schema, rule_file_json_schema
-from cep.rulebook.deploy import Deployment, deploy, entries_name, list_name
+from cep.rulebook.deploy import Deployment, deploy, entries_by_name
 from cep.rulebook.files import (
     SIGNED_FOLDER,
     at_commit,
@@ -333,7 +333,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def _list_entries(directory: Path) -> dict[str, str]:
-    return {list_name(declared): entries_name(declared) for declared in declared_lists(directory)[0]}
+    return entries_by_name(declared_lists(directory)[0])
 
 
 def run_show(options: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -70,13 +70,17 @@ class EventBatch:
         """Return the events at these positions, or where the mask is true."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         indices = pa.array(chosen)
+        return self.map(lambda column: column.take(indices), lambda numbers: numbers[chosen])
+
+    def map(self, of_array: Callable[[pa.Array], pa.Array], of_numbers: Callable[[Any], Any]) -> EventBatch:
+        """Return the batch with other rows: `of_array` takes rows of an Arrow array, `of_numbers` of a numpy array."""
         return EventBatch(
-            self.key.take(indices),
-            self.event_id.take(indices),
-            self.event_type[chosen],
-            self.time_ms[chosen],
-            {name: column.take(indices) for name, column in self.columns.items()},
-            None if self.order is None else self.order[chosen],
+            of_array(self.key),
+            of_array(self.event_id),
+            of_numbers(self.event_type),
+            of_numbers(self.time_ms),
+            {name: of_array(column) for name, column in self.columns.items()},
+            None if self.order is None else of_numbers(self.order),
         )
 
 

@@ -321,11 +321,6 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
-def _is_clock(type_: pa.DataType) -> bool:
-    """Return True for dates, times and durations: as a number, such a value depends on the unit of its column."""
-    return bool(pa.types.is_temporal(type_))
-
-
 def _text(source: pa.Array, _type: Type) -> pa.Array:
     """Convert values to text: whole numbers to their digits, dates and timestamps to ISO 8601 of one precision."""
     type_ = source.type
@@ -380,7 +375,8 @@ def _times_in_other_forms(source: pa.Array, written: Written) -> pa.Array:
 
 def _integer(source: pa.Array, _type: Type) -> pa.Array:
     type_ = source.type
-    if _is_clock(type_) or pa.types.is_boolean(type_):
+    # The number of a date, a time or a duration depends on the unit of its column.
+    if pa.types.is_temporal(type_) or pa.types.is_boolean(type_):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(type_):
         return _exact_doubles(_cast(source, pa.float64()))
@@ -423,7 +419,7 @@ def _milliseconds(us: pa.Array) -> pa.Array:
 
 
 def _float(source: pa.Array, _type: Type) -> pa.Array:
-    if _is_clock(source.type) or pa.types.is_boolean(source.type):
+    if pa.types.is_temporal(source.type) or pa.types.is_boolean(source.type):
         return pa.nulls(len(source), pa.float64())
     numbers = _cast(_number_texts(source) if _is_text(source.type) else source, pa.float64())
     values = pc.add(numbers, 0.0)  # -0.0 becomes 0.0, because some comparisons use the bits
@@ -446,7 +442,7 @@ def _bool(source: pa.Array, type_: Type) -> pa.Array:
 
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     """Convert numbers and texts to whole units of a decimal's scale, null for values with more digits."""
-    if _is_clock(source.type):
+    if pa.types.is_temporal(source.type):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)

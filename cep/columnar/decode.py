@@ -577,11 +577,4 @@ def split_by_group(batch: EventBatch, groups_count: int) -> Iterator[tuple[int, 
 
 def slice_batch(batch: EventBatch, start: int, end: int) -> EventBatch:
     """Events [start, end), without a copy."""
-    return EventBatch(
-        batch.key.slice(start, end - start),
-        batch.event_id.slice(start, end - start),
-        batch.event_type[start:end],
-        batch.time_ms[start:end],
-        {name: column.slice(start, end - start) for name, column in batch.columns.items()},
-        None if batch.order is None else batch.order[start:end],
-    )
+    return batch.map(lambda column: column.slice(start, end - start), lambda numbers: numbers[start:end])

@@ -121,15 +121,8 @@ class FieldMapping:
     @cached_property
     def is_plain(self) -> bool:
         """True if each field is read by its name, as it is."""
-        return not (
-            self.columns
-            or self.fixed
-            or self.minor
-            or self.values
-            or self.view
-            or self.time != Written()
-            or self.file.decimal
-        )
+        said = self.columns, self.fixed, self.minor, self.values, self.view, self.file.decimal
+        return not any(said) and self.time == Written()
 
     @cached_property
     def has_views(self) -> bool:

@@ -27,8 +27,8 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from cep.base.limits import RECORD_BYTES_MAX
-from cep.base.schema import Kind, Schema
-from cep.columnar.batch import TEXT, are_short, text_buffers, text_offsets
+from cep.base.schema import Kind, Schema, Type
+from cep.columnar.batch import TEXT, are_short, arrow_type, text_buffers, text_offsets
 from cep.columnar.convert import WIDE_DECIMAL
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.strays import NO_STRAYS, TIME_NUMBER, Mended, Strays, is_valid, mended, strays_by_field
@@ -224,12 +224,10 @@ def _parse(
                 reject(block, 0, error)
                 continue
             groups = [block] if block.is_uniform else _of_one_kind(schema, block, mapping)
-            half = len(block) // 2
-            blocks += (
-                groups
-                if len(groups) > 1
-                else [replace(p, is_uniform=True) for p in (block.part(half), block.part(0, half))]
-            )
+            if len(groups) == 1:
+                half = len(block) // 2
+                groups = [replace(p, is_uniform=True) for p in (block.part(half), block.part(0, half))]
+            blocks += groups
     return good, broken
 
 
@@ -349,9 +347,10 @@ def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> froz
 
 
 def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
-    options = pj.ParseOptions(explicit_schema=_tree({path: pa.int64()}), unexpected_field_behavior="ignore")
     try:
-        column = pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0)
+        column = (
+            pj.open_json(pa.py_buffer(record), parse_options=_reading({path: pa.int64()})).read_next_batch().column(0)
+        )
     except pa.ArrowInvalid:
         return False
     for name in path[1:]:
@@ -387,11 +386,11 @@ def _parse_options(
         else:
             types[name] = _JSON_TYPES.get(type_.kind, TEXT)
     shape = {path: types[name] for name, path in reversed(mapping.paths(schema).items())}
-    return pj.ParseOptions(
-        explicit_schema=_tree(dict(reversed(shape.items()))),
-        unexpected_field_behavior="ignore",
-        newlines_in_values=False,
-    )
+    return _reading(dict(reversed(shape.items())))
+
+
+def _reading(shape: Mapping[tuple[str, ...], pa.DataType]) -> pj.ParseOptions:
+    return pj.ParseOptions(explicit_schema=_tree(shape), unexpected_field_behavior="ignore")
 
 
 def _tree(shape: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
@@ -405,12 +404,7 @@ def _tree(shape: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
     return pa.schema([(name, pa.struct(_tree(inner[name])) if name in inner else fields[name]) for name in fields])
 
 
-_JSON_TYPES = {
-    Kind.DURATION: pa.int64(),
-    Kind.INT: pa.int64(),
-    Kind.FLOAT: pa.float64(),
-    Kind.BOOL: pa.bool_(),
-}
+_JSON_TYPES = {kind: arrow_type(Type(kind)) for kind in (Kind.DURATION, Kind.INT, Kind.FLOAT, Kind.BOOL)}
 
 
 def columns_of(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:

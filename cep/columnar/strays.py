@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ def without_broken_texts(columns: Mapping[str, pa.Array]) -> tuple[Mapping[str, 
         texts = _as_bytes(texts)
         if not pa.types.is_large_binary(texts.type) or not is_valid(texts):
             return None
-        is_text = np.array([_is_utf8(value) for value in texts.to_pylist()], bool)
+        is_text = np.array([_succeeds((value or b"").decode) for value in texts.to_pylist()], bool)
         strays[name] = {row: _shown(texts[row].as_py()) for row in np.flatnonzero(~is_text).tolist()}
         repaired[name] = pc.if_else(pa.array(is_text), texts, pa.scalar(None, texts.type)).cast(TEXT)
     return repaired, strays
@@ -122,17 +123,14 @@ def _as_bytes(texts: pa.Array) -> pa.Array:
 
 def is_valid(column: pa.Array) -> bool:
     """Return True for an array without a fault, such as a text that is not UTF-8."""
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return _succeeds(partial(column.validate, full=True))
 
 
-def _is_utf8(value: bytes | None) -> bool:
+def _succeeds(call: Callable[[], object]) -> bool:
+    """Return True if the call does not raise that a value is invalid."""
     try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
+        call()
+    except (pa.ArrowInvalid, UnicodeDecodeError):
         return False
     return True
 
@@ -180,11 +178,7 @@ def _is_readable(number: str, kind: Kind) -> bool:
 
 
 def _is_decimal(number: str, type_: pa.Decimal128Type) -> bool:
-    try:
-        pa.array([number], TEXT).cast(type_)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return _succeeds(partial(pa.array([number], TEXT).cast, type_))
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -241,14 +241,10 @@ def _of_numbers(texts: pa.Array, unit: str, least: int) -> pa.Array:
 
 def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
     """Convert times in texts to microseconds: one usual form for the whole column, otherwise form by form."""
-    try:
+    with suppress(pa.ArrowInvalid):
         return source.cast(_UTC).cast(pa.int64())
-    except pa.ArrowInvalid:
-        pass
-    try:
+    with suppress(pa.ArrowInvalid):
         return _local(source.cast(_NAIVE), zone)
-    except pa.ArrowInvalid:
-        pass
     nothing = pa.scalar(None, source.type)
     is_plain = pc.match_substring_regex(source, _PLAIN)
     try:

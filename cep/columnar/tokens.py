@@ -125,12 +125,11 @@ def _tokens(
     has_text = codes >= 0
     key_numbers = np.zeros(len(codes), np.int64) if which is None else which
     tokens: list[str | None] = [None] * (len(distinct_texts) * len(keys))
-    for number, key in enumerate(keys):
+    for number, key in enumerate(keys[:1] if which is None else keys):
         # Only the texts of the key's own rows: a batch rarely has rows of two keys.
         used = np.arange(len(distinct_texts)) if which is None else np.unique(codes[has_text & (which == number)])
-        if which is not None or number == 0:
-            for code in used.tolist():
-                tokens[number * len(distinct_texts) + code] = token_of(key, kind, distinct_texts[code], ids)
+        for code in used.tolist():
+            tokens[number * len(distinct_texts) + code] = token_of(key, kind, distinct_texts[code], ids)
     place = np.where(has_text, key_numbers * len(distinct_texts) + codes, -1)
     values = pa.array(tokens, TEXT).take(pa.array(place, mask=~has_text))
     return values, has_text & np.asarray(pc.is_null(values))

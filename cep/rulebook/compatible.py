@@ -14,9 +14,9 @@ Tested by: tests/rulebook/test_carry.py, tests/rulebook/test_suppression.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache, lru_cache
@@ -31,9 +31,9 @@ from cep.base.secrets import token_key
 from cep.columnar.decode import key_parts
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
-from cep.lang.ir import AlternativeNode, Const, Node, PatternIR, Quantifier, SequenceNode, Variable, VarNode
+from cep.lang.ir import Const, PatternIR, Quantifier, Step, Variable, VarNode
 from cep.lang.load import Bundle, Checked, load_text
-from cep.lang.walk import histories, nodes
+from cep.lang.walk import histories, nodes, nodes_of
 from cep.lists.entries import TEXT, Keys
 from cep.lists.store import Lists
 from cep.model.rule import ListRecord, SnoozeRecord, UpsertRecord
@@ -47,22 +47,15 @@ _TEXTS_CACHED = 4_096  # without their syntax; a folder may have a text for each
 KeyDomains = tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The reason for which a record cannot be applied."""
-
-    reason: str
-    diagnostics: tuple[Diagnostic, ...] = ()
-
-
-def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains | None) -> PatternIR | Refused:
+def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains | None) -> PatternIR | Outcome:
     """Compile the pattern of a record, and check that this job has its events and keys.
 
     `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
     """
     checked = checked_text(record.source)
     if not checked.ok:  # diagnostics call the text by the name of the rule
-        return Refused("the pattern text has mistakes", tuple(load_text(record.source, record.id).diagnostics))
+        mistakes = load_text(record.source, record.id).diagnostics
+        return Outcome("refused", "the pattern text has mistakes", tuple(mistakes))
     protected = _unprotected(checked.schema, schema)
     if protected:
         checked = _with_protected(record.source, protected)
@@ -70,16 +63,16 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
             names = ", ".join(f"`{name}`" for name, _ in protected)
             reason = f"the job protects {names}, and the text reads the value itself; declare the field as the job does"
             mistakes = load_text(record.source, record.id, protected=dict(protected)).diagnostics
-            return Refused(reason, tuple(mistakes))
+            return Outcome("refused", reason, tuple(mistakes))
     pattern = checked.patterns.get(record.pattern)
     if pattern is None:
         near = _did_you_mean(record.pattern, tuple(checked.patterns))
-        return Refused(f"the text has no pattern `{record.pattern}`{near}")
+        return Outcome("refused", f"the text has no pattern `{record.pattern}`{near}")
     bound = None if record.params else checked.by_default.get(record.pattern)
     if bound is None:
         bound, diagnostics = bind(pattern, record.params)
         if bound is None:
-            return Refused("the parameters do not fit the pattern", tuple(diagnostics))
+            return Outcome("refused", "the parameters do not fit the pattern", tuple(diagnostics))
     reason = (
         _schema_reason(bound, checked.schema, schema)
         or _key_reason(bound, key_domains)
@@ -87,7 +80,7 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
         or _escalate_reason(record, bound)
         or "; ".join(problems(bound, schema))
     )
-    return Refused(reason) if reason else bound
+    return Outcome("refused", reason) if reason else bound
 
 
 def _unprotected(rule_schema: Schema, job: Schema) -> tuple[tuple[str, str], ...]:
@@ -104,11 +97,6 @@ def _unprotected(rule_schema: Schema, job: Schema) -> tuple[tuple[str, str], ...
 def _with_protected(source: str, protected: tuple[tuple[str, str], ...]) -> Checked:
     """Check a text as if it declared these fields protected: the rule reads tokens."""
     return load_text(source, protected=dict(protected)).without_syntax()
-
-
-def patterns_behind(source: str, name: str) -> int:
-    """Return the largest number of patterns in a sound text that follow this one, each fed by the previous one."""
-    return _behind(source)[name]
 
 
 def checked_text(source: str) -> Checked:
@@ -140,8 +128,8 @@ def _checked(text: _Text) -> Checked:
 
 
 @lru_cache(_TEXTS_CACHED)
-def _behind(source: str) -> Mapping[str, int]:
-    """Count the patterns that follow each pattern of a sound text."""
+def patterns_behind(source: str) -> Mapping[str, int]:
+    """Count the patterns of a sound text that follow each pattern, each fed by the previous one, at most."""
     patterns = checked_text(source).patterns
     readers: dict[str, set[str]] = {}
     for name, pattern in patterns.items():
@@ -308,43 +296,18 @@ def _refused(message: str) -> Outcome:
 
 def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
     """Return True if open runs of one version can continue in the other. Both patterns are bound and have compiled."""
-    negated = frozenset(_negated(after.structure))
+    forbidden = (step.node for step in nodes_of(after.structure, Step) if step.negated)
+    negated = frozenset(node.variable for node in nodes_of(tuple(forbidden), VarNode))
     if before.key != after.key or _shape(before, negated) != _shape(after, negated):
         return False
     one, other = (compile_rules(schema, p.key, (DeployedRule("carry", 1, 0, "", p),)) for p in (before, after))
-    return (
-        one.width == other.width
-        and one.rules[0].states_count == other.rules[0].states_count
-        and one.row_registers.tolist() == other.row_registers.tolist()
-        and one.rules[0].measures == other.rules[0].measures
-        and _emitted(one) == _emitted(other)
-    )
+    return _automaton(one) == _automaton(other)
 
 
-def _emitted(program: Program) -> list[str]:
-    """Return the histories that are kept with bound events: a run has them from when an event came, or never."""
-    return [column.name for _, column in program.emitted]
-
-
-def _negated(node: Node) -> Iterator[str]:
-    """Yield the variables that must not occur."""
-    if isinstance(node, SequenceNode):
-        for step in node.steps:
-            yield from _variables(step.node) if step.negated else _negated(step.node)
-    elif not isinstance(node, VarNode):
-        for part in node.options if isinstance(node, AlternativeNode) else node.items:
-            yield from _negated(part)
-
-
-def _variables(node: Node) -> Iterator[str]:
-    if isinstance(node, VarNode):
-        yield node.variable
-    elif isinstance(node, SequenceNode):
-        for step in node.steps:
-            yield from _variables(step.node)
-    else:
-        for part in node.options if isinstance(node, AlternativeNode) else node.items:
-            yield from _variables(part)
+def _automaton(program: Program) -> tuple[object, ...]:
+    """Return what an open run depends on. It has each emitted history from when an event came, or never."""
+    rule, emitted = program.rules[0], [column.name for _, column in program.emitted]
+    return program.width, rule.states_count, program.row_registers.tolist(), rule.measures, emitted
 
 
 def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:

@@ -78,25 +78,6 @@ class Need:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Another rule of the same key domain and level, with its needs. The times are as in DeployedRule."""
-
-    needs: tuple[Need, ...]
-    complete_ms: tuple[int, ...]
-    unfolded_ms: tuple[int, ...] = ()
-
-    @property
-    def domain_ms(self) -> int:
-        """The time since when the key domain has had a rule, as far as this rule knows."""
-        return self.complete_ms[0] if self.complete_ms else TIME_MS_MIN
-
-    def retained_needs(self) -> Iterator[tuple[Need, int]]:
-        """Yield each need with the time since when its events are kept."""
-        times = self.complete_ms[1:] or (TIME_MS_MIN,) * len(self.needs)
-        return zip(self.needs, times, strict=True)
-
-
 def needs_of(pattern: PatternIR) -> tuple[Need, ...]:
     """Return the need of each history of the pattern, in the order of `walk.histories`."""
     return tuple(_need(history) for history in histories(pattern))
@@ -138,21 +119,27 @@ def _conjuncts(where: Expr | None) -> Iterator[Expr]:
 
 
 def with_completeness(
-    rule: DeployedRule, needs: Sequence[Need], from_ms: int, neighbours: Sequence[Neighbour], schema: Schema
-) -> DeployedRule:
-    """Add the times from which its input is complete (points 2 and 3) to a rule that is added to a running job."""
-    domain_ms = min([from_ms, *(neighbour.domain_ms for neighbour in neighbours)])
-    retained_needs = [pair for neighbour in neighbours for pair in neighbour.retained_needs()]
+    rule: DeployedRule, needs: Sequence[Need], from_ms: int, neighbours: Sequence[tuple[DeployedRule, Sequence[Need]]],
+    schema: Schema,
+) -> DeployedRule:  # fmt: skip
+    """Add the times from which its input is complete (points 2 and 3) to a rule that is added to a running job.
+
+    `neighbours` are the other rules of its key domain and level, each with its needs.
+    """
+    domain_ms = from_ms  # the time since when the key domain has had a rule
+    retained_needs: list[tuple[Need, int]] = []  # with the time since when the events are kept
+    unfolded: dict[str, int] = {}
+    for other, needs_of_other in neighbours:
+        ever = (TIME_MS_MIN,) * len(needs_of_other)
+        domain_ms = min(domain_ms, *(other.complete_ms[:1] or (TIME_MS_MIN,)))
+        retained_needs += zip(needs_of_other, other.complete_ms[1:] or ever, strict=True)
+        for need, at_ms in zip(needs_of_other, other.unfolded_ms or ever, strict=True):
+            unfolded[need.identity] = min(at_ms, unfolded.get(need.identity, TIME_MS_MAX))
     times = [(min(from_ms, _retained_since(need, retained_needs, domain_ms, schema)), need.pane_ms) for need in needs]
     complete_ms = (
         domain_ms,
         *(time_ms if time_ms == TIME_MS_MIN else time_ms + rounded_ms for time_ms, rounded_ms in times),
     )
-    unfolded: dict[str, int] = {}
-    for neighbour in neighbours:
-        unfolded_ms = neighbour.unfolded_ms or (TIME_MS_MIN,) * len(neighbour.needs)
-        for need, at_ms in zip(neighbour.needs, unfolded_ms, strict=True):
-            unfolded[need.identity] = min(at_ms, unfolded.get(need.identity, TIME_MS_MAX))
     unfolded_ms = tuple(min(from_ms, unfolded.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs)
     return replace(rule, complete_ms=_or_none(complete_ms), unfolded_ms=_or_none(unfolded_ms))
 

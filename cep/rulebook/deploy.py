@@ -260,14 +260,9 @@ def _may_be_protected(name: str, type_: Type) -> bool:
     return type_.kind is not Kind.ID and name != TIME_FIELD
 
 
-def list_name(declared: GivenList) -> str:
-    """Return the name of a list as `lists` of a record has it."""
-    return f"{declared.name}/{declared.kind}"
-
-
-def entries_name(declared: GivenList) -> str:
-    """Return the name of a list's entries."""
-    return given_name(declared.kind, declared.content.digest)
+def entries_by_name(lists: Iterable[GivenList]) -> dict[str, str]:
+    """Return the name of each list's entries, by the name of the list as `lists` of a record has it."""
+    return {f"{each.name}/{each.kind}": given_name(each.kind, each.content.digest) for each in lists}
 
 
 def with_lists(directory: Path, record: UpsertRecord) -> UpsertRecord:
@@ -276,7 +271,7 @@ def with_lists(directory: Path, record: UpsertRecord) -> UpsertRecord:
     lists, problems = declared_lists(directory) if list_keys else ([], [])
     if problems:
         raise UsageError("; ".join(problems))
-    entries = {list_name(each): entries_name(each) for each in lists if (each.name, each.kind) in list_keys}
+    entries = entries_by_name(each for each in lists if (each.name, each.kind) in list_keys)
     return record.model_copy(update={"lists": entries or None})
 
 

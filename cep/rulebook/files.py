@@ -369,8 +369,7 @@ def version_before(directory: Path, record: UpsertRecord | RetireRecord | Rollba
         if path.name.removeprefix(f"{record.id}.").removesuffix(_ENDING).isdigit():
             signed = read_change(path)[0]
             before[signed.version] = digest_of(signed)
-    version = max((version for version in before if version < record.version), default=0)
-    return version, before.get(version, "")
+    return max((place for place in before.items() if place[0] < record.version), default=(0, ""))
 
 
 def last_of(records: Iterable[Signable], record: Signable) -> Version:
@@ -381,5 +380,4 @@ def last_of(records: Iterable[Signable], record: Signable) -> Version:
         for other in records
         if not isinstance(other, HeartbeatRecord) and line_of(other) == line and other.version < record.version
     }
-    version = max(versions, default=0)
-    return version, versions.get(version, "")
+    return max(versions.items(), default=(0, ""))

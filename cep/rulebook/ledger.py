@@ -22,7 +22,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -66,10 +66,8 @@ def item_of(record: Signable) -> str:
 
 def hash_of(record: Signable) -> str:
     """Return the hash of a record's change, without its start, its sender and its reason."""
-    if isinstance(record, RollbackRecord):
-        return content_hash(record.as_upsert())
-    if isinstance(record, UpsertRecord):
-        return content_hash(record)
+    if isinstance(record, UpsertRecord | RollbackRecord):
+        return content_hash(record.as_upsert() if isinstance(record, RollbackRecord) else record)
     if isinstance(record, ListRecord) and (record.whole is not None or record.stored is not None):
         return record.whole or ""  # an initial rule stands for any published record of its version
     facts: list[Any] = [record.kind, chain_of(record), record.version]
@@ -153,6 +151,9 @@ class Chain:
         return Chain(tuple(e for e in entries if e in needed))
 
 
+_NO_CHAIN = Chain(())
+
+
 class Ledger:
     """The ledger of a job, and the last refused record of each rule and list.
 
@@ -177,20 +178,18 @@ class Ledger:
 
     def versions(self, name: str) -> tuple[int, int]:
         """Return the last version of a chain, and the last one in shadow; 0 where there is none."""
-        chain = self._chains.get(self._known(name))
-        return (0, 0) if chain is None else chain.versions
+        return self._chain(name).versions
 
     def last(self, name: str) -> Taken | None:
         """Return the last version of a chain, shadow or not; None if nothing was taken."""
-        chain = self._chains.get(self._known(name))
-        return None if chain is None else chain.entries[-1]
+        return next(reversed(self._chain(name).entries), None)
 
     def rolled_back_digest(self, record: Signable) -> str:
         """Return the hash of the version that a rollback goes back to; empty if it is not among the last versions."""
-        chain = self._chains.get(chain_of(record))
-        if chain is None or not isinstance(record, RollbackRecord):
+        if not isinstance(record, RollbackRecord):
             return ""
-        return next((entry.hash for entry in chain.taken if entry.version == record.to_version), "")
+        taken = self._chain(record.id).taken
+        return next((entry.hash for entry in taken if entry.version == record.to_version), "")
 
     def is_behind(self, record: Signable) -> bool:
         last = self.last(chain_of(record))
@@ -212,8 +211,8 @@ class Ledger:
 
     def outcome(self, record: Signable) -> Outcome | None:
         """Refuse a record that does not follow the version that the job has taken. Return None for other records."""
-        chain = self._chains.get(self._known(chain_of(record)))
-        last = Taken(0, "") if chain is None else chain.entries[-1]
+        chain = self._chain(chain_of(record))
+        last = next(reversed(chain.entries), Taken(0, ""))
         named = record.changes
         before = max(last.version, 0 if named is None else named.version)
         if record.version > VERSION_FREE_MAX and record.version > before + 1:
@@ -222,7 +221,7 @@ class Ledger:
                 f"versions above {VERSION_FREE_MAX} count up one by one, or none would be left; send it as version "
                 f"{before + 1}",
             )
-        if chain is None:
+        if not chain.entries:
             return None
         same = next((entry for entry in chain.taken if entry.version == record.version), None)
         if same is not None:
@@ -245,8 +244,7 @@ class Ledger:
         if isinstance(record, ListRecord):
             # Parts of a version may come in any order, and versions wait for each other.
             return _replayed(record.version, list_version) if record.version < list_version else None
-        chain = self._chains.get(self._known(chain_of(record)))
-        last = None if chain is None else chain.signed(is_shadow=_is_shadow(record))
+        last = self._chain(chain_of(record)).signed(is_shadow=_is_shadow(record))
         if last is None:
             if self._signed_count >= SIGNED_LINES_MAX:
                 return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
@@ -264,6 +262,9 @@ class Ledger:
             reason = f"it was signed as a change of {signed_for}, and version {last.version} holds; sign it again"
             return Outcome("refused", reason, cause="superseded")
         return None
+
+    def _chain(self, name: str) -> Chain:
+        return self._chains.get(self._known(name), _NO_CHAIN)
 
     def _known(self, name: str) -> str:
         """Return the name under which a chain is here: another one after its key was erased."""
@@ -371,9 +372,9 @@ class Ledger:
 
     def facts(self) -> dict[str, Any]:
         """Return everything but the chains as JSON values, nothing that is empty."""
-        unverified = [refusal.to_json() for refusal in self.unverified.values()]
+        unverified = [asdict(refusal) for refusal in self.unverified.values()]
         facts = {"unverified": unverified, "signers_version": self.signers_version}
-        refused = [self.refusals[name].to_json() for name in sorted(self.refusals)]
+        refused = [asdict(self.refusals[name]) for name in sorted(self.refusals)]
         return {"refused": refused, **{name: value for name, value in facts.items() if value}}
 
     @staticmethod

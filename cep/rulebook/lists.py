@@ -44,6 +44,9 @@ class _Version:
     digest: str
 
 
+_NO_VERSION = _Version(0, 0, NOTHING, NOTHING, NOTHING, 0, "")
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """A version that lacks parts, or the version before it. `parts` are (number, name of the set)."""
@@ -61,13 +64,13 @@ class _ListVersions:
     waiting: tuple[_Waiting, ...] = ()
 
     @property
-    def version(self) -> int:
-        return self.versions[-1].version if self.versions else 0
+    def last(self) -> _Version:
+        return self.versions[-1] if self.versions else _NO_VERSION
 
     def next(self) -> _Waiting | None:
         """Return the lowest version that is whole and whose version before is applied."""
         whole = (w for w in sorted(self.waiting, key=lambda w: w.version) if len(w.parts) == w.parts_count)
-        return next((w for w in whole if w.change == "replace" or w.version == self.version + 1), None)
+        return next((w for w in whole if w.change == "replace" or w.version == self.last.version + 1), None)
 
 
 class RuleLists:
@@ -87,8 +90,8 @@ class RuleLists:
         """Apply one record (Rulebook.apply). Raises: StateError if the store refuses."""
         list_key = record.id, record.of
         listed = self._lists.get(list_key, _ListVersions())
-        if record.version <= listed.version:
-            return Outcome("ignored", f"version {record.version} is not newer than {listed.version}")
+        if record.version <= listed.last.version:
+            return Outcome("ignored", f"version {record.version} is not newer than {listed.last.version}")
         if list_key not in self._lists and len(self._lists) >= LISTS_MAX:
             return Outcome("refused", f"the job knows {LISTS_MAX} lists, which is the limit")
         waiting = next((w for w in listed.waiting if w.version == record.version), None)
@@ -114,7 +117,7 @@ class RuleLists:
         return outcome
 
     def version(self, name: str, kind: str) -> int:
-        return self._lists.get((name, kind), _ListVersions()).version
+        return self._lists.get((name, kind), _ListVersions()).last.version
 
     def forget(self, watermark_ms: int) -> None:
         """Drop the versions that no event from the watermark on sees; the last one stays."""
@@ -206,7 +209,7 @@ class RuleLists:
             base = names[0] if len(names) == 1 else name_of("replace", kind, *names)
             self.store.put(base, lambda: build(self._entries(names), kind))
             return self._checked(ready, Content(kind, self.store.get(base)), (base, NOTHING, NOTHING))
-        before = listed.versions[-1] if listed.versions else _Version(0, 0, NOTHING, NOTHING, NOTHING, 0, "")
+        before = listed.last
         content = self._version(kind, before).content
         after = content.changed("add" if ready.change == "add" else "remove", self._entries(names))
         origin = (ready.change, kind, before.base, before.added, before.removed, *names)
@@ -240,11 +243,7 @@ class RuleLists:
     def to_json(self) -> list[Any]:
         """Return all but the sets, as JSON values."""
         return [
-            [
-                *list_key,
-                [_values(version) for version in listed.versions],
-                [_values(waiting) for waiting in listed.waiting],
-            ]
+            [*list_key, [*map(_values, listed.versions)], [*map(_values, listed.waiting)]]
             for list_key, listed in sorted(self._lists.items())
         ]
 
@@ -253,13 +252,9 @@ class RuleLists:
         """Invert `to_json`. Raises: ValueError, KeyError or TypeError for other values."""
         lists: dict[ListKey, _ListVersions] = {}
         for name, kind, versions, waiting in saved:
-            applied, waits = tuple(_Version(*version) for version in versions), tuple(_waiting(*w) for w in waiting)
-            lists[name, kind] = _ListVersions(applied, waits)
+            waits = (_Waiting(*(*facts, tuple((n, part) for n, part in parts))) for *facts, parts in waiting)
+            lists[name, kind] = _ListVersions(tuple(_Version(*version) for version in versions), tuple(waits))
         return RuleLists(store, lists)
-
-
-def _waiting(version: int, change: str, effective_ms: int | None, parts_count: int, parts: list[Any]) -> _Waiting:
-    return _Waiting(version, change, effective_ms, parts_count, tuple((number, name) for number, name in parts))
 
 
 def _values(version: _Version | _Waiting) -> list[Any]:
@@ -275,8 +270,5 @@ def _lacking(listed: _ListVersions) -> str:
 
 
 def _report(list_key: ListKey, listed: _ListVersions) -> ListReport:
-    waiting = tuple(sorted(w.version for w in listed.waiting))
-    if not listed.versions:
-        return ListReport(*list_key, 0, 0, 0, "", waiting)
-    last = listed.versions[-1]
+    last, waiting = listed.last, tuple(sorted(w.version for w in listed.waiting))
     return ListReport(*list_key, last.version, last.from_ms, last.count, last.digest, waiting)

@@ -5,7 +5,7 @@ Tested by: tests/rulebook/test_rulebook.py
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cep.base.limits import EVENT_TIME_MS_MAX, TIME_MS_MIN
@@ -49,9 +49,6 @@ class Refusal:
     version: int
     reason: str
     hash: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ from cep.model.rule import (
 )
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import GivenList
-from cep.rulebook.compatible import Refused, compile_rule, raw_entries, raw_key
+from cep.rulebook.compatible import compile_rule, raw_entries, raw_key
 from cep.rulebook.deploy import schema_of
-from cep.rulebook.ledger import Ledger, Taken, chain_of, hash_of
+from cep.rulebook.ledger import Ledger, Taken, chain_of, hash_of, item_of
 from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.outcome import ListReport, PastReport
+from cep.rulebook.outcome import ListReport, Outcome, PastReport
 from cep.rulebook.rulebook import Places, place_among
 from cep.rulebook.trust import Signable
 
@@ -177,15 +177,8 @@ def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
 
 def name_of_change(record: Signable) -> str:
     """Return the name of a change for a person."""
-    of_rule = {"upsert": "", "rollback": "", "retire": ""}
-    noun_by_kind = {
-        **of_rule,
-        "pause": "pause of ",
-        "resume": "resumption of ",
-        "snooze": "snooze of ",
-        "list": "list ",
-    }
-    return f"{noun_by_kind[record.kind]}{record.id} version {record.version}"
+    noun_by_kind = {"pause": "pause of ", "resume": "resumption of ", "snooze": "snooze of ", "list": "list "}
+    return f"{noun_by_kind.get(record.kind, '')}{record.id} version {record.version}"
 
 
 def on_topic(records: Sequence[ControlRecord], rule_id: str, version: int) -> UpsertRecord | None:
@@ -211,7 +204,7 @@ def _is_taken(status: Mapping[str, Any], record: Signable) -> bool:
 
 def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
     """Return why the job has refused this record, None if it has not."""
-    place = (f"list {record.id}" if isinstance(record, ListRecord) else record.id, record.version)
+    place = (item_of(record), record.version)
     for refused in status.get("refused", ()):
         if (refused["rule_id"], refused["version"]) == place and refused.get("hash", "") in ("", hash_of(record)):
             reason: str = refused["reason"]
@@ -358,7 +351,7 @@ def values_in(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord])
             continue
         schema = schema_of([upsert])
         pattern = compile_rule(upsert, schema, None)
-        if isinstance(pattern, Refused):
+        if isinstance(pattern, Outcome):
             continue
         if isinstance(change, ListRecord):
             outcome = raw_entries(change, [pattern], dict[str, Keys]().__getitem__)

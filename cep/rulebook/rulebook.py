@@ -69,8 +69,8 @@ from cep.model.rule import (
 )
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import asked_lists
-from cep.rulebook.compatible import KeyDomains, Refused, compile_rule, raw_entries, raw_key, raw_lists, same_automaton
-from cep.rulebook.completeness import Neighbour, with_completeness
+from cep.rulebook.compatible import KeyDomains, compile_rule, raw_entries, raw_key, raw_lists, same_automaton
+from cep.rulebook.completeness import with_completeness
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import (
@@ -128,12 +128,10 @@ class Places:
         return Places(levels_by_type, read)
 
     def joined(self, other: Places) -> Places:
-        levels_by_type = {
-            name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}
-        }
+        made = {name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}}
         read = {**self.read, **other.read}
         both = self.read.keys() & other.read.keys()
-        return Places(levels_by_type, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
+        return Places(made, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
 
     def to_json(self) -> list[Any]:
         return [dict(self.made), {name: list(levels) for name, levels in self.read.items()}]
@@ -247,6 +245,8 @@ def _too_deep(levels_count: int, needed: int) -> str:
     )
 
 
+# The facts of a rule that its report begins with.
+_REPORTED = RuleReport.__slots__[:8]
 # Versions with one of these are matched; the others only end their predecessor.
 _MATCHING = ("shadow", "live")
 
@@ -380,7 +380,9 @@ class Rulebook:
 
     def _outcome(self, record: Any, seen_ms: int | None) -> Outcome:
         if isinstance(record, ListRecord):
-            return self._change_list(record, seen_ms)
+            stored = self.lists.store.get
+            patterns = [rule.pattern for rule in self.deployed()]
+            return raw_entries(record, patterns, lambda name: stored(name).keys) or self.lists.apply(record, seen_ms)
         from_ms, late_ms = start_of(record.effective_ms, seen_ms)
         if isinstance(record, SnoozeRecord):
             patterns = [rule.pattern for rule in self.deployed() if rule.rule_id == record.id]
@@ -389,12 +391,6 @@ class Rulebook:
         else:
             outcome = self.ledger.not_newer(record) or self._change_rule(record, from_ms, seen_ms is not None)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
-
-    def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
-        stored = self.lists.store.get
-        patterns = [rule.pattern for rule in self.deployed()]
-        raw = raw_entries(record, patterns, lambda name: stored(name).keys)
-        return raw or self.lists.apply(record, seen_ms)
 
     def _change_rule(self, record: RuleChange, from_ms: int, has_matched: bool) -> Outcome:
         if record.id not in self.rules and len(self.rules) >= RULES_MAX:
@@ -429,8 +425,8 @@ class Rulebook:
         entry, note = None, ""
         if isinstance(record, UpsertRecord):
             compiled = compile_rule(record, self.schema, self.key_domains)
-            if isinstance(compiled, Refused):
-                return Outcome("refused", compiled.reason, compiled.diagnostics), versions
+            if isinstance(compiled, Outcome):
+                return compiled, versions
             raw = raw_lists(compiled, self.lists.timelines())
             if raw is not None:
                 return raw, versions
@@ -484,11 +480,7 @@ class Rulebook:
         rules, new = self._entries(), entry.rule
         (level,) = (some for some in by_level([*(other.rule for other in rules), new], self.schema) if new in some)
         beside = {other.identity for other in level if other.pattern.key == entry.rule.pattern.key}
-        there = [
-            Neighbour(other.needs, other.rule.complete_ms, other.rule.unfolded_ms)
-            for other in rules
-            if other.rule.identity in beside
-        ]
+        there = [(other.rule, other.needs) for other in rules if other.rule.identity in beside]
         rule = with_completeness(entry.rule, entry.needs, from_ms, there, self.schema)
         return replace(entry, rule=rule), "; ".join(report.text for report in incomplete_histories(rule))
 
@@ -499,10 +491,7 @@ class Rulebook:
         version = before.rule.version
         if same_automaton(before.rule.pattern, entry.rule.pattern, self.schema):
             return replace(entry, rule=replace(entry.rule, level=before.rule.level), carries=version), note
-        return (
-            entry,
-            note or f"version {version} has {OTHER_AUTOMATON}: its runs drain",
-        )
+        return entry, note or f"version {version} has {OTHER_AUTOMATON}: its runs drain"
 
     # ------------------------------------------------------------------------------------------ questions
 
@@ -538,10 +527,6 @@ class Rulebook:
         names = self.snoozes.names()
         return tuple((*rule_key, self.ledger.versions(snooze_line(*rule_key))[0]) for rule_key in names)
 
-    def _missing_lists(self) -> tuple[tuple[str, str], ...]:
-        list_keys = asked_lists(rule.pattern for rule in self.deployed())
-        return tuple(sorted(list_keys - self.lists.timelines().keys()))
-
     @property
     def forget_ms(self) -> int:
         """The watermark at which there is something to forget; TIME_MS_MAX if nothing ends."""
@@ -555,6 +540,7 @@ class Rulebook:
             for track in (versions.live, versions.shadow)
             for version, runs in inherited_runs(track)
         }
+        list_keys = asked_lists(rule.pattern for rule in self.deployed())
         last_versions = {name: max(self.ledger.versions(name)) for name in sorted(self.rules)}
         waiting = [name for name, version in last_versions.items() if not version]
         return RulebookReport(
@@ -562,14 +548,7 @@ class Rulebook:
             content_hash=self.content_hash,
             rules=tuple(
                 RuleReport(
-                    rule_id=rule.rule_id,
-                    version=rule.version,
-                    epoch=rule.epoch,
-                    status=rule.status,
-                    content_hash=rule.content_hash,
-                    from_ms=rule.from_ms,
-                    starts_until_ms=rule.starts_until_ms,
-                    until_ms=rule.until_ms,
+                    **{name: getattr(rule, name) for name in _REPORTED},
                     past=incomplete_histories(rule),
                     runs=inherited.get((rule.rule_id, rule.version)),
                 )
@@ -585,7 +564,7 @@ class Rulebook:
                 *self.ledger.unverified.values(),
             ),
             lists=self.lists.report(),
-            lists_missing=self._missing_lists(),
+            lists_missing=tuple(sorted(list_keys - self.lists.timelines().keys())),
             taken=self.ledger.report(),
             levels_count=self.levels_count,
             places=None if self.places is None else self.places.to_json(),

@@ -36,7 +36,7 @@ from cep.base.files import replace_file
 from cep.base.schema import Schema
 from cep.lists.store import ListStore, is_given
 from cep.model.rule import UpsertRecord, parse_control
-from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
+from cep.rulebook.compatible import KeyDomains, compile_rule
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
@@ -171,9 +171,8 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     if not isinstance(record, UpsertRecord):
         raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
     compiled = compile_rule(record, book.schema, book.key_domains)
-    if isinstance(compiled, Refused):
-        reason = Outcome("refused", compiled.reason, compiled.diagnostics).full_reason
-        book.ledger.set_aside(Refusal(record.id, record.version, reason))
+    if isinstance(compiled, Outcome):
+        book.ledger.set_aside(Refusal(record.id, record.version, compiled.full_reason))
         return Change(version, from_ms, drops, None, *settled)
     complete_ms, unfolded_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
     rule = replace(

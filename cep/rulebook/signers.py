@@ -255,8 +255,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
             scripts.setdefault(_script(char), name)
         marks = [c for c in name if unicodedata.category(c)[0] == "M"]
         if marks and scripts.keys() & _WITHOUT_MARKS:
-            text = f"{path} has a name with a loose accent: {visible(name)}; write each letter as one character"
-            raise UsageError(text)
+            raise UsageError(
+                f"{path} has a name with a loose accent: {visible(name)}; write each letter as one character"
+            )
     if len(scripts) > 1:
         shown = ", ".join(f"{script} in `{visible(name)}`" for script, name in scripts.items())
         raise UsageError(f"{path} has names in several scripts, which can look alike: {shown}; use one script")
@@ -298,21 +299,19 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
     Returns: the new signers, and the hashes of the records for which the key counts. Raises: UsageError.
     """
     read_trust(path, root.public)  # the file must be signed already
-    try:
-        text = read_file(path, SIGNERS_FILE_BYTES_MAX).decode()
-        before = parse_toml(text, SIGNERS_FILE_BYTES_MAX)
-    except (UnreadableError, ValueError) as error:
-        raise UsageError(f"the signers file {path} cannot be read: {error}; see `cep docs approve`") from error
+    text = _bytes(path).decode()
+    before: dict[str, Any] = parse_toml(text, SIGNERS_FILE_BYTES_MAX)
     only = _signed_digests(path.parent, key)
     changed = _with_only(text, key, only)
     if changed is None:
         raise UsageError(f"{path} has no signer with the key {key}; `cep keys check` prints them")
-    changed = _VERSION.sub(f"version = {int(before.get('version', 0)) + 1}", changed, count=1)
+    changed = _VERSION.sub(f"version = {before['version'] + 1}", changed, count=1)
+    signers = [{**signer, "only": only} if signer["key"] == key else signer for signer in before["signer"]]
     try:
         after = parse_toml(changed, SIGNERS_FILE_BYTES_MAX)
     except ValueError:
         after = {}
-    if not after or _without(after, key) != _without(before, key) or _of(after, key).get("only") != only:
+    if after != {**before, "version": after.get("version"), "signer": signers}:
         raise UsageError(f"{path} is written in a way that this verb cannot change; add `only` yourself and sign it")
     write_file(path, changed.encode(), repository_root(path.parent))
     return sign_signers(path, root), only
@@ -341,17 +340,3 @@ def _with_only(text: str, key: str, only: list[str]) -> str | None:
         between = "\n\n" if following is not None else "\n"
         return f"{text[: header.end()]}{rest}\nonly = [{entries}]{between}{text[end:].lstrip()}"
     return None
-
-
-def _of(table: dict[str, object], key: str) -> dict[str, object]:
-    signers = table.get("signer")
-    assert isinstance(signers, list), "the key was in one of them"
-    return next(signer for signer in signers if signer.get("key") == key)
-
-
-def _without(table: dict[str, object], key: str) -> dict[str, object]:
-    """Return all but the version, and `only` of the key."""
-    signers = table.get("signer")
-    listed = signers if isinstance(signers, list) else []
-    others = [{n: v for n, v in s.items() if n != "only" or s.get("key") != key} for s in listed]
-    return {**{name: value for name, value in table.items() if name != "version"}, "signer": others}

@@ -72,30 +72,24 @@ class Policies:
 
     @staticmethod
     def of(book: Rulebook) -> Policies:
-        versions: dict[tuple[str, int], tuple[str | None, int]] = {}
-        escalations: dict[tuple[str, int], str] = {}
-        keys: dict[tuple[str, int], str] = {}
-        for versions_of_rule in book.rules.values():
-            for entry in versions_of_rule.entries:
-                record = entry.record
-                keys[record.id, record.version] = ",".join(entry.rule.pattern.key)
-                if record.exclusive is not None or record.suppress is not None:
-                    versions[record.id, record.version] = record.exclusive, record.suppress_ms
-                if record.escalate is not None:
-                    escalations[record.id, record.version] = record.escalate
-        return Policies(versions, book.snoozes.report(), escalations, keys)
+        policies = Policies(snoozes=book.snoozes.report())
+        for entry in (entry for versions in book.rules.values() for entry in versions.entries):
+            record, place = entry.record, (entry.record.id, entry.record.version)
+            policies.keys[place] = ",".join(entry.rule.pattern.key)
+            if record.exclusive is not None or record.suppress is not None:
+                policies.versions[place] = record.exclusive, record.suppress_ms
+            if record.escalate is not None:
+                policies.escalations[place] = record.escalate
+        return policies
 
     def to_json(self) -> dict[str, Any]:
+        escalations = [[*rule_version, name] for rule_version, name in sorted(self.escalations.items())]
         return {
             "versions": [[*rule_version, *policy] for rule_version, policy in sorted(self.versions.items())],
             "snoozes": [
                 [s.rule_id, s.key, None if s.from_ms <= TIME_MS_MIN else s.from_ms, s.until_ms] for s in self.snoozes
             ],
-            **(
-                {"escalations": [[*rule_version, name] for rule_version, name in sorted(self.escalations.items())]}
-                if self.escalations
-                else {}
-            ),
+            **({"escalations": escalations} if escalations else {}),
             "keys": [[*rule_version, fields] for rule_version, fields in sorted(self.keys.items())],
         }
 
@@ -163,23 +157,13 @@ def _exclude_and_suppress(
     fired: Fired = {}
     if not rows:
         return fired
-    chosen = (
-        alerts.select(["alert_id", "priority", "severity", "key", "events", "measures"])
-        .take(pa.array(rows))
-        .to_pylist()
-    )
+    read = alerts.select(["alert_id", "priority", "severity", "key", "events", "measures"])
     ordered = sorted(
-        zip(rows, chosen, strict=True),
-        key=lambda item: (
-            detected_ms[item[0]],
-            item[1]["priority"],
-            rules[item[0]],
-            versions[item[0]],
-            item[1]["alert_id"],
-        ),
+        (detected_ms[row], alert["priority"], rules[row], versions[row], alert["alert_id"], row, alert)
+        for row, alert in zip(rows, read.take(pa.array(rows)).to_pylist(), strict=True)
     )
     taken_slots: set[tuple[str, int, str]] = set()
-    for row, alert in ordered:
+    for *_, row, alert in ordered:
         group, suppress_ms = policies.versions[rules[row], versions[row]]
         time_ms, place = int(detected_ms[row]), (rules[row], alert["key"])
         slot = (group or "", time_ms, alert["events"][-1]["event_id"])

@@ -292,15 +292,8 @@ class Trust:
 
     def to_json(self) -> dict[str, Any]:
         signers = [[s.name, s.key, s.may, s.rules, s.only, asdict(s.scope), s.expires] for s in self.signers]
-        return {
-            "rule_set": self.rule_set,
-            "version": self.version,
-            "root_key": self.root_key,
-            "people": dict(self.people),
-            "signers": signers,
-            "earlier_roots": self.earlier_roots,
-            "file_digest": self.file_digest,
-        }
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "people": dict(self.people), "signers": signers}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trust:

@@ -273,13 +273,10 @@ class RuleVersions:
 
 
 def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) -> tuple[Change, ...]:
-    entries = ((change, change.entry) for change in changes)
-    return tuple(
-        change
-        if entry is None
-        else replace(change, entry=replace(entry, rule=replace(entry.rule, level=levels[entry.rule.identity])))
-        for change, entry in entries
-    )
+    def moved(entry: Entry) -> Entry:
+        return replace(entry, rule=replace(entry.rule, level=levels[entry.rule.identity]))
+
+    return tuple(c if c.entry is None else replace(c, entry=moved(c.entry)) for c in changes)
 
 
 def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:
@@ -301,7 +298,7 @@ def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Deplo
         priority=record.priority,
         score=record.score,
         message=record.message,
-        behind=0 if pattern.produces is None else patterns_behind(record.source, record.pattern),
+        behind=0 if pattern.produces is None else patterns_behind(record.source)[record.pattern],
     )
 
 

@@ -17,10 +17,10 @@ from cep.lang.ir import CALENDAR_MS_MAX, PatternIR
 from cep.lang.load import Bundle, load_text
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.nfa.deployed import FOR_EVER, DeployedRule, ProducerGap
-from cep.rulebook.compatible import Refused, checked_text, compile_rule, remember, same_automaton
+from cep.rulebook.compatible import checked_text, compile_rule, remember, same_automaton
 from cep.rulebook.completeness import absent_types, match_reach_ms, with_producer_gaps
 from cep.rulebook.deploy import deploy
-from cep.rulebook.outcome import RuleReport
+from cep.rulebook.outcome import Outcome, RuleReport
 from cep.rulebook.publish import lacking_past
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
@@ -200,7 +200,7 @@ WITH_OTHER = SOURCE.replace("amount  ", "other int\n amount ")
 
 def reason(schema: Schema = SCHEMA, domains: tuple[tuple[str, ...], ...] | None = None, **changes: Any) -> str:
     compiled = compile_rule(upsert(1, **changes), schema, domains)
-    return compiled.reason if isinstance(compiled, Refused) else ""
+    return compiled.reason if isinstance(compiled, Outcome) else ""
 
 
 def with_amount(amount: Type) -> Schema:
@@ -278,7 +278,7 @@ def test_a_rule_that_does_not_fit_says_why(changes: dict[str, Any], expected: st
 
 def test_the_diagnostics_of_the_pattern_come_along() -> None:
     compiled = compile_rule(upsert(1, source=SOURCE.replace("amount >", "amuont >")), SCHEMA, None)
-    assert isinstance(compiled, Refused)
+    assert isinstance(compiled, Outcome)
     assert any("amuont" in diagnostic.message for diagnostic in compiled.diagnostics)
 
 
