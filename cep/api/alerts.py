@@ -22,7 +22,7 @@ import pyarrow.json as pj
 
 from cep.analysis.page import Chart, axis, colors, svg
 from cep.api.events import Source
-from cep.api.replay import GivenRules, Outcome, Past
+from cep.api.replay import GivenRules, Outcome
 from cep.api.why import Why, explain
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
@@ -234,9 +234,7 @@ class Alerts:
 
         Raises: UsageError for an unknown alert.
         """
-        return explain(
-            self._given, self._row(which), Past(self._source.of_key, self._source.pieces, self._source.dedup_ms)
-        )
+        return explain(self._given, self._row(which), self._source)
 
     def timeline(self, which: int | str = 0) -> Picture:
         """Draw the events of an alert over time, a line for each variable. Raises: UsageError."""

@@ -56,18 +56,22 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Events: their pieces for a schema, the records of one key, their kind of frame for a table, the labels in a
-    column of theirs, and the views that make several events of a record. `dedup_ms`: for how long event ids are
-    remembered.
-    """
+class Past:
+    """The records of one key of a history, and all records in pieces. `dedup_ms` is as in `Period`."""
 
-    pieces: Callable[[Schema], Pieces]
     of_key: ReadKey
+    pieces: Callable[[Schema], Pieces]
+    dedup_ms: int = DEDUP_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Past):
+    """Events, with their kind of frame for a table, the labels in a column of theirs, and the views that make several
+    events of a record."""
+
     like: Like
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
     views: Callable[[Schema], tuple[str, ...]]
-    dedup_ms: int = DEDUP_MS_DEFAULT
 
     def within(self, period: Period) -> Source:
         """Return the source without the events outside of a period."""
@@ -138,11 +142,11 @@ def open_source(events: Any, naming: Naming) -> Source:
         return read_key(paths, schema, domain, key, mapping)
 
     return Source(
-        pieces,
         of_key,
-        lambda table: table,
-        lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
-        lambda _: mapping.view_names,
+        pieces,
+        like=lambda table: table,
+        labels=lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
+        views=lambda _: mapping.view_names,
     )
 
 
@@ -186,7 +190,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}
         return replace(read, fields=tuple(name for name in schema.columns() if sources.get(name, name) == column))
 
-    return Source(pieces, of_key, frame.like, labels, lambda schema: naming.values(schema).view_names)
+    return Source(of_key, pieces, like=frame.like, labels=labels, views=lambda schema: naming.values(schema).view_names)
 
 
 def _with_skipped(pieces: Pieces, count: int) -> Pieces:

@@ -212,12 +212,7 @@ def _values(
         assert program.histories is not None, "the condition has one"
         (column,) = program.histories.histories
         prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
-        slots, nulls = prepared.columns[column.number], prepared.nulls[column.number]
-        type_ = column.expr.type
-        if type_.is_text:
-            column_values = prepared.texts.take(pa.array(slots, mask=nulls.astype(bool)))
-        else:
-            column_values = _typed(from_slots(slots.copy(), nulls, type_), type_)
+        column_values = _typed(prepared.values(column.number, column.expr.type), column.expr.type)
         place = np.full(len(decoded), -1, np.int64)
         place[rows[prepared.batch_rows]] = np.arange(len(rows))
         values[name] = column_values.take(pa.array(place, mask=place < 0))
@@ -241,7 +236,7 @@ def _asked(pattern: PatternIR) -> History:
 
 def _nulls(type_: Type, count: int) -> pa.Array:
     empty = pa.array([], TEXT) if type_.is_text else from_slots(np.zeros(0, np.int64), np.zeros(0, np.uint8), type_)
-    return pa.nulls(count, (empty if type_.is_text else _typed(empty, type_)).type)
+    return pa.nulls(count, _typed(empty, type_).type)
 
 
 def _typed(values: pa.Array, type_: Type) -> pa.Array:

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.api.events import ReadKey
 from cep.base.errors import UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, DEDUP_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
@@ -244,15 +243,6 @@ def replay(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Term
     deployment = rules.deployment
     replayed = matches(rules, pieces_of, terms)
     return finish(deployment.rulebook, replayed, refusal_dead_letters(deployment.refused))
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The records of one key of a history, and all records in pieces. `dedup_ms` is as in `Period`."""
-
-    of_key: ReadKey
-    pieces: Callable[[Schema], Pieces]
-    dedup_ms: int = DEDUP_MS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

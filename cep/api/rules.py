@@ -26,7 +26,7 @@ from cep.api.alerts import Alerts, Picture
 from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted, warn_of, warn_of_replay
 from cep.api.frames import Forms, Naming, open_frame
 from cep.api.quality import Difference, Quality, difference_of
-from cep.api.replay import GivenRules, Past, Terms, matches, replay
+from cep.api.replay import GivenRules, Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import PatternError, UsageError
@@ -64,8 +64,8 @@ class Measuring(ReplayForms, total=False):
 _OWN = ("amount", "as_of", "maturity", "label_words", "allow_label", "episodes", "columns", "tz", "cores")
 
 
-def measuring(arguments: Measuring) -> tuple[Naming, MeasureTerms]:
-    """Return the form of events, and the terms. Raises: UsageError for an invalid time or age."""
+def measuring(events: Any, arguments: Measuring) -> tuple[Source, MeasureTerms]:
+    """Return the events of the period, and the terms. Raises: UsageError for an invalid time or age; SourceError."""
     as_of, maturity = arguments.get("as_of"), arguments.get("maturity")
     forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _OWN}  # type: ignore[assignment]
     written, period = parted(forms)
@@ -80,7 +80,7 @@ def measuring(arguments: Measuring) -> tuple[Naming, MeasureTerms]:
         arguments.get("amount"), as_of_ms, maturity_ms, arguments.get("cores") or processors_count(), period, words,
         allow_label=arguments.get("allow_label", False), episode_gap_ms=gap_ms, episode_key=key,
     )  # fmt: skip
-    return Naming(arguments.get("columns"), arguments.get("tz"), written), terms
+    return open_source(events, Naming(arguments.get("columns"), arguments.get("tz"), written)).within(period), terms
 
 
 class Rule:
@@ -225,7 +225,7 @@ class Rules:
         written, period = parted(forms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         values = [key] if isinstance(key, str) else list(key)
-        answer = explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces, source.dedup_ms), at)
+        answer = explain_not(self._given, rule_id, values, source, at)
         warn_of(answer.rejections, forms)
         return answer
 
@@ -261,8 +261,7 @@ class Rules:
         `cores`, `since`, `until`, `to_the_end`, `dedup` and the forms of values, as in `match`. Raises: UsageError,
         SourceError.
         """
-        naming, terms = measuring(given)
-        source = open_source(events, naming).within(terms.period)
+        source, terms = measuring(events, given)
         labels_of, console = partial(_labels, source, labels, terms), Terminal(quiet=True)
         deployment = self._given.deployment
         measured = measure(deployment, source.pieces, labels_of(deployment.schema), terms, console)
@@ -281,10 +280,9 @@ class Rules:
         `use` takes in fields that are left out by default. Hours and weekdays are read from a clock of `tz`. Other
         arguments: see `backtest`. Raises: UsageError, SourceError.
         """
-        naming, terms = measuring(given)
-        source = open_source(events, naming).within(terms.period)
+        source, terms = measuring(events, given)
         terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
-        check_wanted(search := Wanted(steps, count, precision, tuple(exclude), tuple(use), naming.tz or "UTC"))
+        check_wanted(search := Wanted(steps, count, precision, tuple(exclude), tuple(use), given.get("tz") or "UTC"))
         schema = self._given.deployment.schema
         labelled = _labels(source, labels, terms, schema)
         search = replace(search, label_fields=labelled.fields)
@@ -310,8 +308,7 @@ class Rules:
         `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; see `backtest` for the rest.
         Nothing is written. Raises: UsageError, SourceError.
         """
-        naming, terms = measuring(given)
-        source = open_source(events, naming).within(terms.period)
+        source, terms = measuring(events, given)
         rule = self._one_rule(rule_id)
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.api.replay import GivenRules, Past, Produced, Terms, end_of, job_of, produce, producers_of, reads_produced
+from cep.api.events import Past
+from cep.api.replay import GivenRules, Produced, Terms, end_of, job_of, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.terminal import Terminal, new_table

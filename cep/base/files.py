@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, Self
 
 import orjson
 
-from cep.base.errors import LinkedPathError, StateCorruptError, UnreadableError
+from cep.base.errors import LinkedPathError, StateCorruptError, UnreadableError, UsageError
 from cep.base.limits import JOB_FILE_BYTES_MAX, LINE_BYTES_MAX
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -85,6 +85,14 @@ def replace_file(
             os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_file(path: Path, data: bytes, root: Path | None = None) -> None:
+    """Replace a file of rules below `root`, or below its repository. Raises: UsageError; the file is then unchanged."""
+    try:
+        replace_file(path, data, root=root or repository_root(path.parent))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from error
 
 
 def repository_root(folder: Path) -> Path:

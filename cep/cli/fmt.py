@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import root_of
+from cep.base.files import root_of, write_file
 from cep.cli.help_pages import page_of_code
-from cep.cli.paths import pattern_files, printed, replace_text
+from cep.cli.paths import pattern_files, printed
 from cep.cli.verbs import Parser
 from cep.lang.diagnostics import did_you_mean
 from cep.lang.explain.catalogue import CATALOGUE, explain
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         elif formatted != text:
             if not options.check:
                 try:
-                    replace_text(path, formatted)
+                    write_file(path, formatted.encode())
                 except UsageError as error:
                     printed(str(error))
                     failed += 1

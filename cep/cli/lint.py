@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cep.base.errors import UsageError
+from cep.base.files import write_file
 from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.cli.help_pages import read_on
-from cep.cli.paths import pairs, pattern_files, printed, replace_text
+from cep.cli.paths import pairs, pattern_files, printed
 from cep.cli.verbs import Parser
 from cep.lang.diagnostics import Diagnostic, did_you_mean
 from cep.lang.edit.assist import fixed
@@ -80,7 +81,7 @@ def _fix(checked: Checked, files: list[Path]) -> bool:
         name: text for name, text in fixed(findings_of(checked, files), checked.sources).items() if name in by_name
     }
     for name, text in changed.items():
-        replace_text(by_name[name], text)
+        write_file(by_name[name], text.encode())
         printed(f"fixed {by_name[name]}")
     return bool(changed)
 
@@ -126,7 +127,7 @@ def run_plan(options: argparse.Namespace, color: bool) -> int:
     if options.svg is not None:
         if len(planned.patterns) != 1:
             raise UsageError(f"--svg draws one pattern, here are {len(planned.patterns)}; name it with --pattern")
-        replace_text(Path(options.svg), picture(planned.patterns[0]))
+        write_file(Path(options.svg), picture(planned.patterns[0]).encode())
     printed(plan_text(planned))
     return int(bool(planned.refused))
 

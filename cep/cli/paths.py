@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cep.base.errors import UsageError
-from cep.base.files import replace_file, repository_root
 from cep.base.text import visible
 
 
@@ -45,11 +44,3 @@ def printed(text: str, *, is_styled: bool = False) -> None:
     text = text if is_styled else visible(text)
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file of a repository of rules whole or not at all. Raises: UsageError, and the file is then unchanged."""
-    try:
-        replace_file(path, text.encode(), root=repository_root(path.parent))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from error

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import read_file
+from cep.base.files import read_file, write_file
 from cep.base.limits import FIGURES_FILE_BYTES_MAX
 from cep.base.terminal import Terminal, new_table
 from cep.cli.help_pages import RULE_FILES, with_page
-from cep.cli.paths import printed, replace_text
+from cep.cli.paths import printed
 from cep.cli.settings import add_trust_arguments
 from cep.cli.verbs import Parser
 from cep.lang.load import Checked, load_files
@@ -400,7 +400,7 @@ def run_bump(options: argparse.Namespace) -> int:
     version = max(record.version, options.above, *lock.get(record.id, {0: ""})) + 1
     path = options.rules / f"{record.id}.toml"
     try:
-        replace_text(path, with_version(path.read_text(encoding="utf-8"), version))
+        write_file(path, with_version(path.read_text(encoding="utf-8"), version).encode())
     except ValueError as error:
         raise UsageError(f"{path} {error}") from error
     raised = record.model_copy(update={"version": version})

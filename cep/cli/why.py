@@ -17,7 +17,8 @@ import orjson
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from cep.api.replay import GivenRules, Past
+from cep.api.events import Past
+from cep.api.replay import GivenRules
 from cep.api.why import Why, explain, explain_not
 from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.files import open_file, read_lines

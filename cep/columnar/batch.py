@@ -178,6 +178,13 @@ def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type)
     return numbers(values.view(np.float64), FLOATS, mask) if type_.is_float else numbers(values, WHOLES, mask)
 
 
+def column_of_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type, texts: pa.Array) -> pa.Array:
+    """Make a column of slots and null flags, for any type; slots of texts are places in `texts`."""
+    if type_.is_text:
+        return texts.take(pa.array(values, mask=nulls.astype(bool)))
+    return from_slots(values, nulls, type_)
+
+
 def numbers(values: NDArray[Any], type_: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:
     """Make a column of numbers of this type, null where the mask is true; without a mask it is not copied."""
     if mask is not None:

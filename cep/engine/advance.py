@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from cep.base.limits import BINDINGS_AT_ONCE_MAX, MATCHES_AT_ONCE_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
-from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, no_order, read_only
+from cep.columnar.batch import NO_TEXTS, EventBatch, column_of_slots, no_order, read_only
 from cep.columnar.texts import table_key, taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.migrate import migrate_state
@@ -397,10 +397,7 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
     columns: dict[str, pa.Array] = {}
     for number, column in program.retained:
         values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
-        if column.type.is_text:
-            columns[column.name] = prepared.texts.take(pa.array(values, mask=nulls.astype(bool)))
-        else:
-            columns[column.name] = from_slots(values, nulls, column.type)
+        columns[column.name] = column_of_slots(values, nulls, column.type, prepared.texts)
     return KeyedState(
         Layout.of(program),
         prepared.keys if keys_left == keys_count else taken(remaining.keys[:keys_left], prepared.keys),

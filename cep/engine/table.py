@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, null_flags, slot_values, slots
+from cep.base.schema import Type
+from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, column_of_slots, null_flags, slot_values, slots
 from cep.columnar.order import arranged_rows
 from cep.columnar.texts import encoded, numbered, table_key
 from cep.engine.keyed_state import NO_WEIGHTS, KeyedState, table_weights
@@ -63,6 +64,10 @@ class PreparedEvents:
     @property
     def rows_count(self) -> int:
         return int(self.columns.shape[1])
+
+    def values(self, number: int, type_: Type) -> pa.Array:
+        """Return a column as values of Arrow."""
+        return column_of_slots(self.columns[number].copy(), self.nulls[number], type_, self.texts)
 
     @property
     def batch_rows(self) -> Int64:

@@ -40,9 +40,9 @@ class PastPart:
 
     kind: str
     of: str
+    rules: tuple[str, ...]
     rows: int
     size: int
-    rules: tuple[str, ...]
 
 
 class RulesWithHistories:
@@ -99,24 +99,20 @@ def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastP
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes:
-            owner, rules = askers.panes(segment.panes)
-            yield PastPart("panes", owner, len(segment), size, rules)
+            yield PastPart("panes", *askers.panes(segment.panes), len(segment), size)
             continue
         for code, count in segment.spans.items():
-            owner, rules = askers.retained(code)
-            yield PastPart("kept events", owner, count, round(size * count / len(segment)), rules)
+            yield PastPart("kept events", *askers.retained(code), count, round(size * count / len(segment)))
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-        owner, rules = askers.pinned(code)
-        yield PastPart("pinned events", owner, count, round(pinned.nbytes * count / len(pinned)), rules)
+        yield PastPart("pinned events", *askers.pinned(code), count, round(pinned.nbytes * count / len(pinned)))
     sizes: Mapping[str, tuple[int, int]] = {
         **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
         **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
     }
     for name, (count, size) in sizes.items():
-        owner, rules = askers.tallied(name)
-        yield PastPart("carried", owner, count, size, rules)
+        yield PastPart("carried", *askers.tallied(name), count, size)
 
 
 def joined(parts: Iterable[PastPart]) -> tuple[PastPart, ...]:

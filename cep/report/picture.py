@@ -62,18 +62,17 @@ def picture(planned: PatternPlan) -> str:
     below = sum(1 for way in arrows if places[way.target][0] < places[way.source][0])
     height = max(y for _, y in places) + _BOX_HEIGHT + 2 * _MARGIN + 30 * below
     title = f"{planned.pattern.name} by {', '.join(planned.pattern.key)}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        f"<title>{escape(title)}</title>",
-        *([f"<desc>{escape(planned.pattern.doc)}</desc>"] if planned.pattern.doc else []),
-        f"<style>{_STYLE}</style>",
-        _TIP,
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>',
-    ]
-    parts += _drawn_ways(arrows, places)
+    about = [f"<desc>{escape(planned.pattern.doc)}</desc>"] if planned.pattern.doc else []
+    about += [f"<style>{_STYLE}</style>", _TIP]
+    parts = [f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>', *_drawn_ways(arrows, places)]
     parts += [_box(automaton, number, places[number]) for number in range(count)]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return _svg(width, height, title, about, parts)
+
+
+def _svg(width: int, height: int, title: str, about: list[str], parts: list[str]) -> str:
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<title>{escape(title)}</title>", *about]
+    return "\n".join([*head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>\n"])
 
 
 def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
@@ -199,13 +198,7 @@ def timeline(alert: Mapping[str, Any]) -> str:
     first, last = min(times), max(times)
     height = _TOP + _LANE * len(variables) + _BOTTOM
     title = f"{alert['rule_id']}: {alert['message']}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{_TIMELINE_STYLE}</style>",
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="title" x="12" y="22">{escape(_cut(title))}</text>',
-    ]
+    parts = [f'<text class="title" x="12" y="22">{escape(_cut(title))}</text>']
     for number, variable in enumerate(variables):
         y = _TOP + _LANE * number + _LANE // 2
         color = _COLORS[number % len(_COLORS)]
@@ -213,7 +206,8 @@ def timeline(alert: Mapping[str, Any]) -> str:
         parts.append(f'<text x="12" y="{y + 4}">{escape(_cut(variable, 16))}</text>')
         points = [event for event in events if event["variable"] == variable]
         parts += [_point(event, _x(event["event_time"], first, last), y, color) for event in points]
-    return "\n".join([*parts, *_axis(first, last, alert["detected_at"], height), "</svg>"]) + "\n"
+    parts += _axis(first, last, alert["detected_at"], height)
+    return _svg(_WIDTH, height, title, [f"<style>{_TIMELINE_STYLE}</style>"], parts)
 
 
 def timeline_spec(alert: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,14 +138,11 @@ def plan(
     for pattern in patterns:
         names = {p.name for p in pattern.params}
         bound, mistakes = bind(pattern, {n: v for n, v in arguments.items() if n in names})
-        if bound is None:
-            refused.append((pattern.name, "; ".join(mistake.message for mistake in mistakes)))
-            continue
-        reasons = problems(bound, schema)
-        if reasons:
+        reasons = [mistake.message for mistake in mistakes] if bound is None else problems(bound, schema)
+        if bound is None or reasons:
             refused.append((pattern.name, "; ".join(reasons)))
-            continue
-        planned_patterns.append(_pattern(bound, schema, events))
+        else:
+            planned_patterns.append(_pattern(bound, schema, events))
     users: dict[Expr, list[str]] = {}
     for planned in planned_patterns:
         for variable in planned.variables:

@@ -22,11 +22,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import read_file
+from cep.base.files import read_file, write_file
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, RULE_TEXT_CHARS_MAX
 from cep.base.signing import SigningKey, is_signed
 from cep.model.rule import Nonce, Sha256, Signature
-from cep.rulebook.lock import write_file
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.trust import Trust
 

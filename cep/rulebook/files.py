@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import Folder, read_file, repository_of, repository_root
+from cep.base.files import Folder, read_file, repository_of, repository_root, write_file
 from cep.base.limits import (
     CONTROL_FILE_BYTES_MAX,
     CONTROL_RECORD_BYTES_MAX,
@@ -53,7 +53,7 @@ from cep.model.rule import (
 from cep.model.setting_types import Problem
 from cep.nfa.lists import GivenList, given_lists
 from cep.rulebook.compatible import remember
-from cep.rulebook.lock import oldest_first, read_lock, write_file
+from cep.rulebook.lock import oldest_first, read_lock
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.trust import Signable, digest_of, line_of
 

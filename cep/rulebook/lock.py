@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import read_file, replace_file, repository_root
+from cep.base.files import read_file, write_file
 from cep.base.limits import LOCK_FILE_BYTES_MAX
 from cep.base.toml import parse_toml, with_value
 from cep.model.rule import UpsertRecord
@@ -75,15 +75,7 @@ def write_lock(directory: Path, lock: Lock) -> None:
     for rule_id, versions in lock.items():
         name = rule_id if rule_id.isidentifier() else json.dumps(rule_id)
         parts.append(f"\n[{name}]\n" + "".join(f'{version} = "{versions[version]}"\n' for version in sorted(versions)))
-    write_file(directory / LOCK_FILE, "".join(parts).encode(), repository_root(directory))
-
-
-def write_file(path: Path, data: bytes, root: Path) -> None:
-    """Replace a file of rules or signatures below `root`. Raises: UsageError if it cannot be written."""
-    try:
-        replace_file(path, data, root=root)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from error
+    write_file(directory / LOCK_FILE, "".join(parts).encode())
 
 
 def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockProblem]:

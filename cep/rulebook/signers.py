@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import read_file, repository_root
+from cep.base.files import read_file, write_file
 from cep.base.limits import (
     KEY_FILE_BYTES_MAX,
     RULE_PRIORITY_MAX,
@@ -53,7 +53,6 @@ from cep.base.text import HIDDEN, visible
 from cep.base.toml import parse_toml
 from cep.model.setting_types import problems_of
 from cep.rulebook.files import read_change
-from cep.rulebook.lock import write_file
 from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust, body_hash
 
 _HEAD = b"cep signers 1\n"
@@ -145,7 +144,7 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
     """Sign a signers file with the root key. Raises: UsageError for an invalid file."""
     data = _bytes(path)
     trust = _trust(path, data, key.public)
-    write_file(signature_path(path), f"{key.sign(_HEAD + data)}\n".encode(), repository_root(path.parent))
+    write_file(signature_path(path), f"{key.sign(_HEAD + data)}\n".encode())
     return trust
 
 
@@ -157,7 +156,7 @@ def rotate_root(path: Path, new_root: str, old: SigningKey) -> None:
     rotations = roots_path(path)
     before = read_file(rotations, SIGNERS_FILE_BYTES_MAX) if rotations.exists() else b""
     line = f"{old.public} {new_root} {old.sign(_rotation(trust.rule_set, old.public, new_root))}\n"
-    write_file(rotations, before + line.encode(), repository_root(path.parent))
+    write_file(rotations, before + line.encode())
 
 
 def roots_path(path: Path) -> Path:
@@ -313,7 +312,7 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
         after = {}
     if after != {**before, "version": after.get("version"), "signer": signers}:
         raise UsageError(f"{path} is written in a way that this verb cannot change; add `only` yourself and sign it")
-    write_file(path, changed.encode(), repository_root(path.parent))
+    write_file(path, changed.encode())
     return sign_signers(path, root), only
 
 

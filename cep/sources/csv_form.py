@@ -16,6 +16,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ LOOK_BYTES = 1 << 18
 _DELIMITERS = ",;\t|"
 _RECORDS = 200
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # Excel writes it before the names
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _NAMES = {"\t": "tab", " ": "blank", "\u00a0": "blank", "\u202f": "blank"}
 # Signs of a file of a country in which the comma is the decimal sign.
 _EUROPEAN = ";\t"
@@ -133,21 +134,17 @@ def _encoding(path: Path, begin: bytes) -> str:
     """Guess the encoding of a file from its first bytes: a byte order mark, zero bytes, or bytes that are not UTF-8."""
     for mark, name in _MARKS.items():
         if begin.startswith(mark):
-            return "utf-8" if name == "utf-8-sig" else name
+            return name
     if b"\0" in begin:
         even, odd = begin[0::2].count(0), begin[1::2].count(0)
         if max(even, odd) * 4 < len(begin):
             raise InputError(f"{path} cannot be read as CSV: it holds zero bytes, so it is not a text")
         return "utf-16-le" if odd > even else "utf-16-be"
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(begin)
-    except UnicodeDecodeError:
-        try:
-            begin.decode("cp1252")
-        except UnicodeDecodeError:
-            return "latin-1"
-        return "cp1252"
-    return "utf-8"
+    for name in ("utf-8", "cp1252"):
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder(name)().decode(begin)
+            return name
+    return "latin-1"
 
 
 def _quote(text: str) -> str:

@@ -46,8 +46,9 @@ def read_key(
     """Read the events of one key: `key` is the text that `route` makes of it. Raises: SourceError for a path without
     events, or one that cannot be read."""
     inputs = [paths] if isinstance(paths, Path) else paths
-    decoded = concat_decoded(schema, [_read_key(path, schema, domain, key, mapping) for path in inputs])
-    return _of_key(decoded, schema, domain, key)
+    files = [(file, path, kind) for path in inputs for kind in (kind_of(path),) for file in files_of(path)]
+    decoded = [_read_file(*each, schema, domain, key, mapping) for each in files]
+    return _of_key(concat_decoded(schema, decoded), schema, domain, key)
 
 
 def key_of_table(
@@ -63,13 +64,6 @@ def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> Ke
     batch, _ = route(decoded, domain, schema.columns())
     poison = tuple(redact(schema, record) for record in decoded.poison)
     return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), poison)
-
-
-def _read_key(path: Path, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
-    kind = kind_of(path)
-    return concat_decoded(
-        schema, [_read_file(file, path, kind, schema, domain, key, mapping) for file in files_of(path)]
-    )
 
 
 def _read_file(

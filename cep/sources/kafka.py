@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -92,6 +93,21 @@ class _IdleConsumers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[tuple[int, KafkaSettings, Consumer]] = []
+
+    @contextmanager
+    def lent(self, settings: KafkaSettings) -> Iterator[Consumer]:
+        """Lend a consumer to a block. After an error it is closed, as its knowledge of the brokers may be wrong."""
+        consumer = self.take(settings)
+        try:
+            yield consumer
+        except GeneratorExit:  # the reader wanted only the first records
+            consumer.unassign()
+            self.give(settings, consumer)
+            raise
+        except BaseException:
+            consumer.close()
+            raise
+        self.give(settings, consumer)
 
     def take(self, settings: KafkaSettings) -> Consumer:
         with self._lock:
@@ -183,16 +199,15 @@ def _connect(settings: KafkaSettings) -> Consumer:
 
 def ask_brokers(settings: KafkaSettings, topic: str) -> None:
     """Check that the brokers answer. The topic need not exist. Raises: SourceError if no broker answers in time."""
-    began_s, consumer = time.monotonic(), _CONSUMERS.take(settings)
+    began_s = time.monotonic()
     try:
-        consumer.list_topics(topic, timeout=settings.wait_s)
+        with _CONSUMERS.lent(settings) as consumer:
+            consumer.list_topics(topic, timeout=settings.wait_s)
     except KafkaException as error:
-        consumer.close()  # its knowledge of the brokers may be wrong
         raise SourceAwayError(
             f"Kafka at {settings.bootstrap_servers} gave no answer within {time.monotonic() - began_s:.1f} s: "
             f"{client.reason_of(error)}; check the brokers and the network"
         ) from error
-    _CONSUMERS.give(settings, consumer)
 
 
 def earliest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
@@ -227,17 +242,12 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
 def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> tuple[Offsets, KafkaError | None]:
     """Request an offset of each partition once. Return the offsets, or the error in the brokers' answer. Raises:
     SourceError when a topic is missing."""
-    consumer = _CONSUMERS.take(settings)
     try:
-        queries = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
-        places = consumer.offsets_for_times(queries, timeout=settings.wait_s)
+        with _CONSUMERS.lent(settings) as consumer:
+            queries = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
+            places = consumer.offsets_for_times(queries, timeout=settings.wait_s)
     except KafkaException as error:
-        consumer.close()  # its knowledge of the brokers may be wrong
         return {}, error.args[0]
-    except SourceError:
-        _CONSUMERS.give(settings, consumer)
-        raise
-    _CONSUMERS.give(settings, consumer)
     offsets: Offsets = {topic: {} for topic in topics}
     for answer in places:
         if answer.error is not None:
@@ -309,11 +319,8 @@ def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], a
     for topic, future in answers.items():
         try:
             topic_id = str(future.result(2 * _ID_WAIT_S).topic_id)
-        except TimeoutError:  # of a client that is busy; the request's own time is up before
-            _ADMINS.missed(settings, answer_others)
-            return {}
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        except (TimeoutError, KafkaException) as error:  # a busy client takes too long; the request ends before
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, client.reason_of(error))) from error
             _ADMINS.missed(settings, answer_others)
             return {}
@@ -373,23 +380,14 @@ def read_range(
     is gone or nothing arrives for `settings.wait_ms`. Cost: a connection the first time in a process, then one fetch
     round trip; about 1 µs per record.
     """
-    consumer = _CONSUMERS.take(settings)
     try:
-        consumer.assign([TopicPartition(offset_range.topic, offset_range.partition, offset_range.start)])
-        yield from _batches(consumer, settings, offset_range, rows_max, headers)
-        consumer.unassign()
-    except GeneratorExit:  # the reader wanted only the first records
-        consumer.unassign()
-        _CONSUMERS.give(settings, consumer)
-        raise
+        with _CONSUMERS.lent(settings) as consumer:
+            consumer.assign([TopicPartition(offset_range.topic, offset_range.partition, offset_range.start)])
+            yield from _batches(consumer, settings, offset_range, rows_max, headers)
+            consumer.unassign()
     except KafkaException as error:
-        consumer.close()
         kind = SourceAwayError if client.is_away(error) else SourceError
         raise kind(f"reading {offset_range} from {settings.bootstrap_servers}: {client.reason_of(error)}") from error
-    except BaseException:
-        consumer.close()
-        raise
-    _CONSUMERS.give(settings, consumer)
 
 
 def _batches(

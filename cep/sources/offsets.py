@@ -75,10 +75,7 @@ class Position:
 
     def to_json(self) -> dict[str, Any]:
         """Return the position for JSON: partition numbers as text."""
-        offsets = {
-            topic: {str(p): offset for p, offset in by_partition.items()}
-            for topic, by_partition in self.offsets.items()
-        }
+        offsets = {topic: {str(p): offset for p, offset in each.items()} for topic, each in self.offsets.items()}
         behind = {topic: list(partitions) for topic, partitions in self.behind.items() if partitions}
         look = {} if self.look is None else {"look": asdict(self.look)}
         return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids), **look}
@@ -88,10 +85,7 @@ class Position:
         """Invert `to_json`, or read the offsets of Spark's JVM connector. Raises: SourceError."""
         try:
             fields = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
-            offsets = {
-                topic: {int(p): int(offset) for p, offset in by_partition.items()}
-                for topic, by_partition in fields["offsets"].items()
-            }
+            offsets = _whole_numbers(fields["offsets"])
             look = Look(**fields["look"]) if "look" in fields else None
             return Position(offsets, fields["behind"], fields["topic_ids"], look)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -126,12 +120,13 @@ def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
 def parse_offsets(text: str) -> Offsets:
     """Read the offsets that an option names, as {"payments": {"0": 17}}. Raises: UsageError."""
     try:
-        return {
-            str(t): {int(p): int(offset) for p, offset in by_partition.items()}
-            for t, by_partition in orjson.loads(text).items()
-        }
+        return _whole_numbers(orjson.loads(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f'offsets are earliest, latest or {{"topic": {{"0": 17}}}}, not {text[:200]}') from error
+
+
+def _whole_numbers(written: Any) -> Offsets:
+    return {str(t): {int(p): int(offset) for p, offset in each.items()} for t, each in written.items()}
 
 
 def is_time(where: str) -> bool:
@@ -142,11 +137,8 @@ def is_time(where: str) -> bool:
 def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
     """Return the offsets to read to: `latest`, but not beyond `ending`, and never before `start`."""
     return {
-        topic: {
-            p: max(min(last, ending.get(topic, {}).get(p, 0)), _start_of(start, topic, p))
-            for p, last in by_partition.items()
-        }
-        for topic, by_partition in latest.items()
+        t: {p: max(min(last, _offset_in(ending, t, p)), _offset_in(start, t, p)) for p, last in each.items()}
+        for t, each in latest.items()
     }
 
 
@@ -160,10 +152,7 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     sizes = [r.end - r.start for r in ranges]
     if sum(sizes) <= records_max:
         return end
-    limited = {
-        topic: {p: min(_start_of(start, topic, p), e) for p, e in by_partition.items()}
-        for topic, by_partition in end.items()
-    }
+    limited = {t: {p: min(_offset_in(start, t, p), last) for p, last in each.items()} for t, each in end.items()}
     first_count = min(len(ranges), records_max)
     rest = records_max - first_count
     rest_total = max(sum(sizes) - len(sizes), 1)
@@ -193,7 +182,7 @@ def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None)
     ranges: list[OffsetRange] = []
     for topic, partitions in end.items():
         for partition, last in sorted(partitions.items()):
-            first = _start_of(start, topic, partition)
+            first = _offset_in(start, topic, partition)
             step = records_max if records_max is not None else max(last - first, 1)
             ranges += [
                 OffsetRange(topic, partition, offset, min(offset + step, last)) for offset in range(first, last, step)
@@ -219,5 +208,5 @@ def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[
     return [tuple(task) for task in ranges_by_task]
 
 
-def _start_of(start: Offsets, topic: str, partition: int) -> int:
-    return start.get(topic, {}).get(partition, 0)
+def _offset_in(offsets: Offsets, topic: str, partition: int) -> int:
+    return offsets.get(topic, {}).get(partition, 0)

@@ -16,7 +16,6 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -120,15 +119,6 @@ def _longest_text(texts: pa.Array) -> int:
 # -------------------------------------------------------------------------------------------------------------- plan
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """The pages of a column chunk: the bytes of the longest value, where known, the values, the bytes of the pages."""
-
-    value_bytes: int
-    values: int
-    file_bytes: int
-
-
 def _plan(
     file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], column_names: Sequence[str], rows_max: int
 ) -> tuple[int, list[str], int]:
@@ -141,12 +131,12 @@ def _plan(
         top = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path
         if top not in requested_names and leaf.path not in requested_names:
             continue
-        pages = _pages_of(raw, chunk, leaf.path, leaf.length)
-        file_bytes += pages.file_bytes
-        if leaf.max_repetition_level and pages.values * pages.value_bytes > limits.BATCH_BYTES_MAX:
+        value_bytes, values, page_bytes = _pages_of(raw, chunk, leaf.path, leaf.length)
+        file_bytes += page_bytes
+        if leaf.max_repetition_level and values * value_bytes > limits.BATCH_BYTES_MAX:
             left_out.add(top)
             continue
-        bytes_a_row += pages.value_bytes
+        bytes_a_row += value_bytes
     rows = max(1, min(rows_max, limits.BATCH_BYTES_MAX // max(bytes_a_row, 1)))
     return rows, [name for name in column_names if name not in left_out], file_bytes
 
@@ -169,9 +159,10 @@ def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
         raise pa.ArrowInvalid("the footer cannot be read") from error
 
 
-def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int) -> _Pages:
+def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int) -> tuple[int, int, int]:
     """Read the headers of all pages of a column chunk, and check them against the limits before Arrow unpacks them.
-    Raises: ArrowInvalid for a page beyond the limits."""
+    Return the bytes of the longest value, where known, the number of values, and the bytes of the pages. Raises:
+    ArrowInvalid for a page beyond the limits."""
     place, dictionary_place = _number(chunk, _DATA_PLACE), chunk.get(_DICTIONARY_PLACE)
     if isinstance(dictionary_place, int) and 0 < dictionary_place < place:
         place = dictionary_place
@@ -206,7 +197,7 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
             values += in_page
             longest = max(longest, share) if is_text else longest
         place = begin + packed
-    return _Pages(longest, max(values, values_count), place - begin_chunk)
+    return longest, max(values, values_count), place - begin_chunk
 
 
 def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -> int:

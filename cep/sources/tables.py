@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ _FIRST_ROWS = 20
 _ROWS = 131_072  # read at once, by default
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableFile:
     """A file and the names of its columns. `folder` is the given path that it was found below."""
 
@@ -65,6 +65,10 @@ class TableFile:
     csv: CsvFile | None = None
     groups: tuple[int, ...] | None = None
     rows_before: int = 0
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.names)
 
     @property
     def row_name(self) -> str:
@@ -88,20 +92,16 @@ class TableFile:
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that the file has, or that are computed from its columns."""
-        names = frozenset(self.names)
-        return [name for name in columns if name in names or names.issuperset(self._sources(name))]
+        return [name for name in columns if self._names.issuperset(self._sources(name))]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
         """Yield the columns in order, at most `rows` rows at a time. `where` makes a filter of the rows from the types
         of the columns. Raises: OSError, InputError, ArrowException."""
+        sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
-            sources = [source for name in columns for source in self._sources(name)]
             rows_taken = where(self._schema())
             yield from (Batch(self.made(columns, batch, 0), 0) for batch in self._rows(sources, rows, rows_taken))
             return
-        names = frozenset(self.names)
-        sources = [source for name in columns for source in ((name,) if name in names else self._sources(name))]
-        sources = list(dict.fromkeys(sources))
         row = self.rows_before
         for batch, bad in self._read(sources, rows):
             completed = self.made(columns, batch, row)
@@ -113,13 +113,12 @@ class TableFile:
         """Return the requested columns, computed from the columns of the file; `row` is the number of rows before."""
         if not columns:
             return batch.select([])
-        names = frozenset(self.names)
-        arrays = [batch.column(name) if name in names else self._column(name, batch, row) for name in columns]
+        arrays = [batch.column(name) if name in self._names else self._column(name, batch, row) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def rows(self, columns: Sequence[str], count: int) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows, as few at a time as are asked for: a scanner decodes a whole row group for the first."""
-        if self.csv is not None or not set(columns) <= set(self.names):
+        if self.csv is not None or not self._names.issuperset(columns):
             yield from (each.batch.to_pylist() for each in self.batches(columns))
             return
         batches = read_batches(self.path, None, count, root=confining_root(self.folder))
@@ -140,7 +139,7 @@ class TableFile:
         return pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in columns})
 
     def _sources(self, name: str) -> tuple[str, ...]:
-        if name in self.names:
+        if name in self._names:
             return (name,)
         return () if name == ROW_NUMBER else joined_columns(name)
 
@@ -158,7 +157,7 @@ class TableFile:
 
     def _rows(self, columns: list[str], rows: int | None, rows_taken: ds.Expression | None) -> Iterator[pa.RecordBatch]:
         # A batch without columns has no length, so one is read.
-        names = list(dict.fromkeys(columns)) or list(self.names[:1])
+        names = columns or list(self.names[:1])
         groups = self.groups if rows_taken is None else self._groups_with(rows_taken)
         batches = read_batches(self.path, names, rows or _ROWS, groups, confining_root(self.folder))
         yield from batches if rows_taken is None else (batch.filter(rows_taken) for batch in batches)
@@ -258,13 +257,9 @@ def table_of_lines(lines: bytes) -> pa.Table:
     try:
         return pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=READ_BYTES))
     except pa.ArrowInvalid:
-        return _table(lines)
-
-
-def _table(lines: bytes) -> pa.Table:
-    records = [record for line in lines.split(b"\n") if isinstance(record := json_value(line), dict)]
-    names = dict.fromkeys(name for record in records for name in record)
-    return pa.table({name: _column([record.get(name) for record in records]) for name in names})
+        records = [record for line in lines.split(b"\n") if isinstance(record := json_value(line), dict)]
+        names = dict.fromkeys(name for record in records for name in record)
+        return pa.table({name: _column([record.get(name) for record in records]) for name in names})
 
 
 def _column(values: list[Any]) -> pa.Array:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema
-from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns, from_slots
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.columnar.decode import Decoded, KeyDomain, route
 from cep.columnar.order import rows_in_order
 from cep.engine.keyed_state import empty_state
@@ -47,13 +47,7 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
     prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
     columns: dict[str, list[Slot]] = {}
     for number, expr in computed:
-        type_ = expr.type
-        slots, nulls = prepared.columns[number], prepared.nulls[number]
-        if type_.is_text:
-            values = prepared.texts.take(pa.array(slots, mask=nulls.astype(bool)))
-        else:
-            values = from_slots(slots.copy(), nulls, type_)
-        columns[show_expr(expr)] = values.to_pylist()
+        columns[show_expr(expr)] = prepared.values(number, expr.type).to_pylist()
     ids = batch.event_id.take(pa.array(prepared.batch_rows)).to_pylist()
     return {i: {name: values[row] for name, values in columns.items()} for row, i in enumerate(ids)}
 

@@ -180,9 +180,8 @@ class Explainer:
 
     def furthest(self) -> list[RunStory]:
         """Tell every start by its descendant that came furthest; the furthest first."""
-        ends = [max(first.descendants(), key=_progress) for first in self.trace.start.children]
-        ends.sort(key=_progress, reverse=True)
-        return [self.story(run) for run in ends]
+        stories = map(self.end, self.trace.start.children)
+        return sorted(stories, key=lambda story: _progress(story.run), reverse=True)
 
     def end(self, start: Run) -> RunStory:
         """Tell one start by its descendant that came furthest."""
@@ -260,7 +259,7 @@ class Explainer:
             if index not in closings:
                 yield self._open(run, waits[index])
             elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):
-                yield from self.closing(run, closings[index])
+                yield from self._closing(run, closings[index])
 
     def _open(self, run: Run, wait: Wait) -> str:
         """Say why a wait is open at the end of the events."""
@@ -297,42 +296,42 @@ class Explainer:
         pairs = merged(pair for part in parts for pair in operands(part, fields, bound))
         return ", ".join(f"{name} = {value}" for name, value in pairs)
 
-    def closing(self, run: Run, closing: Closing) -> list[str]:
+    def _closing(self, run: Run, closing: Closing) -> Iterator[str]:
+        """Yield the reasons why a wait ended."""
         wait = self._positions[run.position].waits[closing.wait]
         clock = self.clock(closing.at_ms)
         event = "" if closing.row is None else self.trace.events[closing.row].event_id
         name = self._name(wait)
         match closing.why:
             case Why.CONDITION:
-                if closing.wait in run.misses:
-                    return [f"{name} had to be the very next event"]
-                return [f"{name} had to be the very next event, which was {event} at {clock}"]
+                which = "" if closing.wait in run.misses else f", which was {event} at {clock}"
+                yield f"{name} had to be the very next event{which}"
             case Why.BETWEEN:
-                return [f"{event} came between at {clock}: {name} had to be the very next event"]
+                yield f"{event} came between at {clock}: {name} had to be the very next event"
             case Why.LATE:
-                return [
-                    f"the time for the step to {name} was up at {clock}{_limit(wait)}",
-                    *self._too_late(run, closing),
-                ]
+                yield f"the time for the step to {name} was up at {clock}{_limit(wait)}"
+                yield from self._too_late(run, closing)
             case Why.ABSENCE:
-                return self._broken(run, closing, clock, event)
+                guard = closing.guard
+                assert isinstance(guard, Guard), "a guard closed it"
+                assert guard.variable is not None, "an absence is of a variable"
+                assert closing.row is not None, "an event closed it"
+                shown = self._values(self._parts[guard.variable], run, closing.row)
+                yield f"{event} at {clock} is {guard.variable}, which must not come" + (f" ({shown})" if shown else "")
             case Why.GREEDY:
                 assert closing.guard is not None, "a guard closed it"
-                return [
-                    f"{event} at {clock} is another {closing.guard.variable}, and the loop is greedy: no {name} yet"
-                ]
+                yield f"{event} at {clock} is another {closing.guard.variable}, and the loop is greedy: no {name} yet"
             case Why.STOP:
-                return [f"{event} at {clock} stopped the loop"]
+                yield f"{event} at {clock} stopped the loop"
             case Why.SKIP:
-                return [self._covered_by(closing.match)]
+                yield self._covered_by(closing.match)
             case Why.WITHIN:
                 within = self.trace.pattern.within_ms
                 shown = f" (within {show_duration(within)})" if isinstance(within, int) else ""
-                return [f"the window was over at {clock}{shown}", *self._too_late(run, closing)]
+                yield f"the window was over at {clock}{shown}"
+                yield from self._too_late(run, closing)
             case Why.EVENTS:
-                return [f"the window of {self.trace.pattern.within_events} events was over at {clock}"]
-            case _:
-                return []
+                yield f"the window of {self.trace.pattern.within_events} events was over at {clock}"
 
     def _too_late(self, run: Run, closing: Closing) -> list[str]:
         """Find a later event that would have continued the run if the time had not been up."""
@@ -348,14 +347,6 @@ class Explainer:
                 late = show_duration(event.time_ms - closing.at_ms)
                 return [f"{event.event_id} at {self.clock(event.time_ms)} is {variable}, {late} too late"]
         return []
-
-    def _broken(self, run: Run, closing: Closing, clock: str, event: str) -> list[str]:
-        guard = closing.guard
-        assert isinstance(guard, Guard), "a guard closed it"
-        assert guard.variable is not None, "an absence is of a variable"
-        assert closing.row is not None, "an event closed it"
-        shown = self._values(self._parts[guard.variable], run, closing.row)
-        return [f"{event} at {clock} is {guard.variable}, which must not come" + (f" ({shown})" if shown else "")]
 
     def _covered_by(self, number: int | None) -> str:
         assert number is not None, "a match covers it"

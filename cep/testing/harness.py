@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -193,7 +194,8 @@ def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels:
         unpaired = [f for n, f in enumerate(found_matches) if n not in pairs.values()]
         for n, one in enumerate(expected):
             if n not in pairs:
-                differences.append(Difference(one, None, _nearest(one, unpaired, labels)))
+                nearest = min(unpaired, key=partial(fitting, one, labels=labels), default=None)
+                differences.append(Difference(one, None, nearest))
         differences += _unexpected(test, unpaired, labels, is_timeout=is_timeout)
     for count in test.counts:
         matches = [f for f in observed if not f.is_timeout and count.key in (None, labels[f.key])]
@@ -254,10 +256,6 @@ def fitting(expected: Expected, observed: ObservedMatch, labels: dict[str, str])
         else:
             wrong += value != target
     return wrong
-
-
-def _nearest(expected: Expected, candidates: list[ObservedMatch], labels: dict[str, str]) -> ObservedMatch | None:
-    return min(candidates, key=lambda one: fitting(expected, one, labels), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.decode import KeyDomain
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.lang.ir import PatternIR
 from cep.lang.show import show_time
 from cep.lists.store import Lists
 from cep.nfa.compile import compile_rules
@@ -69,8 +68,8 @@ def why(
 ) -> Answer:
     """Explain a match: find the match or time-out that binds these events in this order. Without such a match, explain
     how far the runs of the first event came."""
-    trace = _trace(world, rule.pattern, batch, _interval(rule), None)
-    explainer = Explainer(trace, show_time)
+    explainer = _explainer(world, rule, batch, None)
+    trace = explainer.trace
     bound_ids = tuple(event_ids)
     for match in trace.emitted():
         ids = tuple(trace.events[row].event_id for row in match.run.rows())
@@ -98,42 +97,52 @@ def why_not(
         return answer
     whole, is_late = batch, np.isin(np.array(batch.event_id.to_pylist(), object), list(late))
     batch = batch.take(~is_late)
-    traces = [(rule, _trace(world, rule.pattern, batch, _interval(rule), at_ms)) for rule in versions]
-    for rule, trace in traces:
-        explainer = Explainer(trace, show_time)
-        emitted = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
-        answer.matches += [_path(rule, explainer, match) for match in emitted]
+    explainers = [(rule, _explainer(world, rule, batch, at_ms)) for rule in versions]
+    for rule, explainer in explainers:
+        answer.matches += [_path(rule, explainer, match) for match in _matches_at(explainer, at_ms)]
     if answer.matches:
-        for _, trace in traces:
-            answer.reasons += _without_a_match(Explainer(trace, show_time), at_ms)
+        for _, explainer in explainers:
+            answer.reasons += _without_a_match(explainer, at_ms)
         return answer
     if is_late.any():
         answer.reasons += _late(world, versions, whole, at_ms, late)
-    for rule, trace in traces:
-        interval = _interval(rule)
-        if interval != ALWAYS:
+    for rule, explainer in explainers:
+        if _interval(rule) != ALWAYS:
             answer.reasons += _outside(world, rule, batch, at_ms)
-        answer.reasons += _stories(Explainer(trace, show_time), at_ms)
+        answer.reasons += _stories(explainer, at_ms)
     return answer
 
 
-def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
+def _explainer(
+    world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None, interval: Interval | None = None
+) -> Explainer:
     """Trace the runs of a key. If there are too many events, trace only the time around `at_ms`."""
+    pattern = rule.pattern
     past = past_values(world.schema, pattern, batch, world.lists)
-    events = next(iter(traced_events(world.schema, pattern, batch, past).values()), ())
+
+    def traced(part: EventBatch) -> Explainer:
+        events = next(iter(traced_events(world.schema, pattern, part, past).values()), ())
+        return Explainer(trace_key(pattern, events, interval or _interval(rule), world.end_ms), show_time)
+
     try:
-        return trace_key(pattern, events, interval, world.end_ms)
+        return traced(batch)
     except LimitError:
         if at_ms is None or not isinstance(pattern.within_ms, int):
             raise
-    near = batch.take(abs(batch.time_ms - at_ms) < 2 * pattern.within_ms)
-    return trace_key(
-        pattern, next(iter(traced_events(world.schema, pattern, near, past).values()), ()), interval, world.end_ms
-    )
+    return traced(batch.take(abs(batch.time_ms - at_ms) < 2 * pattern.within_ms))
 
 
 def _interval(rule: DeployedRule) -> Interval:
     return Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms)
+
+
+def _matches_at(explainer: Explainer, at_ms: int | None) -> list[TracedMatch]:
+    trace = explainer.trace
+    return [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
+
+
+def _steps(explainer: Explainer, match: TracedMatch) -> list[str]:
+    return [f"{time} {event_id} {name}" for time, event_id, name, _ in explainer.path(match.run)]
 
 
 def _path(rule: DeployedRule, explainer: Explainer, match: TracedMatch, *, is_timeout: bool = False) -> MatchPath:
@@ -160,13 +169,10 @@ def _late(
     head = f"{len(lines)} event{'' if len(lines) == 1 else 's'} came behind the watermark, too late to be matched"
     reasons = [(head, (*lines[:_EVENTS_MAX], *more))]
     for rule in versions:
-        trace = _trace(world, rule.pattern, whole, _interval(rule), at_ms)
-        missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
-        if missed:
-            steps = [f"{time} {event_id} {name}" for time, event_id, name, _ in
-                     Explainer(trace, show_time).path(missed[0].run)]  # fmt: skip
-            reasons.append((f"in time, version {rule.version} would have matched:", tuple(steps)))
-            break
+        explainer = _explainer(world, rule, whole, at_ms)
+        if missed := _matches_at(explainer, at_ms):
+            head = f"in time, version {rule.version} would have matched:"
+            return [*reasons, (head, tuple(_steps(explainer, missed[0])))]
     return reasons
 
 
@@ -174,20 +180,18 @@ def _outside(
     world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Find a match that this version would have had if it had always been in force."""
-    trace = _trace(world, rule.pattern, batch, ALWAYS, at_ms)
-    explainer = Explainer(trace, show_time)
-    missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
+    explainer = _explainer(world, rule, batch, at_ms, ALWAYS)
+    missed = _matches_at(explainer, at_ms)
     if not missed:
         return []
-    first = trace.events[missed[0].run.start_row].time_ms
+    first = explainer.trace.events[missed[0].run.start_row].time_ms
     if first < rule.from_ms:
         head = f"version {rule.version} was not yet in force: it begins at {show_time(rule.from_ms)}"
     elif first >= rule.starts_until_ms:
         head = f"version {rule.version} was no longer in force: it ended at {show_time(rule.starts_until_ms)}"
     else:
         head = f"version {rule.version} ended at {show_time(rule.until_ms)}, before the match was complete"
-    steps = [f"{time} {event_id} {name}" for time, event_id, name, _ in explainer.path(missed[0].run)]
-    return [(head, ("it would have matched:", *steps))]
+    return [(head, ("it would have matched:", *_steps(explainer, missed[0])))]
 
 
 def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:

@@ -8,7 +8,7 @@ Tested by: tests/testing/test_explain.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, TRACE_STEPS_MAX
@@ -237,11 +237,7 @@ class _Tracer:
         if not self.in_order:
             self._emit(run, at_ms, is_match=True, is_timeout=False)
             return
-        waiting = Run(
-            run.number, run.parent, run.position, run.row, run.start_row, run.ordinal, run.start_ordinal, run.length
-        )
-        waiting.is_suppressed, waiting.expiry_ms, waiting.matches = True, _FOREVER, run.matches
-        self.runs.append(waiting)
+        self.runs.append(replace(run, open=[], is_suppressed=True, expiry_ms=_FOREVER))
 
     def _emit(self, run: Run, at_ms: int, *, is_match: bool, is_timeout: bool) -> TracedMatch:
         match = TracedMatch(len(self.matches), run, at_ms, is_match, is_timeout)

@@ -81,9 +81,9 @@ def spread_of(numbers: Sequence[int | float], scale: int | None) -> float:
     return spread / float(10**scale) if scale else spread
 
 
-def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> bool | None:
-    """Compare two sides of which at least one has an average. `value` and `average` evaluate the parts."""
-    left, right = (side_of(side, value, average) for side in (expr.left, expr.right))
+def compared(expr: Binary, event: Fields, bound: BoundFields) -> bool | None:
+    """Compare two sides of which at least one has an average."""
+    left, right = (side_of(side, event, bound) for side in (expr.left, expr.right))
     if left is None or right is None:
         return None
     difference = (left.high - right.high) + (left.low - right.low)
@@ -93,28 +93,28 @@ def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Exp
     return _COMPARE[expr.op](difference, 0)
 
 
-def side_of(expr: Expr, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> Twofold | None:
+def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
     """Evaluate one side of such a comparison as a float and its rest."""
     if is_average(expr):
-        return average(expr)
+        return _average(expr, event, bound)
     if not expr.type.is_float:
-        return _of_decimal(value(expr), expr.type.scale)
+        return _of_decimal(value_of(expr, event, bound), expr.type.scale)
     match expr:
         case Const():
             return None if expr.value is None else exact(float(expr.value), written_rest(float(expr.value)))
         case Cast() if not expr.argument.type.is_float:
-            return _of_decimal(value(expr.argument), expr.argument.type.scale)
+            return _of_decimal(value_of(expr.argument, event, bound), expr.argument.type.scale)
         case Cast():
-            return side_of(expr.argument, value, average)
+            return side_of(expr.argument, event, bound)
         case Unary(op="neg" | "abs"):
-            number = side_of(expr.argument, value, average)
+            number = side_of(expr.argument, event, bound)
             turned = number is not None and (expr.op == "neg" or number.high < 0)
             return Twofold(-number.high, -number.low, number.size) if number is not None and turned else number
         case Binary(op="+" | "-" | "*" | "/"):
-            left, right = side_of(expr.left, value, average), side_of(expr.right, value, average)
+            left, right = side_of(expr.left, event, bound), side_of(expr.right, event, bound)
             return None if left is None or right is None else _arithmetic(expr.op, left, right)
         case _:
-            slot = value(expr)
+            slot = value_of(expr, event, bound)
             if slot is None:
                 return None
             plain = exact(float(slot))
@@ -215,7 +215,7 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
         case Binary(op="/"):
             return _divided(expr, event, bound)
         case Binary() if expr.op in _COMPARE and has_average(expr):
-            return compared(expr, lambda e: value_of(e, event, bound), lambda e: _average(e, event, bound))
+            return compared(expr, event, bound)
         case Binary():
             left, right = value_of(expr.left, event, bound), value_of(expr.right, event, bound)
             return _logic(expr.op, left, right) if expr.op in ("and", "or") else _binary(expr, left, right)
@@ -238,13 +238,10 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
 
 def twofold_sides(expr: Binary, event: Fields, bound: BoundFields) -> tuple[Twofold, Twofold]:
     """Return the sides of a comparison with an average, which are not null, as the comparison computes with them."""
-
-    def twofold(side: Expr) -> Twofold:
-        number = side_of(side, lambda e: value_of(e, event, bound), lambda e: _average(e, event, bound))
-        assert number is not None, "a comparison with an outcome has two sides"
-        return number
-
-    return twofold(expr.left), twofold(expr.right)
+    left, right = side_of(expr.left, event, bound), side_of(expr.right, event, bound)
+    assert left is not None, "a comparison with an outcome has two sides"
+    assert right is not None, "a comparison with an outcome has two sides"
+    return left, right
 
 
 def _given(expr: Expr, event: Fields) -> Slot:
