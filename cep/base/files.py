@@ -142,7 +142,6 @@ def _copy_permissions(name: str, folder: int, descriptor: int) -> None:
         os.fchmod(descriptor, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
 
 
-_NO_PATH = "its path holds a character that no path has"
 # A pipe without a writer must not stop the caller, and a terminal must not become the process's own.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -152,10 +151,8 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
 
     Raises: UnreadableError with the reason only, which reveals nothing about files outside.
     """
-    try:
+    with _refused():
         return _read_and_close(_open(path, root), bytes_max)
-    except OSError as error:
-        raise UnreadableError(_reason(error)) from None
 
 
 class Folder:
@@ -201,31 +198,31 @@ def open_file(path: Path, root: Path | None = None) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _open(path: Path, root: Path | None) -> int:
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Convert the errors of the system in the block to UnreadableError with the reason alone."""
     try:
-        return os.open(path, _FLAGS) if root is None else _open_below(path, root)
+        yield
     except FileNotFoundError:
         raise UnreadableError("there is no such file") from None
     except OSError as error:
-        raise UnreadableError(_reason(error)) from None
+        raise UnreadableError((error.strerror or type(error).__name__).lower()) from None
     except ValueError:
-        raise UnreadableError(_NO_PATH) from None
+        raise UnreadableError("its path holds a character that no path has") from None
+
+
+def _open(path: Path, root: Path | None) -> int:
+    with _refused():
+        return os.open(path, _FLAGS) if root is None else _open_below(path, root)
 
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
     """Yield each line of a regular file, without its end; one at a time is in memory. Raises: UnreadableError."""
-    with open_file(path) as file:
-        while line := _read_line(file, bytes_max):
+    with open_file(path) as file, _refused():
+        while line := file.readline(bytes_max + 1):
             if len(line) > bytes_max:
                 raise UnreadableError(f"a line of it is longer than {bytes_max} bytes, which is the limit")
             yield line.rstrip(b"\r\n")
-
-
-def _read_line(file: BinaryIO, bytes_max: int) -> bytes:
-    try:
-        return file.readline(bytes_max + 1)
-    except OSError as error:
-        raise UnreadableError(_reason(error)) from None
 
 
 def root_of(files: Iterable[Path]) -> Path:
@@ -260,10 +257,8 @@ def check_below(path: Path, root: Path) -> Path:
 
     The root of the whole file system would confine nothing: only files directly in it count as below it.
     """
-    try:
+    with _refused():
         real = Path(os.path.realpath(path))
-    except ValueError:
-        raise UnreadableError(_NO_PATH) from None
     count = len(root.parts)
     if real.parts[:count] == root.parts and (count > 1 or len(real.parts) <= 2):
         return real
@@ -307,10 +302,6 @@ def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
         parts.append(part)
         size += len(part)
     raise UnreadableError(f"it is larger than {bytes_max} bytes, which is the limit")
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -159,10 +159,7 @@ def advance_within(
     if matches is None:
         return prepared.batch_rows
     of_rules = outputs.runs.counters
-    counters: Counter[str] = Counter()
-    for name, count in zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True):
-        if count:
-            counters[name] = count
+    counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
     evicted = _noted_evictions(outputs)
     live = _live_runs(program, outputs, starts, watermark_ms, counters, evicted)
     next_state = empty_state(program) if is_end else _next_state(program, fitted, batch, prepared, live)
@@ -373,12 +370,7 @@ def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], wat
     if not any(len(events.rows) for events in starts):
         return rule_runs
     start_runs = keep_starts(program, starts, watermark_ms, nodes_count, counters, evicted)
-    return LiveRuns(
-        np.concatenate([rule_runs.runs, start_runs.runs]),
-        np.concatenate([rule_runs.rules, start_runs.rules]),
-        np.concatenate([rule_runs.keys, start_runs.keys]),
-        np.concatenate([rule_runs.nodes, start_runs.nodes]),
-    )
+    return LiveRuns(*map(np.concatenate, zip(rule_runs, start_runs, strict=True)))
 
 
 def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,

@@ -22,7 +22,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -266,7 +266,8 @@ class Alerting:
         named = rule.measures
         if self.kind == _TIMEOUT:
             named, first = rule.timeout_measures, len(rule.measures)
-        return {name: measure_values(matches, rows, first + index, type_) for index, (name, type_) in enumerate(named)}
+        numbered = enumerate(named, first)
+        return {name: (measure_values(matches, rows, number, type_), type_) for number, (name, type_) in numbered}
 
     def texts(self, matches: Matches, rows: Int64, key: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return the messages of some of them, given their keys, and their measures as JSON."""
@@ -293,11 +294,6 @@ class _Common:
         is_each = len(part_of) == count and (part_of == np.arange(count)).all()
         chosen = self.columns if is_each else self.columns.take(pa.array(part_of))
         return dict(zip(self.columns.schema.names, chosen.columns, strict=True))
-
-    def names(self, part_of: Int64, matches: Matches, offsets: Int32, events: Int64) -> pa.Array:
-        """Return the variables of bound events of alerts of these parts, given the offsets of bound_rows."""
-        first = np.repeat(self.first_variable[part_of], np.diff(offsets))
-        return _chosen(self.variables, matches.variable[events] + first)
 
 
 @lru_cache(maxsize=_RULES_CACHED)
@@ -345,14 +341,24 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
         first_ms, last_ms, detected_ms, from_ms = (index[order] for index in (first_ms, last_ms, detected_ms, from_ms))
     key = _chosen(text_buffers(matches.keys), matches.key[rows])
     messages, measures = _texts(parts, part_of, matches, rows, key)
+    offsets, events = bound_rows(matches.offsets, rows)
+    first_variable = np.repeat(common.first_variable[part_of], np.diff(offsets))
+    names = _chosen(common.variables, matches.variable[events] + first_variable)
+    bound = [names, _chosen(text_buffers(matches.event_id), events), _stamps(matches.event_time_ms[events])]
+    bound_events = pa.StructArray.from_arrays(bound, type=_BOUND_EVENT)
+    origins = pa.nulls(len(rows), ORIGINS)
+    if matches.made_of is not None and counters is not None:
+        origins, dropped = origin_lists(offsets, names, matches.made_of.take(pa.array(events)))
+        if dropped:
+            counters["origins_dropped"] += dropped
     flags = matches.history_flags[rows]
     columns = common.of(part_of) | {
         "alert_id": _hex(digests),
         "key": key,
         "message": messages,
         "measures": measures,
-        "events": _bound_events(common, part_of, matches, rows),
-        "origins": _origins(common, part_of, matches, rows, counters),
+        "events": pa.ListArray.from_arrays(pa.array(offsets), bound_events),
+        "origins": origins,
         "history_cut": pa.array(flags & FLAG_CUT != 0),
         "history_folded": pa.array(flags & FLAG_FOLDED != 0),
         "history_from": _stamps(from_ms, from_ms > TIME_MS_MIN),
@@ -379,27 +385,6 @@ def _texts(
     place = pa.array(np.argsort(by_part))
     messages, measures = zip(*texts, strict=True)
     return pa.concat_arrays(messages).take(place), pa.concat_arrays(measures).take(place)
-
-
-def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
-    offsets, events = bound_rows(matches.offsets, rows)
-    columns = [
-        common.names(part_of, matches, offsets, events),
-        _chosen(text_buffers(matches.event_id), events),
-        _stamps(matches.event_time_ms[events]),
-    ]
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(columns, type=_BOUND_EVENT))
-
-
-def _origins(common: _Common, part_of: Int64, matches: Matches, rows: Int64, counters: Counter[str] | None) -> pa.Array:
-    if matches.made_of is None or counters is None:
-        return pa.nulls(len(rows), ORIGINS)
-    offsets, events = bound_rows(matches.offsets, rows)
-    names = common.names(part_of, matches, offsets, events)
-    origins, dropped = origin_lists(offsets, names, matches.made_of.take(pa.array(events)))
-    if dropped:
-        counters["origins_dropped"] += dropped
-    return origins
 
 
 def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:
@@ -444,13 +429,13 @@ def _hex(digests: UInt8) -> pa.Array:
     return pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(text))
 
 
-def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> tuple[pa.Array, Type]:
-    """Return measure `number` of these matches as a column, with its type."""
+def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> pa.Array:
+    """Return measure `number` of these matches as a column."""
     values, nulls = matches.measures[rows, number], matches.measures_null[rows, number]
     if type_.is_text:
         codes = pa.array(np.where(nulls != 0, 0, values), mask=nulls.astype(bool))
-        return matches.texts.take(codes), type_
-    return from_slots(np.ascontiguousarray(values), nulls, type_), type_
+        return matches.texts.take(codes)
+    return from_slots(np.ascontiguousarray(values), nulls, type_)
 
 
 def _plain(values: pa.Array, type_: Type) -> pa.Array:
@@ -504,11 +489,6 @@ def _json_values(values: pa.Array, type_: Type) -> pa.Array:
         finite = pc.if_else(pc.is_finite(values), values, pa.scalar(None, pa.float64()))
         return finite.cast(pa.string()).fill_null("null")
     text = values.cast(pa.string()) if type_.is_text else _plain(values, type_)
-    quoted = _per_distinct(text, json.dumps)
+    different = encoded(text.cast(TEXT))
+    quoted = pa.array(list(map(json.dumps, different.dictionary.to_pylist())), pa.string()).take(different.indices)
     return pc.if_else(pc.is_valid(values), quoted, pa.scalar("null", pa.string()))
-
-
-def _per_distinct(texts: pa.Array, function: Callable[[str], str]) -> pa.Array:
-    different = encoded(texts.cast(TEXT))
-    changed = pa.array([function(t) for t in different.dictionary.to_pylist()], pa.string())
-    return changed.take(different.indices)

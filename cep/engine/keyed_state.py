@@ -4,7 +4,7 @@ All of it is columns: `runs` rows (kernels/layout.py) sorted by rule, then key; 
 run can still reach. A state belongs to a program; `migrate_state` moves it to another program by rule identity.
 
 To divide a state by many disjoint sets of its keys, runs, nodes and events are sorted by set once, with adjusted
-pointers, and then cut: `select_keys` for each set would read the whole state once per set.
+pointers, and then cut, so the whole state is read once and not once per set.
 
 For the limit of a key (match/room.py), an event counts once more for each NODE_TEXT_BYTES of its id and of the texts
 that any rule of the program reads from bound events, because they are stored together.
@@ -166,40 +166,6 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     )
 
 
-def some_row(nodes: Int64) -> Int64:
-    """Return the row of an event on each node's path: its own, or the row on one branch of a union."""
-    rows = nodes[:, y.NODE_ROW].copy()
-    open_ = np.flatnonzero(rows < 0)
-    target = nodes[open_, y.NODE_STATE]
-    while len(open_):
-        rows[open_] = nodes[target, y.NODE_ROW]
-        again = rows[open_] < 0
-        open_, target = open_[again], nodes[target[again], y.NODE_STATE]
-    return rows
-
-
-def select_keys(keyed_state: KeyedState, is_selected: np.ndarray, row_registers: np.ndarray) -> KeyedState:
-    """Return the runs of the keys that the mask bool[K] selects. Their order is unchanged."""
-    in_runs = is_selected[keyed_state.run_key]
-    in_events = is_selected[keyed_state.events.key]
-    in_nodes = in_events[some_row(keyed_state.nodes)]
-    new_key = np.cumsum(is_selected, dtype=np.int64) - 1
-    new_row = np.cumsum(in_events, dtype=np.int64) - 1
-    new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
-    runs = keyed_state.runs[in_runs]
-    run_rule, nodes = keyed_state.run_rule[in_runs], keyed_state.nodes[in_nodes]
-    point_anew(runs, run_rule, nodes, row_registers, new_row, new_node)
-    return KeyedState(
-        keyed_state.layout,
-        keyed_state.keys.filter(pa.array(is_selected)),
-        runs,
-        run_rule,
-        new_key[keyed_state.run_key[in_runs]].astype(np.int32),
-        nodes,
-        keyed_state.events.take(np.flatnonzero(in_events), new_key),
-    )
-
-
 def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[PartOrder, int]:
     """Sort the rows of a keyed state by part, int64[K] of keys. Return also the most rows of one kind in a part."""
     run_key, event_key = read_only(keyed_state.run_key), read_only(keyed_state.events.key)
@@ -215,7 +181,7 @@ def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[Pa
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """Divide a keyed state by keys, as `select_keys` would for each part: part int64[K] in [0, parts_count).
+    """Divide a keyed state by keys, whose order in a part is unchanged: part int64[K] in [0, parts_count).
 
     Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
     """

@@ -67,7 +67,7 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
         if column == event_type.id_field:
             columns[column] = ids
         elif column in numbers:
-            columns[column] = measure_values(matches, rows, *numbers[column])[0].cast(arrow_type(type_))
+            columns[column] = measure_values(matches, rows, *numbers[column]).cast(arrow_type(type_))
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
     columns |= _history_columns(alerts)

@@ -73,17 +73,13 @@ def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedSt
         for bit, predicate in enumerate(shared.predicates.tolist()):
             holding = index[starts.different >> bit & 1 != 0]
             np.bitwise_or.at(bits[predicate], holding >> 6, np.uint64(1) << (holding & 63).astype(np.uint64))
-    return SharedStarts(
-        np.concatenate([starts.keys for starts in starts_of_prefix]),
-        np.concatenate([starts.rows for starts in starts_of_prefix]),
-        np.concatenate([starts.counts for starts in starts_of_prefix]),
-        np.concatenate(
-            [starts.columns + first for starts, first in zip(starts_of_prefix, columns_first, strict=False)]
-        ),
-        bits,
-        np.cumsum([0, *(len(starts.rows) for starts in starts_of_prefix)]),
-        np.concatenate([starts.weights for starts in starts_of_prefix]),
-    )
+    parts = [
+        (starts.keys, starts.rows, starts.counts, starts.columns + first, starts.weights)
+        for starts, first in zip(starts_of_prefix, columns_first, strict=False)
+    ]
+    keys, rows, counts, columns, weights = map(np.concatenate, zip(*parts, strict=True))
+    bounds = np.cumsum([0, *(len(starts.rows) for starts in starts_of_prefix)])
+    return SharedStarts(keys, rows, counts, columns, bits, bounds, weights)
 
 
 def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64) -> Starts:

@@ -29,16 +29,6 @@ class MemoryStore(DurableStore, StoreSnapshot):
         """Open the store that was checkpointed into the directory. Raises: StateCorruptError."""
         return MemoryStore(read_entries(path / _FILE))
 
-    def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._entries.get(key)
-        return value
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._entries[key] = value
-
-    def delete(self, key: bytes) -> None:
-        self._entries.pop(key, None)
-
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._entries.get(key) for key in keys]
 
@@ -49,15 +39,12 @@ class MemoryStore(DurableStore, StoreSnapshot):
             elif change is Change.DELETE:
                 self._entries.pop(key, None)
             else:
-                self.delete_range(KeyRange(key, other))
+                for inside in list(self._entries.irange(key, other, inclusive=(True, False))):
+                    del self._entries[inside]
 
     def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         in_range = self._entries.irange(keys.begin, keys.end, inclusive=(True, False))
         return iter([(key, self._entries[key]) for key in islice(in_range, count_max)])
-
-    def delete_range(self, keys: KeyRange) -> None:
-        for key in list(self._entries.irange(keys.begin, keys.end, inclusive=(True, False))):
-            del self._entries[key]
 
     def snapshot(self) -> StoreSnapshot:
         return MemoryStore(self._entries.items())

@@ -36,6 +36,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,8 @@ def encode_head(histories: Histories) -> bytes:
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
     columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}
     for name, entries in histories.sub_tallies.items():
-        columns |= dict(zip(_sub_columns(name, len(entries.by)), _sub_arrays(entries), strict=True))
+        arrays = pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by
+        columns |= dict(zip(_sub_columns(name, len(entries.by)), arrays, strict=True))
     facts = histories.facts
     about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.loose}
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
@@ -149,7 +151,7 @@ def decode_head(data: bytes, load: Load) -> Histories:
     """Decode a head to histories; `load` reads a segment when it is needed. Raises: as decode_sheet."""
     about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)
     lists = {
-        name: column.to_pylist() if name == "segment_digest" else _numbers(column).tolist()
+        name: column.to_pylist() if name == "segment_digest" else np.asarray(column).tolist()
         for name, column in columns.items()
         if name.startswith(("segment_", "span_"))
     }
@@ -161,19 +163,19 @@ def decode_head(data: bytes, load: Load) -> Histories:
     facts_of = zip(spans, *(lists[f"segment_{name}"] for name in names), strict=True)
     for counts, panes, number, size, digest, first, last, span, most in facts_of:
         stored = StoredSegment(number, size, digest)
-        segments.append(Segment(first, last, span, counts, most, _loader(load, stored), stored, panes=panes))
+        segments.append(Segment(first, last, span, counts, most, partial(load, stored), stored, panes=panes))
     pinned = HistoryRows(
-        _numbers(columns["pinned_key"]),
-        _numbers(columns["pinned_type"]).astype(np.int64),
-        _numbers(columns["pinned_time"]),
+        np.asarray(columns["pinned_key"]),
+        np.asarray(columns["pinned_type"]).astype(np.int64),
+        np.asarray(columns["pinned_time"]),
         np.zeros(len(columns["pinned_key"]), np.int8),
         _fields(columns, _PINNED),
     )
-    tallies = {name: _numbers(flat).reshape(-1, tally_width(name)) for name, flat in _fields(columns, _TALLY).items()}
+    tallies = {name: np.asarray(flat).reshape(-1, tally_width(name)) for name, flat in _fields(columns, _TALLY).items()}
     subs = {}
     for name, count in about["sub_tallies"].items():
         key, sums, *by = (columns[column] for column in _sub_columns(name, count))
-        subs[name] = SubTallies(_numbers(key), tuple(by), _numbers(sums).reshape(-1, tally_width(name)))
+        subs[name] = SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, tally_width(name)))
     identities = {name: frozenset(about[name]) for name in _IDENTITIES}
     facts = PageFacts(about["clock"], **identities, panes=frozenset(about["panes"]))
     return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
@@ -196,14 +198,9 @@ def encode_segment(block: Block) -> bytes:
 def decode_segment(data: bytes) -> Block:
     """Return the events of a segment. Raises: as decode_sheet."""
     _, columns = decode_sheet(_SEGMENT, (PAST_FORMAT,), data)
-    key, event_type, time_ms, span = (_numbers(columns[name]) for name in ("key", "type", "time", "span"))
+    key, event_type, time_ms, span = (np.asarray(columns[name]) for name in ("key", "type", "time", "span"))
     rows = HistoryRows(key, event_type.astype(np.int64), time_ms, span, _fields(columns, _FIELD))
     return Block(columns["keys"], rows)
-
-
-def stored_as(number: int, data: bytes) -> StoredSegment:
-    """Return the name of a segment with these bytes."""
-    return StoredSegment(number, len(data), hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32])
 
 
 def store_segments(
@@ -215,10 +212,11 @@ def store_segments(
     for segment in histories.segments:
         if segment.stored is None:
             data = encode_segment(segment.load())
-            stored, number = stored_as(number, data), number + 1
+            digest = hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32]
+            stored, number = StoredSegment(number, len(data), digest), number + 1
             put(stored.number, data)
             cache.put(stored.digest, segment.load())
-            segment = replace(segment, stored=stored, load=_loader(load, stored))  # noqa: PLW2901 it is stored now
+            segment = replace(segment, stored=stored, load=partial(load, stored))  # noqa: PLW2901 it is stored now
         segments.append(segment)
     return replace(histories, segments=tuple(segments))
 
@@ -265,14 +263,6 @@ def _sub_columns(name: str, fields_count: int) -> list[str]:
     return [f"{_SUB}{part}:{name}" for part in ("key", "sums", *range(fields_count))]
 
 
-def _sub_arrays(entries: SubTallies) -> list[pa.Array]:
-    return [pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by]
-
-
-def _loader(load: Load, stored: StoredSegment) -> Callable[[], Block]:
-    return lambda: load(stored)
-
-
 def _fields(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
     return {name.removeprefix(prefix): c for name, c in columns.items() if name.startswith(prefix)}
 
@@ -281,15 +271,10 @@ def _integers(values: list[int]) -> pa.Array:
     return pa.array(np.array(values, np.int64))
 
 
-def _numbers(column: pa.Array) -> np.ndarray:
-    return np.asarray(column)
-
-
 PAGE_FORMAT = 4
 EARLIER_PAGE_FORMAT = 3  # of 0.2.0: averages and spreads have other registers
 REGISTERS_FORMAT = 2  # 1, which 0.2.0 did not write down, had rounded averages
 _PAGE = "page"
-_EVENT_FIELD = "field:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +312,7 @@ def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
         "event_type": pa.array(events.event_type),
         "event_time": pa.array(events.time_ms),
     }
-    columns |= {_EVENT_FIELD + name: column for name, column in events.columns.items()}
+    columns |= {_FIELD + name: column for name, column in events.columns.items()}
     about = {
         "format": PAGE_FORMAT,
         "width": keyed_state.runs.shape[1],
@@ -355,7 +340,7 @@ def decode_page(data: bytes) -> KeyedState:
             columns["event_id"],
             numbers("event_type"),
             numbers("event_time"),
-            {n.removeprefix(_EVENT_FIELD): c for n, c in columns.items() if n.startswith(_EVENT_FIELD)},
+            _fields(columns, _FIELD),
         ),
     )
 

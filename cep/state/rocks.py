@@ -221,25 +221,6 @@ class RocksStore(DurableStore):
         self._write_options.disable_wal = not self._settings.wal  # type: ignore[method-assign, assignment]
         self._rocks.set_write_options(self._write_options)
 
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            value: bytes | None = self._rocks.get(key)
-        except Exception as error:
-            raise _translated(error, self._path, "read") from error
-        return value
-
-    def put(self, key: bytes, value: bytes) -> None:
-        try:
-            self._rocks[key] = value
-        except Exception as error:
-            raise _translated(error, self._path, "write") from error
-
-    def delete(self, key: bytes) -> None:
-        try:
-            del self._rocks[key]
-        except Exception as error:
-            raise _translated(error, self._path, "write") from error
-
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
             values: list[bytes | None] = self._rocks.get(list(keys)) or []
@@ -264,11 +245,6 @@ class RocksStore(DurableStore):
 
     def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         return islice(_walk(self._rocks.iter(), keys, self._path), count_max)
-
-    def delete_range(self, keys: KeyRange) -> None:
-        batch = WriteBatch()
-        batch.delete_range(keys)
-        self.write(batch)
 
     def snapshot(self) -> StoreSnapshot:
         return _RocksSnapshot(self._rocks.iter(), self._path)
@@ -358,19 +334,16 @@ class _RocksSnapshot(StoreSnapshot):
         self._cursor: RdictIter | None = cursor
         self._path = path
 
-    def get(self, key: bytes) -> bytes | None:
-        return next((value for _, value in self._read(KeyRange(key, key + b"\x00"), 1)), None)
-
     def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
         begin = keys.begin
-        while entries := self._read(KeyRange(begin, keys.end), _SNAPSHOT_READ):
+        while True:
+            assert self._cursor is not None, "the snapshot is closed"
+            # All at once: a second scan moves the same iterator.
+            entries = list(islice(_walk(self._cursor, KeyRange(begin, keys.end), self._path), _SNAPSHOT_READ))
+            if not entries:
+                return
             yield from entries
             begin = entries[-1][0] + b"\x00"
-
-    def _read(self, keys: KeyRange, count_max: int) -> list[tuple[bytes, bytes]]:
-        """Read all of it at once: a second scan moves the same iterator."""
-        assert self._cursor is not None, "the snapshot is closed"
-        return list(islice(_walk(self._cursor, keys, self._path), count_max))
 
     def close(self) -> None:
         self._cursor = None

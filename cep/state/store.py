@@ -140,18 +140,6 @@ class KeyedStore(ABC):
     """An ordered map from bytes to bytes. Every method may raise StoreError (disk full) or StateCorruptError."""
 
     @abstractmethod
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None."""
-
-    @abstractmethod
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set the value. It is seen by the next read; it is safe after `sync` or a checkpoint."""
-
-    @abstractmethod
-    def delete(self, key: bytes) -> None:
-        """Delete the value; a missing value is ignored."""
-
-    @abstractmethod
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of many keys, in the order of `keys`."""
 
@@ -163,21 +151,33 @@ class KeyedStore(ABC):
     def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of the range in the order of their keys, as of the start of the scan; writes may go on."""
 
-    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        return self.multi_get([key])[0]
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value. It is seen by the next read; it is safe after `sync` or a checkpoint."""
+        self.write(WriteBatch([(Change.PUT, key, value)]))
+
+    def delete(self, key: bytes) -> None:
+        """Delete the value; a missing value is ignored."""
+        self.write(WriteBatch([(Change.DELETE, key, b"")]))
+
     def delete_range(self, keys: KeyRange) -> None:
         """Delete everything in the range."""
+        self.write(WriteBatch([(Change.DELETE_RANGE, *keys)]))
 
 
 class StoreSnapshot(Closing):
     """A store as it was at one moment, while writes go on. Close it, because it keeps old files alive."""
 
     @abstractmethod
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of that moment, or None."""
-
-    @abstractmethod
     def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of that moment in the range, in the order of their keys."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of that moment, or None."""
+        return next((value for _, value in self.scan(KeyRange(key, key + b"\x00"))), None)
 
     @abstractmethod
     def close(self) -> None:

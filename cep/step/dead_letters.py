@@ -103,12 +103,8 @@ def evicted_dead_letters(evicted: Iterable[Evicted]) -> list[bytes]:
 
 def ahead_dead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:
     """Return the dead letters of events that are dated too far ahead of the clock."""
-    names = [e.name for e in job.schema.event_types]
     reason = f"dated more than {job.ahead_ms} ms ahead of the job's clock, {utc_text(now_ms)}"
-    return [
-        orjson.dumps({"code": "ahead", "reason": reason, "event_id": i, "event_type": names[t], "event_time_ms": ms})
-        for i, t, ms in zip(ahead.event_id.to_pylist(), ahead.event_type.tolist(), ahead.time_ms.tolist(), strict=True)
-    ]
+    return [orjson.dumps({"code": "ahead", "reason": reason, **event}) for event in _named(job, ahead)]
 
 
 def count_once(job: Job, number: int, batch: EventBatch) -> int:
@@ -131,15 +127,12 @@ def is_counted(job: Job, number: int, batch: EventBatch) -> NDArray[np.bool_]:
 
 def describe(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
     """Describe events that are set aside, for their dead letters."""
-    names = [e.name for e in job.schema.event_types]
     domain = ",".join(job.domains[number])
-    return [
-        {"event_id": i, "event_type": names[t], "event_time_ms": ms, "key_domain": domain, "key": k}
-        for i, t, ms, k in zip(
-            batch.event_id.to_pylist(),
-            batch.event_type.tolist(),
-            batch.time_ms.tolist(),
-            batch.key.to_pylist(),
-            strict=True,
-        )
-    ]
+    events = zip(_named(job, batch), batch.key.to_pylist(), strict=True)
+    return [{**event, "key_domain": domain, "key": key} for event, key in events]
+
+
+def _named(job: Job, events: Decoded | EventBatch) -> list[dict[str, Any]]:
+    types = [job.schema.event_types[code].name for code in events.event_type.tolist()]
+    columns = zip(events.event_id.to_pylist(), types, events.time_ms.tolist(), strict=True)
+    return [dict(zip(("event_id", "event_type", "event_time_ms"), values, strict=True)) for values in columns]

@@ -22,21 +22,18 @@ Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import NO_VALUE, ORDER_FIELD, ORDER_US, EventBatch, concat_batches, empty_batch
 from cep.columnar.decode import KeyDomain
-from cep.engine.keyed_state import KeyedState, concat_states, empty_state, partition_keys
-from cep.engine.migrate import migrate_state
+from cep.engine.keyed_state import KeyedState, empty_state
 from cep.engine.outputs import count_by_rule
 from cep.histories.pages import concat_histories, keys_with_past, partition_histories
 from cep.histories.store import Histories
@@ -49,60 +46,6 @@ from cep.step.duplicates import drop_duplicates
 from cep.step.job import ARRIVAL, Job, add_counts
 from cep.step.match import MatchOutput, match_events
 from cep.step.ports import ArrivalPorts, DomainPages, DomainPasts, Events, LevelPorts, Portion
-
-
-class SinglePages(ABC):
-    """Pages that are read and written one by one: the part of DomainPages that takes, puts and drops many."""
-
-    @abstractmethod
-    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
-        """See DomainPages.slots."""
-
-    @abstractmethod
-    def stored(self) -> list[int]:
-        """Return the slots that have a page."""
-
-    @abstractmethod
-    def read(self, slot: int) -> KeyedState | None:
-        """Return the page of a slot, None if it is missing. Raises: StateError."""
-
-    @abstractmethod
-    def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
-        """Replace the page of a slot; it is looked at again at its deadline."""
-
-    @abstractmethod
-    def remove(self, slot: int) -> None:
-        """Remove the page of a slot, if there is one."""
-
-    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        states: list[KeyedState] = []
-        orphans_count = 0
-        for slot in slots.tolist():
-            page = self.read(slot)
-            if page is not None:
-                migrated, orphans = migrate_state(page, program)
-                orphans_count += orphans
-                states.append(migrated)
-        return concat_states(states, program.row_registers) if states else None, orphans_count
-
-    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
-        part = np.searchsorted(slots, self.slots(after.keys))
-        shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
-        for slot, share in zip(slots.tolist(), shares, strict=True):
-            deadline_ms = share.expiry_min
-            if deadline_ms is None:
-                self.remove(slot)
-            else:
-                self.write(slot, replace(share, histories=Histories()), deadline_ms)
-
-    def drop(self) -> int:
-        runs_count = 0
-        for slot in self.stored():
-            page = self.read(slot)
-            assert page is not None, "it is stored"
-            runs_count += len(page)
-            self.remove(slot)
-        return runs_count
 
 
 def match_pages(
@@ -247,25 +190,16 @@ class LevelTask:
     last_event: LastEvent | None = None
 
 
-@dataclass(slots=True)
-class LevelOutcome:
-    """The output of matching, and the late events and reused ids as their dead letters describe them."""
-
-    output: MatchOutput
-    events_aside: list[dict[str, Any]]
-
-
-def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
+def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
     """Match the events of a portion whose time has come, up to the watermark. Raises: StateError, StoreError."""
     output = MatchOutput(since_ms=task.since_ms)
-    aside: list[dict[str, Any]] = []
     due_batches: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
         # 4 duplicates
         new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
         # 5 late
         on_time, late = split_late(task.job, new, task.before_ms, output)
-        aside += [*reused, *late]
+        output.events_aside += [*reused, *late]
         # 6 due
         if task.last_event is not None:
             for number, batch in on_time.items():
@@ -277,10 +211,10 @@ def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
     # 7 match
     _match_domains(task, portion.ports, due_batches, output)
     if task.level > 0:
-        aside.clear()
+        output.events_aside.clear()
         for name in _OF_FIRST_LEVEL:
             output.counters.pop(name, None)
-    return LevelOutcome(output, aside)
+    return output
 
 
 def _due_events(task: LevelTask, arrivals: ArrivalPorts, fresh: Mapping[int, EventBatch]) -> Mapping[int, EventBatch]:

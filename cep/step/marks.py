@@ -53,12 +53,11 @@ def keys_of_flawed(
 
 def marks_of(keys_of_events: Mapping[tuple[str, int], Keys]) -> Marks:
     """Return the marks that events give to their keys."""
-    marks: dict[tuple[str, str], list[int]] = {}
-    for (_, time_ms), by_domain in keys_of_events.items():
-        for fields, keys in by_domain.items():
-            for key in keys:
-                marks.setdefault((mark_name(fields), key), []).append(time_ms)
-    return {name_key: sorted(times) for name_key, times in marks.items()}
+    return joined_marks(
+        {(mark_name(fields), key): [time_ms] for key in keys}
+        for (_, time_ms), by_domain in keys_of_events.items()
+        for fields, keys in by_domain.items()
+    )
 
 
 def joined_marks(parts: Iterable[Marks]) -> Marks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ class MatchOutput:
     """The results of matching: alerts, counters by name, derived events, and keys that lost partial matches to a limit.
 
     `since_ms` is an input: the job has seen all events from then on. `made`, if requested: matches of derived events.
+    `events_aside`: late events and reused ids as their dead letters describe them.
     """
 
     alerts: list[pa.Table] = field(default_factory=list)
@@ -35,6 +37,7 @@ class MatchOutput:
     since_ms: int = TIME_MS_MIN
     made: list[pa.Table] | None = None
     evicted: list[Evicted] = field(default_factory=list)
+    events_aside: list[dict[str, Any]] = field(default_factory=list)
 
     def alert_table(self) -> pa.Table:
         return pa.concat_tables(self.alerts) if self.alerts else NO_ALERTS

@@ -411,13 +411,12 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
 def _with_times(value: Any) -> Any:
     """Return the value with null for times before or after all events."""
     if isinstance(value, dict):
-        return {name: _time(item) if _is_time(name, item) else _with_times(item) for name, item in value.items()}
+        # A rule or an event type may have the name of a time, too.
+        return {
+            name: _time(item) if name.endswith("_ms") and isinstance(item, int) else _with_times(item)
+            for name, item in value.items()
+        }
     return [_with_times(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _is_time(name: str, value: Any) -> bool:
-    """Return True for a time of the report. A rule or an event type may have such a name, too."""
-    return name.endswith("_ms") and isinstance(value, int)
 
 
 def _time(time_ms: int) -> int | None:
@@ -444,8 +443,7 @@ class Programs:
     """The compiled programs of a process, by rulebook and event types. A changed list compiles no rule again."""
 
     def __init__(self) -> None:
-        self._programs: dict[tuple[str, Schema], list[dict[KeyDomain, Program]]] = {}
-        self._lists: dict[tuple[str, Schema], Lists] = {}
+        self._programs: dict[tuple[str, Schema], tuple[Lists, list[dict[KeyDomain, Program]]]] = {}
         self._in_force: InForce | None = None
 
     def in_force(self, rulebook: NamedRulebook, job: Job) -> InForce:
@@ -458,16 +456,14 @@ class Programs:
 
     def of(self, rulebook: Rulebook, schema: Schema, level: int = 0) -> Mapping[KeyDomain, Program]:
         """Return the program of each key domain that has rules at a level (rulebook/rulebook.py)."""
-        key = (rulebook.fingerprint, schema)
+        key, lists = (rulebook.fingerprint, schema), rulebook.lists.timelines()
         if key not in self._programs:
             if len(self._programs) >= _PROGRAMS_CACHED:
-                oldest = next(iter(self._programs))
-                del self._programs[oldest], self._lists[oldest]
-            self._programs[key] = programs_by_level(rulebook, schema)
-        elif self._lists[key] is not rulebook.lists.timelines():
-            self._programs[key] = [_with_lists(rulebook, level) for level in self._programs[key]]
-        self._lists[key] = rulebook.lists.timelines()
-        levels = self._programs[key]
+                del self._programs[next(iter(self._programs))]
+            self._programs[key] = lists, programs_by_level(rulebook, schema)
+        elif self._programs[key][0] is not lists:
+            self._programs[key] = lists, [_with_lists(rulebook, level) for level in self._programs[key][1]]
+        levels = self._programs[key][1]
         return levels[level] if level < len(levels) else {}
 
 

@@ -114,11 +114,11 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
         )  # fmt: skip
         outcome.produced = []
         for matched in ports.spread(level, events, due_ms, partial(match_level, task)):
-            outcome.alerts += matched.output.alerts
+            outcome.alerts += matched.alerts
             outcome.events_aside += matched.events_aside
-            outcome.evicted += matched.output.evicted
-            outcome.produced += matched.output.produced
-            add_counts(outcome.counters, matched.output.counters)
+            outcome.evicted += matched.evicted
+            outcome.produced += matched.produced
+            add_counts(outcome.counters, matched.counters)
         if outcome.produced and level + 1 < ports.levels.stop:
             events = _with_produced(rules.job, events, outcome.produced)
     if at_once and ports.levels.start == 0:
@@ -162,14 +162,12 @@ def _move_times(job: Job, progress: Progress, read: event_time.TimesRead, before
     # Records before a heartbeat in the source are a backlog, and must not become late by it.
     if not any(time.is_behind for time in times.values()):
         moved_ms, heartbeat_ms = max(moved_ms, heartbeat_ms), TIME_MS_MIN
-    return Progress(
-        progress.rulebook,
+    return replace(
+        progress,
         watermark_ms=max(progress.watermark_ms, moved_ms),
         times=times,
         since_ms=event_time.earliest_seen(progress.since_ms, read.first_ms, before_ms),
         heartbeat_ms=heartbeat_ms,
-        last_event=progress.last_event,
-        gap_ms=progress.gap_ms,
     )
 
 

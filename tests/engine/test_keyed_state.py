@@ -16,7 +16,7 @@ from cep.base.schema import Kind, Type
 from cep.engine import advance as engine_advance
 from cep.engine.advance import Matches, advance
 from cep.engine.alerts import sort_alerts
-from cep.engine.keyed_state import KeyedState, partition_keys, select_keys
+from cep.engine.keyed_state import KeyedState, partition_keys
 from cep.engine.migrate import migrate_state
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
@@ -24,6 +24,7 @@ from cep.state.past import decode_page, encode_page
 from cep.step.match import MatchOutput, match_events
 from tests.engine.bridge import Delivery, batch_of, engine_answers, program_of, split, whole
 from tests.engine.rules import batch, program, rule
+from tests.engine.selected import select_keys
 from tests.histories.test_oracle import with_past
 from tests.oracle.random_cases import SCHEMA, random_case
 

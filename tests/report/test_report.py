@@ -15,7 +15,7 @@ from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import key_groups
 from cep.engine.advance import advance
-from cep.engine.keyed_state import KeyedState, select_keys
+from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
 from cep.histories.store import Block, StoredSegment
 from cep.histories.values import compact_page
@@ -30,6 +30,7 @@ from cep.report.plan import Plan, find_large_states, plan, plan_text, size_text
 from cep.state import past as pasts
 from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
+from tests.engine.selected import select_keys
 from tests.histories.test_reach import payment, program_over
 from tests.lang.common import EVENTS, shown
 from tests.lang.generate import random_file

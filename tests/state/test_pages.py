@@ -22,7 +22,7 @@ from cep.base.errors import LimitError, StateCorruptError, StateError, StateForm
 from cep.base.limits import ENTRY_BLOCK_BYTES_MAX, KEY_GROUPS_MAX, TIME_MS_MAX
 from cep.columnar.batch import TEXT, EventBatch, decode_table, encode_table
 from cep.engine.advance import advance
-from cep.engine.keyed_state import KeyedState, concat_states, empty_state, partition_keys, select_keys
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state, partition_keys
 from cep.engine.migrate import migrate_state
 from cep.histories.store import Block, Histories, PageFacts, StoredSegment, segment_of
 from cep.nfa.compile import problems
@@ -34,6 +34,7 @@ from cep.state.savepoints import read_entries, write_entries
 from cep.state.store import ALL_KEYS, STORE_GROUP, StoreKey, group_range, prefix_range, split_key, store_key
 from tests.engine.bridge import Answers, Delivery, batch_of, engine_answers, program_of
 from tests.engine.rules import batch, program, rule
+from tests.engine.selected import select_keys
 from tests.histories.test_store import facts as block_facts
 from tests.histories.test_store import random_block
 from tests.oracle.random_cases import SCHEMA, random_case

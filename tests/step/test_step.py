@@ -33,10 +33,11 @@ from cep.columnar.batch import NO_VALUE, TEXT, EventBatch, concat_batches, no_or
 from cep.columnar.decode import concat_decoded, route
 from cep.columnar.order import rows_in_order
 from cep.engine.alerts import NO_ALERTS
-from cep.engine.keyed_state import KeyedState
+from cep.engine.keyed_state import KeyedState, concat_states, partition_keys
 from cep.histories.store import Histories
 from cep.model.rule import HeartbeatRecord
 from cep.nfa.compile import problems
+from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy, schema_of
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.suppression import NO_MEASURE, LastAlerts, Policies, fired_from_json, fired_json, mark_name
@@ -52,7 +53,7 @@ from cep.step import marks as marks_module
 from cep.step.dead_letters import bounded_equals, count_once
 from cep.step.history_end import watermark_at_end
 from cep.step.job import Job, add_counts, nonzero
-from cep.step.level import LastEvent, SinglePages, drop_pages, last_matched, match_pages, out_of_order, split_due
+from cep.step.level import LastEvent, drop_pages, last_matched, match_pages, out_of_order, split_due
 from cep.step.marks import Marks, joined_marks, marks_bytes, marks_from_bytes, remember_marks, with_marks
 from cep.step.match import MatchOutput, match_events
 from cep.step.rules import Programs, apply_records, head_values, programs_by_level, read_head, sign_status
@@ -418,7 +419,7 @@ class PlainPasts:
         self.held.pop(slot, None)
 
 
-class PlainPages(SinglePages):
+class PlainPages:
     """Pages in a dict, each with its deadline."""
 
     def __init__(self, count: int) -> None:
@@ -433,17 +434,22 @@ class PlainPages(SinglePages):
         expired_slots = {slot for slot, (_, deadline_ms) in self.held.items() if deadline_ms <= watermark_ms}
         return np.array(sorted({*self.slots(keys).tolist(), *expired_slots}), np.int64)
 
-    def stored(self) -> list[int]:
-        return list(self.held)
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        states = [self.held[slot][0] for slot in slots.tolist() if slot in self.held]
+        return concat_states(states, program.row_registers) if states else None, 0
 
-    def read(self, slot: int) -> KeyedState | None:
-        return self.held[slot][0] if slot in self.held else None
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        part = np.searchsorted(slots, self.slots(after.keys))
+        shares = partition_keys(after, part, len(slots), program.row_registers)
+        for slot, share in zip(slots.tolist(), shares, strict=True):
+            self.held.pop(slot, None)
+            if share.expiry_min is not None:
+                self.held[slot] = (share, share.expiry_min)
 
-    def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
-        self.held[slot] = (keyed_state, deadline_ms)
-
-    def remove(self, slot: int) -> None:
-        self.held.pop(slot, None)
+    def drop(self) -> int:
+        runs_count = sum(len(page) for page, _ in self.held.values())
+        self.held.clear()
+        return runs_count
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from cep.base.secrets import TOKENS_MATCH
 from cep.columnar.batch import TEXT, decode_batch, encode_batch
 from cep.columnar.decode import KeyDomain
-from cep.engine.keyed_state import select_keys
+from cep.engine.keyed_state import partition_keys
 from cep.engine.migrate import migrate_state
 from cep.histories.pages import detach_segments, keys_with_past, partition_histories
 from cep.histories.store import Block, StoredSegment
@@ -202,7 +202,8 @@ class _Erasing:
         self._count("runs", number, int(gone[whole.run_key].sum()))
         if program is not None and not gone.all():
             fitted, _ = migrate_state(whole, program)
-            rest = select_keys(fitted, ~self._is_gone(number, fitted.keys), program.row_registers)
+            part = self._is_gone(number, fitted.keys).astype(np.int64)
+            rest = partition_keys(fitted, part, 2, program.row_registers)[0]
         if rest is None or rest.expiry_min is None:
             del group_state.pages[page]
             group_state.deadlines.pop(page, None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TypeVar
 
@@ -29,16 +29,18 @@ from cep.base.errors import StateFormatError
 from cep.base.limits import PAGE_CACHE_BYTES, SEGMENT_CACHE_BYTES, TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed, decode_batch, encode_batch
 from cep.columnar.decode import key_pages
-from cep.engine.keyed_state import KeyedState
+from cep.engine.keyed_state import KeyedState, concat_states, partition_keys
+from cep.engine.migrate import migrate_state
 from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels.groups import NEW
+from cep.nfa.program import Program
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.spark.group_parts import GroupParts, Part
 from cep.state import past
 from cep.step import duplicates
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
-from cep.step.level import LastEvent, SinglePages, split_due
+from cep.step.level import LastEvent, split_due
 from cep.step.ports import Events, Portion
 from cep.step.rules import JobRules, Programs
 
@@ -155,7 +157,7 @@ class GroupPorts:
         return [work(Portion(self, [events]))]
 
 
-class DomainPages(SinglePages):
+class DomainPages:
     """The pages of a key group (ports.DomainPages); a slot is a page. `place`: level, key group, number of domain."""
 
     def __init__(self, job: Job, place: tuple[int, int, int], progress: GroupProgress, stored: GroupParts) -> None:
@@ -203,6 +205,36 @@ class DomainPages(SinglePages):
         _CACHED.drop((self._level, self._group, page))
         if self._deadlines.pop(page, None) is not None:
             self._pages.remove(page)
+
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        states: list[KeyedState] = []
+        orphans_count = 0
+        for slot in slots.tolist():
+            page = self.read(slot)
+            if page is not None:
+                migrated, orphans = migrate_state(page, program)
+                orphans_count += orphans
+                states.append(migrated)
+        return concat_states(states, program.row_registers) if states else None, orphans_count
+
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        part = np.searchsorted(slots, self.slots(after.keys))
+        shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
+        for slot, share in zip(slots.tolist(), shares, strict=True):
+            deadline_ms = share.expiry_min
+            if deadline_ms is None:
+                self.remove(slot)
+            else:
+                self.write(slot, replace(share, histories=Histories()), deadline_ms)
+
+    def drop(self) -> int:
+        runs_count = 0
+        for slot in self.stored():
+            page = self.read(slot)
+            assert page is not None, "it is stored"
+            runs_count += len(page)
+            self.remove(slot)
+        return runs_count
 
 
 class _Pasts:

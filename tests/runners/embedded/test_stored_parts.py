@@ -18,7 +18,7 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.text import utc_text
 from cep.columnar.batch import TEXT, EventBatch, data_columns, empty_batch
 from cep.columnar.decode import key_groups
-from cep.engine.keyed_state import KeyedState, partition_keys, select_keys
+from cep.engine.keyed_state import KeyedState, partition_keys
 from cep.kernels.groups import NEW, OTHER, SAME
 from cep.nfa.program import Program
 from cep.rulebook.suppression import NO_MEASURE, UNKNOWN_SEVERITY, Policies, fired_from_json, suppress_alerts
@@ -40,6 +40,7 @@ from cep.step.match import MatchOutput, match_events
 from cep.step.rules import programs_by_level
 from cep.step.validate import validate_events
 from tests.columnar.common import ONE
+from tests.engine.selected import select_keys
 from tests.rulebook.test_suppression import alert, table
 from tests.runners.embedded.cases import cut, day, decoded, deployment, expected, latest_ms, morning, suppressing
 from tests.runners.test_later_rules import written
