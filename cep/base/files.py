@@ -30,12 +30,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import orjson
 
 from cep.base.errors import LinkedPathError, StateCorruptError, UnreadableError, UsageError
 from cep.base.limits import JOB_FILE_BYTES_MAX, LINE_BYTES_MAX
+from cep.base.process import Closing
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -155,7 +156,7 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
         return _read_and_close(_open(path, root), bytes_max)
 
 
-class Folder:
+class Folder(Closing):
     """A folder below a root that stays open, so that each of its files takes one step."""
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -164,10 +165,7 @@ class Folder:
         with suppress(OSError, ValueError, UnreadableError):  # `read` says why
             self._descriptor = _open_below(path, root)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
 

@@ -370,7 +370,8 @@ def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], wat
     if not any(len(events.rows) for events in starts):
         return rule_runs
     start_runs = keep_starts(program, starts, watermark_ms, nodes_count, counters, evicted)
-    return LiveRuns(*map(np.concatenate, zip(rule_runs, start_runs, strict=True)))
+    both: list[tuple[np.ndarray, ...]] = [rule_runs, start_runs]
+    return LiveRuns(*map(np.concatenate, zip(*both, strict=True)))
 
 
 def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
@@ -425,15 +426,12 @@ def advance_in_slices(
     waiting = [(batch, watermark_ms, is_end)]
     while waiting:
         events, until_ms, is_last = waiting.pop()
-        if len(events) < 2:
-            advanced = advance(program, keyed_state, events, until_ms, is_end=is_last)
+        bounds = most if len(events) > 1 else _NO_BOUNDS
+        part = advance_within(program, keyed_state, events, until_ms, bounds, is_end=is_last)
+        if isinstance(part, Advanced):
+            keyed_state = part.keyed_state
+            yield part
         else:
-            part = advance_within(program, keyed_state, events, until_ms, most, is_end=is_last)
-            if not isinstance(part, Advanced):
-                half = len(part) // 2
-                waiting.append((events.take(part[half:]), until_ms, is_last))
-                waiting.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))
-                continue
-            advanced = part
-        keyed_state = advanced.keyed_state
-        yield advanced
+            half = len(part) // 2
+            waiting.append((events.take(part[half:]), until_ms, is_last))
+            waiting.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))

@@ -185,7 +185,7 @@ def alerting(program: Program, matches: Matches) -> list[Alerting]:
     for number in matches.rules:
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None:
-            parts.append(Alerting(rule, np.flatnonzero(of_rule(matches, number))))
+            parts.append(Alerting(rule, of_rule(matches, number)))
         if rule.timeout_measures:
             parts.append(Alerting(rule, np.flatnonzero((matches.rule == number) & matches.timed_out), _TIMEOUT))
     return [part for part in parts if len(part.rows)]
@@ -219,10 +219,9 @@ def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
     return whole if follow else sort_alerts(whole)
 
 
-def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
-    """bool[M]: the completed matches of the rule."""
-    mask: NDArray[np.bool_] = (matches.rule == number) & matches.completed
-    return mask
+def of_rule(matches: Matches, number: int) -> Int64:
+    """Return the rows of the completed matches of the rule."""
+    return np.flatnonzero((matches.rule == number) & matches.completed)
 
 
 def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[RetainedWindow]:
@@ -261,17 +260,13 @@ class Alerting:
     rows: Int64
     kind: str = _MATCH
 
-    def measures(self, matches: Matches, rows: Int64) -> dict[str, tuple[pa.Array, Type]]:
-        rule, first = self.rule, 0
-        named = rule.measures
-        if self.kind == _TIMEOUT:
-            named, first = rule.timeout_measures, len(rule.measures)
-        numbered = enumerate(named, first)
-        return {name: (measure_values(matches, rows, number, type_), type_) for number, (name, type_) in numbered}
-
     def texts(self, matches: Matches, rows: Int64, key: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return the messages of some of them, given their keys, and their measures as JSON."""
-        measures, template = self.measures(matches, rows), self.rule.deployed.message
+        rule, template = self.rule, self.rule.deployed.message
+        numbered = enumerate(rule.measures)
+        if self.kind == _TIMEOUT:
+            numbered = enumerate(rule.timeout_measures, len(rule.measures))
+        measures = {name: (measure_values(matches, rows, number, type_), type_) for number, (name, type_) in numbered}
         values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
 

@@ -293,7 +293,9 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
         migrated = _noted(migrated, program, start, rule)
     order = np.lexsort((np.arange(len(migrated)), ~migrated.notes, migrated.run_key, migrated.run_rule))  # step 4
     runs, run_rule, run_key = migrated.runs[order], migrated.run_rule[order], migrated.run_key[order]
-    return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), _orphans(keyed_state, moves)
+    is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
+    is_lost &= ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])
+    return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), int(is_lost.sum())
 
 
 def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:
@@ -341,11 +343,6 @@ def _put_off(keyed_state: KeyedState, start: int, new_row: Int64) -> PutOff:
     runs = keyed_state.runs[is_start]
     runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
     return PutOff(length, runs, keyed_state.run_key[is_start])
-
-
-def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
-    is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
-    return int((is_lost & ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])).sum())
 
 
 def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:

@@ -109,9 +109,6 @@ def count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[
         counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
 
 
-_ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"
-
-
 @dataclass(frozen=True, slots=True)
 class Overflows:
     """Counts of the numbers that exceeded 64 bits before the matcher ran.
@@ -124,23 +121,16 @@ class Overflows:
     entries: Int64
     past: Mapping[str, int]
 
-    @property
-    def are_any(self) -> bool:
-        return bool(np.count_nonzero(self.instructions) or np.count_nonzero(self.entries) or self.past)
-
-    @property
-    def total(self) -> int:
-        return int(self.instructions.sum() + self.entries.sum()) + sum(self.past.values())
-
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
     """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher.
 
     A condition or a history may belong to many rules. Each of them is counted, so the sum may exceed the total.
     """
-    if not (overflows.are_any or np.count_nonzero(of_runs)):  # almost always
+    total = int(overflows.instructions.sum() + overflows.entries.sum() + of_runs.sum()) + sum(overflows.past.values())
+    if not total:  # almost always
         return
-    counters[_ALL] += overflows.total + int(of_runs.sum())
+    counters["arithmetic_overflows"] += total
     of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
     if overflows.instructions.any():
         dense, of_derived = program.vector.below(overflows.instructions)
@@ -153,7 +143,7 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
         if overflows.past:
             names = {identity_of(past) for past in histories(rule.deployed.pattern)}
             counts[number] += sum(overflows.past.get(name, 0) for name in names)
-    count_by_rule(program, _BY_RULE, counts, counters)
+    count_by_rule(program, "rule_overflows", counts, counters)
 
 
 def _predicates(program: Program, number: int) -> Iterator[int]:

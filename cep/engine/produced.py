@@ -43,7 +43,7 @@ def produced_events(
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None or rule.deployed.status != "live":
             continue
-        rows = np.flatnonzero(of_rule(matches, number))
+        rows = of_rule(matches, number)
         if len(rows):
             alerts = rule_alerts(rule, matches, rows, since_ms)
             events = _events(program, rule, alerts, matches, rows)
@@ -70,7 +70,11 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
             columns[column] = measure_values(matches, rows, *numbers[column]).cast(arrow_type(type_))
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
-    columns |= _history_columns(alerts)
+    cut, folded, since = (
+        alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
+    )
+    flags = np.asarray(cut) * FLAG_CUT + np.asarray(folded) * FLAG_FOLDED
+    columns |= {MADE_FROM: since, MADE_FLAGS: pa.array(flags, mask=flags == 0)}
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
     return Decoded(ids, code, times, columns, (), _order(matches, rows, times))
 
@@ -81,15 +85,6 @@ def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
     order = no_order(len(rows)) if matches.order is None else matches.order[last]
     order[matches.event_time_ms[last] != times] = no_order(1)
     return order_behind(order, 1 + ALERT_ID_CHARS)
-
-
-def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
-    """Return the alerts' statements about the completeness of the past."""
-    cut, folded, since = (
-        alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
-    )
-    flags = np.asarray(cut) * FLAG_CUT + np.asarray(folded) * FLAG_FOLDED
-    return {MADE_FROM: since, MADE_FLAGS: pa.array(flags, mask=flags == 0)}
 
 
 def _made_of(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:

@@ -95,7 +95,7 @@ def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[s
 PAST_FORMAT = 2
 HEAD_FORMAT = 4
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
-_IDENTITIES = ("identities", "carried", "crowded")
+_IDENTITIES = ("identities", "carried", "crowded", "panes")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
 
 Load = Callable[[StoredSegment], Block]
@@ -142,7 +142,6 @@ def encode_head(histories: Histories) -> bytes:
     facts = histories.facts
     about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.loose}
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
-    about["panes"] = sorted(facts.panes)
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
     return encode_sheet(_HEAD, {"format": HEAD_FORMAT, **about}, columns)
 
@@ -177,7 +176,7 @@ def decode_head(data: bytes, load: Load) -> Histories:
         key, sums, *by = (columns[column] for column in _sub_columns(name, count))
         subs[name] = SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, tally_width(name)))
     identities = {name: frozenset(about[name]) for name in _IDENTITIES}
-    facts = PageFacts(about["clock"], **identities, panes=frozenset(about["panes"]))
+    facts = PageFacts(about["clock"], **identities)
     return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
 
 

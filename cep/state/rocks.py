@@ -222,11 +222,9 @@ class RocksStore(DurableStore):
         self._rocks.set_write_options(self._write_options)
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        try:
+        with _translating(self._path, "read"):
             values: list[bytes | None] = self._rocks.get(list(keys)) or []
-        except Exception as error:
-            raise _translated(error, self._path, "read") from error
-        return values
+            return values
 
     def write(self, batch: WriteBatch) -> None:
         rocks_batch = RocksWriteBatch(raw_mode=True)
@@ -238,10 +236,8 @@ class RocksStore(DurableStore):
                 rocks_batch.delete(key)
             else:
                 rocks_batch.delete_range(key, other)
-        try:
+        with _translating(self._path, "write"):
             self._rocks.write(rocks_batch, self._write_options)
-        except Exception as error:
-            raise _translated(error, self._path, "write") from error
 
     def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         return islice(_walk(self._rocks.iter(), keys, self._path), count_max)
@@ -367,7 +363,7 @@ def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes
 
 @contextmanager
 def _translating(path: Path, doing: str) -> Iterator[None]:
-    """Convert RocksDB's errors in the block to ours. It costs a microsecond, too much for each read of a key."""
+    """Convert RocksDB's errors in the block to ours."""
     try:
         yield
     except CepError:  # of a reader of entries

@@ -14,7 +14,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,8 @@ class Target:
 
     def remove(self, name: str) -> None:
         """Remove a file; a missing file is ignored."""
-        with self._telling("remove", name):
-            try:
-                self._files.rm_file(self._path(name))
-            except FileNotFoundError:
-                return
+        with self._telling("remove", name), suppress(FileNotFoundError):
+            self._files.rm_file(self._path(name))
 
     def _upload(self, method: str, *arguments: Any, size: int, **options: Any) -> None:
         """Call a method that uploads `size` bytes. Raises: ConnectionError, as S3 may wait without a limit."""
@@ -173,34 +170,23 @@ class Target:
 
     def _create_local(self, path: Path, data: bytes) -> None:
         """Write a new file to a local target and sync it. Raises: FileExistsError if the name is taken."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + PARTIAL)
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
+        with _unfinished(path) as partial:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             if not _linked(partial, path):  # unlike a rename, a link fails where the name is taken
                 if path.exists():  # on a disk without links another process could still come in between
                     raise FileExistsError(errno.EEXIST, "", str(path))
                 partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        sync(path.parent)
 
     def _put_local(self, source: Path, path: Path, may_link: bool) -> None:
         """Link or copy a file to a local target and sync it, in place of an earlier file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + PARTIAL)
-        partial.unlink(missing_ok=True)
-        try:
+        with _unfinished(path) as partial:
             if not (may_link and _linked(source, partial)):
                 shutil.copyfile(source, partial)
             sync(partial)
             partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        sync(path.parent)
 
     @contextmanager
     def _telling(self, doing: str, name: str) -> Iterator[None]:
@@ -228,6 +214,19 @@ class Target:
                 f"cannot {doing} {name or 'files'} in {self.url}: {type(error).__name__}: {error}; check the address, "
                 "the credentials and the network"
             ) from error
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Yield a free name in the folder of a file, which the block may use; then sync the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + PARTIAL)
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def _linked(source: Path, path: Path) -> bool:

@@ -62,21 +62,20 @@ def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) ->
 
 def split_late(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, output: MatchOutput
-) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-    """Separate late events from the others, by number of the key domain; describe and count each late event once."""
-    late: list[dict[str, Any]] = []
+) -> dict[int, EventBatch]:
+    """Return the events that are not late, by number of the key domain; describe and count each late event once."""
     on_time: dict[int, EventBatch] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
         if np.count_nonzero(batch.time_ms < watermark_ms):
             is_on_time = batch.time_ms >= watermark_ms
             late_batch = batch.take(~is_on_time)
-            late += describe(job, number, late_batch)
+            output.events_aside += describe(job, number, late_batch)
             output.counters["late_events"] += count_once(job, number, late_batch)
             batch = batch.take(is_on_time)
         if len(batch):
             on_time[number] = batch
-    return on_time, late
+    return on_time
 
 
 def event_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:

@@ -198,8 +198,8 @@ def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
         # 4 duplicates
         new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
         # 5 late
-        on_time, late = split_late(task.job, new, task.before_ms, output)
-        output.events_aside += [*reused, *late]
+        output.events_aside += reused
+        on_time = split_late(task.job, new, task.before_ms, output)
         # 6 due
         if task.last_event is not None:
             for number, batch in on_time.items():
