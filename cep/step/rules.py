@@ -196,6 +196,7 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple(records)
 
 
+@lru_cache(_CACHED_MAX)
 def change_rules(
     rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, now_ms: int = NO_CLOCK
 ) -> Change:
@@ -203,19 +204,12 @@ def change_rules(
 
     The first change also has the audit lines about the rules that the job begins with.
     """
-    return _changed(rules, before, records, seen_ms, rules.job.latest_ms(now_ms))
-
-
-@lru_cache(_CACHED_MAX)
-def _changed(
-    rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, latest_ms: int
-) -> Change:
     rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
     if has_new_signers(rulebook):
         first = tuple(note_signers(rulebook))
     elif has_unsaid(rules, before):
         rulebook.trail, first = _initial(rules).trail, _initial(rules).audit
-    dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
+    dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, rules.job.latest_ms(now_ms))
     after = _remember(rules, rulebook)
     return Change(after, (*first, *dead_letters), counters, heartbeat_ms)
 
@@ -399,10 +393,7 @@ _COUNTS = ("applied_count", "ignored_count", "refused_count", "rule_late_ms")  #
 
 def rule_status(rulebook: Rulebook) -> dict[str, Any]:
     """Describe the rules in force, the refused rules with their reasons, and the policies of suppression."""
-    report = asdict(rulebook.report())
-    facts = {name: value for name, value in report.items() if name not in _COUNTS}
-    facts["rules"] = list(facts["rules"])
-    facts = _with_times(facts)
+    facts = _with_times({name: value for name, value in asdict(rulebook.report()).items() if name not in _COUNTS})
     if writes_audit(rulebook):
         facts["audit"] = rulebook.trail.head.to_json()
     return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}
