@@ -311,8 +311,7 @@ def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: I
     if column < 0 or not len(rows):
         return np.full(len(offsets) - 1, TIME_MS_MIN, np.int64)
     times = np.where(prepared.nulls[column, rows] != 0, TIME_MS_MIN, prepared.columns[column, rows])
-    latest_ms: Int64 = np.maximum.reduceat(times, offsets[:-1])
-    return latest_ms
+    return np.maximum.reduceat(times, offsets[:-1])
 
 
 def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
@@ -341,8 +340,7 @@ def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) ->
     completed, timed_out = _first_of(kind != y.KIND_TIMEOUT, hashes), _first_of(kind != y.KIND_MATCH, hashes)
     kind[completed & ~timed_out] = y.KIND_MATCH
     kind[timed_out & ~completed] = y.KIND_TIMEOUT
-    distinct: Int64 = np.flatnonzero(completed | timed_out)
-    return distinct
+    return np.flatnonzero(completed | timed_out)
 
 
 def _first_of(is_wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:

@@ -414,8 +414,7 @@ def _digests(heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UIn
 def _order(detected_ms: Int64, digests: UInt8) -> Int64:
     """Return the rows by (detected_at, alert_id), as `sort_alerts` does."""
     words = np.ascontiguousarray(digests[:, : ALERT_ID_CHARS // 2]).view(">u8").astype(np.uint64)
-    order: Int64 = np.lexsort((words[:, 1], words[:, 0], detected_ms))
-    return order
+    return np.lexsort((words[:, 1], words[:, 0], detected_ms))
 
 
 def _hex(digests: UInt8) -> pa.Array:

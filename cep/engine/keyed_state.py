@@ -285,8 +285,7 @@ def retained_weights(program: Program, events: RetainedEvents) -> Int64:
 
 
 def _lengths(texts: pa.Array) -> Int64:
-    lengths: Int64 = np.diff(text_offsets(texts))
-    return lengths
+    return np.diff(text_offsets(texts))
 
 
 def _weights(sizes: Int64) -> Int64:

@@ -207,8 +207,7 @@ def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
 
 
 def _slots(numbers: np.ndarray) -> Int64:
-    slots: Int64 = numbers.astype(np.float64).view(np.int64)
-    return slots
+    return numbers.astype(np.float64).view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,7 @@ def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
     """Return the count as bound events of the starts up to and including each row; empty if each counts once."""
     if not len(prepared.weights):
         return _NOTHING
-    weights: Int64 = np.cumsum(is_start * (1 + prepared.weights[rows]))
-    return weights
+    return np.cumsum(is_start * (1 + prepared.weights[rows]))
 
 
 def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:

@@ -223,8 +223,7 @@ class RocksStore(DurableStore):
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with _translating(self._path, "read"):
-            values: list[bytes | None] = self._rocks.get(list(keys)) or []
-            return values
+            return self._rocks.get(list(keys)) or []
 
     def write(self, batch: WriteBatch) -> None:
         rocks_batch = RocksWriteBatch(raw_mode=True)

@@ -175,8 +175,7 @@ def new_secrets(count: int) -> NDArray[np.uint64]:
 
 def time_buckets(batch: E, window_ms: int) -> NDArray[np.int64]:
     """Return the bucket of each event's time: int64[N]."""
-    buckets: NDArray[np.int64] = batch.time_ms // bucket_width(window_ms)
-    return buckets
+    return batch.time_ms // bucket_width(window_ms)
 
 
 def empty_slots(count: int) -> NDArray[np.int32]:
