@@ -138,6 +138,3 @@ class SinkAwayError(SinkError):
     def __init__(self, message: str, reason: str = "no_answer") -> None:
         super().__init__(message)
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:  # so that a process can hand it on
-        return type(self), (str(self), self.reason)

@@ -20,6 +20,7 @@ import numpy as np
 
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX, TIME_MS_MAX
 from cep.engine.keyed_state import KeyedState
+from cep.engine.outputs import count_by_rule
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
 from cep.kernels.layout import Bool, Int32, Int64
@@ -190,9 +191,7 @@ def keep_starts(
             numbers, counts = np.unique(starts.keys[is_open[~fits & (is_start[is_open] != 0)]], return_counts=True)
             lost = list(zip(numbers.tolist(), counts.tolist(), strict=True))
             evicted_runs += [(rule, key, count) for rule in shared.rules.tolist() for key, count in lost]
-            for rule in shared.rules.tolist():
-                deployed = program.rules[rule].deployed
-                counters[f"rule_runs_evicted[{deployed.rule_id}@{deployed.version}]"] += evicted
+            count_by_rule(program, "rule_runs_evicted", evicted * np.bincount(shared.rules), counters)
         rows = np.zeros((len(live), program.width), np.int64)
         rows[:, y.RUN_STATE], rows[:, y.RUN_WAITS] = shared.nfa_state, 1
         rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = starts.expiry[live], starts.rows[live]
