@@ -173,10 +173,10 @@ def _support(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 
 def _reached_by_share(support: Sequence[tuple[int, int]]) -> int:
     """Return the time that parts with a tenth of the records reach."""
-    wanted, reached = sum(count for count, _ in support) // limits.SUPPORT_SHARE, 0
+    enough, reached = sum(count for count, _ in support) // limits.SUPPORT_SHARE, 0
     for count, ms in sorted(support, key=lambda part: -part[1]):
         reached += count
-        if reached > wanted:
+        if reached > enough:
             return ms
     return limits.TIME_MS_MIN
 
