@@ -235,10 +235,6 @@ class FieldMapping:
             return ids
         return pc.binary_join_element_wise(ids, pa.scalar(self.view, ids.type), pa.scalar("#", ids.type))
 
-    def without_names(self) -> FieldMapping:
-        """Return the mapping of columns that have the names of their fields."""
-        return replace(self, columns=())
-
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""
         return json.dumps(asdict(self))

@@ -120,7 +120,8 @@ def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         times = _of_form(source, form, zone) if form else _of_texts(source, unit, zone)
     elif pa.types.is_timestamp(type_):
-        times = _of_timestamps(source, zone)
+        moments = _scaled(source.cast(pa.int64()), type_.unit)
+        times = moments if type_.tz is not None else _local(moments.cast(_NAIVE), zone)
     elif pa.types.is_date(type_):
         times = _local(source.cast(pa.timestamp("ms")).cast(_NAIVE), zone)
     elif pa.types.is_integer(type_) and _DIGITS_FORM.fullmatch(form):
@@ -385,11 +386,6 @@ def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Ar
 
 
 # -------------------------------------------------------------------------------------------------------- local times
-
-
-def _of_timestamps(source: pa.Array, zone: str) -> pa.Array:
-    times = _scaled(source.cast(pa.int64()), source.type.unit)
-    return times if source.type.tz is not None else _local(times.cast(_NAIVE), zone)
 
 
 def _local(local: pa.Array, zone: str) -> pa.Array:

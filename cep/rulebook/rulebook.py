@@ -191,13 +191,6 @@ def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> 
     ]
 
 
-def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: Schema, levels_count: int) -> int | str:
-    """Return the level of a new rule, or why it has none. Before any match, the other rules are placed again."""
-    rules = [*others, rule]
-    needed = levels_needed(rules)
-    return placed(rules, schema, levels_count)[-1] if needed <= levels_count else _too_deep(levels_count, needed)
-
-
 def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
     """Return the level of a new rule, or the reason why it has none. The other rules keep their levels."""
     produced, names = rule.pattern.produces, _read_by(rule.pattern)
@@ -466,11 +459,13 @@ class Rulebook:
         """Return a rule with its level, or why it has none. A rule without a start comes before any match."""
         if self.levels_count is None or self.places is None:
             return rule
-        if from_ms == TIME_MS_MIN:
-            others = [entry.rule for entry in self._entries()]
-            level = place_at_first(rule, others, self.schema, self.levels_count)
-        else:
-            level = place_among(rule, self.places, self.schema, self.levels_count)
+        if from_ms == TIME_MS_MIN:  # the other rules are placed again, too
+            rules = [*(entry.rule for entry in self._entries()), rule]
+            needed = levels_needed(rules)
+            if needed > self.levels_count:
+                return _too_deep(self.levels_count, needed)
+            return replace(rule, level=placed(rules, self.schema, self.levels_count)[-1])
+        level = place_among(rule, self.places, self.schema, self.levels_count)
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:

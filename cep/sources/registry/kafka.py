@@ -234,7 +234,8 @@ def _columns(
         ]
     table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
     show = partial(_shown_row, schema, mapping, rows)
-    part, part_rows = decode_rows(schema, table, show, mapping.without_names(), strays)
+    named = replace(mapping, columns=())  # the columns have the names of their fields
+    part, part_rows = decode_rows(schema, table, show, named, strays)
     return [(part, first_row + part_rows)]
 
 
