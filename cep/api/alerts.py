@@ -155,16 +155,13 @@ def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool)
     """Draw how many alerts have each of the most frequent values."""
     if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # a sender may have chosen these texts
         values = pa.chunked_array([encoded(values.combine_chunks().cast(TEXT))])
+    elif pa.types.is_boolean(values.type):
+        values = values.cast(TEXT)
     counts = sorted(pc.value_counts(values).to_pylist(), key=lambda each: -each["counts"])
     chosen = counts[:_BARS_MAX]
     if ordered:
         chosen = sorted(chosen, key=lambda each: float(each["values"]))
-    texts = (str(each["values"]) for each in chosen)
-    is_bool = pa.types.is_boolean(values.type)
-    rows = [
-        {"value": text.lower() if is_bool else text, "alerts": each["counts"]}
-        for text, each in zip(texts, chosen, strict=True)
-    ]
+    rows = [{"value": str(each["values"]), "alerts": each["counts"]} for each in chosen]
     drawing = {
         "mark": {"type": "bar"},
         "encoding": {"x": axis("alerts", "alerts"), "y": axis("value", measure, "nominal", sort=None)},

@@ -131,7 +131,7 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
     if number >= len(program.rules):
         return _start_facts(program, domain, keyed_state, run, expires)
     rule = program.rules[number]
-    waits = tuple(_waits(program, rule, int(row[y.RUN_STATE]), int(row[y.RUN_WAITS])))
+    waits = tuple(dict.fromkeys(_waits(program, rule, int(row[y.RUN_STATE]), int(row[y.RUN_WAITS]))))
     bound = tuple(_bound(program, rule, keyed_state, int(row[y.RUN_NODE])))
     return RunFacts(rule.deployed.rule_id, rule.deployed.version, domain, bound, waits, expires)
 
@@ -148,11 +148,8 @@ def _start_facts(
         targets = shared.steps[holds, STEP_TARGET].tolist()
         rules = [rule for rule in rules for _ in targets]
         entered = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
-    row = int(keyed_state.runs[run, y.RUN_START_ROW])
-    events = keyed_state.events
-    event_type = program.schema.event_types[int(events.event_type[row])].name
     names = dict.fromkeys(_variable(program, rule, position) for rule, position in zip(rules, entered, strict=True))
-    bound = BoundEvent(" or ".join(names), events.event_id[row].as_py(), event_type, utc_text(int(events.time_ms[row])))
+    bound = _event(program, keyed_state, int(keyed_state.runs[run, y.RUN_START_ROW]), " or ".join(names))
     waits = [
         name for rule, position in zip(rules, entered, strict=True) for name in _waits(program, rule, position, -1)
     ]
@@ -163,35 +160,31 @@ def _start_facts(
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
     """Return the events that a run has bound, oldest first. If branches were merged, follow the first one."""
     path: list[BoundEvent] = []
-    events, types = keyed_state.events, program.schema.event_types
     while node >= 0:
         row, nfa_state, previous = keyed_state.nodes[node].tolist()
         if row < 0:
             node = nfa_state
             continue
-        event_id, event_type = events.event_id[row].as_py(), types[int(events.event_type[row])].name
-        path.append(
-            BoundEvent(_variable(program, rule, nfa_state), event_id, event_type, utc_text(int(events.time_ms[row])))
-        )
+        path.append(_event(program, keyed_state, row, _variable(program, rule, nfa_state)))
         node = previous
     return reversed(path)
 
 
+def _event(program: Program, keyed_state: KeyedState, row: int, variable: str) -> BoundEvent:
+    events = keyed_state.events
+    event_type = program.schema.event_types[int(events.event_type[row])].name
+    return BoundEvent(variable, events.event_id[row].as_py(), event_type, utc_text(int(events.time_ms[row])))
+
+
 def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int) -> Iterator[str]:
-    """Yield the variables that a run may take next, each once."""
+    """Yield the variables that a run may take next; one may come again."""
     offset = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
     first, end = program.image[offset + y.S_WAITS], program.image[offset + y.S_WAITS_END]
-    yielded: set[str] = set()
     for number, wait in enumerate(range(first, end, y.WAIT_WIDTH)):
         if not open_waits >> number & 1:
             continue
         is_absence = program.image[wait + y.W_KIND] in (y.WAIT_ABSENCE, y.WAIT_ABSENCE_NEXT)
-        name = (
-            "the end of its window" if is_absence else _variable(program, rule, int(program.image[wait + y.W_TARGET]))
-        )
-        if name not in yielded:
-            yielded.add(name)
-            yield name
+        yield "the end of its window" if is_absence else _variable(program, rule, int(program.image[wait + y.W_TARGET]))
 
 
 def _variable(program: Program, rule: RuleProgram, nfa_state: int) -> str:

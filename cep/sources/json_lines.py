@@ -136,14 +136,12 @@ def as_json_lines(file: Readable, name: str) -> Readable:
     """Convert a JSON file to JSON lines while it is read, if it is UTF-16, an array of objects, or objects in a row.
     `name` stands in the messages. Raises: InputError while the file is read."""
     begin = file.read(LOOK_BYTES)
-    opened: Readable = _Resumed(begin, file)
     if begin.startswith(_WIDE_MARKS):
-        opened = _Decoded(opened)
-        begin = opened.read(LOOK_BYTES)
-        opened = _Resumed(begin, opened)
-    elif begin.startswith(_MARK):
-        begin = begin[len(_MARK) :]
-        opened = _Resumed(begin, file)
+        file = _Decoded(_Resumed(begin, file))
+        begin = file.read(LOOK_BYTES)
+    else:
+        begin = begin.removeprefix(_MARK)
+    opened = _Resumed(begin, file)
     return opened if _are_lines(begin) else _ObjectLines(opened, name)
 
 

@@ -13,7 +13,6 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from threading import Lock
@@ -157,7 +156,7 @@ def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator
             table = open_table(part.path, part.folder, part.kind, mapping.file, (part.start, part.stop))
             pieces = _table_pieces(table, schema, table.mapping(schema, mapping))
         for piece in pieces:
-            yield Piece(piece.size, partial(_decoded, part.path, schema, piece.decode))
+            yield Piece(piece.size, guarded(part.path, schema)(piece.decode))
 
 
 def _rows_of(part: FilePart, schema: Schema) -> int:
@@ -231,11 +230,6 @@ def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
         return row_text(row - batch.first_row)
 
     return show
-
-
-def _decoded(path: Path, schema: Schema, decode: Callable[[], Decoded]) -> Decoded:
-    with guarded(path, schema):
-        return decode()
 
 
 @dataclass(frozen=True, slots=True)

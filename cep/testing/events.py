@@ -37,10 +37,8 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
     """Compute the histories and list memberships of a pattern at each event, by event id and text; {} without any."""
     rule = DeployedRule("past", 1, 1, "past", pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
-    computed: list[tuple[int, Expr]] = [
-        (n, c.computed) for n, c in enumerate(program.columns) if c.computed is not None
-    ]
-    computed = [(number, expr) for number, expr in computed if program.columns[number].is_listed]
+    listed = ((number, column.computed) for number, column in enumerate(program.columns) if column.is_listed)
+    computed: list[tuple[int, Expr]] = [(number, expr) for number, expr in listed if expr is not None]
     computed += [] if program.histories is None else [(h.number, h.expr) for h in program.histories.histories]
     if not computed or len(batch) == 0:
         return {}

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
+from itertools import groupby
 
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind
@@ -223,13 +224,9 @@ class Explainer:
 
     def taken(self, run: Run) -> str:
         """List the events of a run by variable, with their times."""
-        groups: list[tuple[str, list[str]]] = []
-        for step in run.taken():
-            name = self._positions[step.position].variable
-            if not groups or groups[-1][0] != name:
-                groups.append((name, []))
-            groups[-1][1].append(self.clock(self.trace.events[step.row].time_ms))
-        return " → ".join(f"{name} {_shortened(times)}" for name, times in groups)
+        groups = groupby(run.taken(), lambda step: self._positions[step.position].variable)
+        times = ((name, [self.clock(self.trace.events[step.row].time_ms) for step in steps]) for name, steps in groups)
+        return " → ".join(f"{name} {_shortened(of_variable)}" for name, of_variable in times)
 
     def _waited_for(self, run: Run) -> str:
         waits = self._positions[run.position].waits

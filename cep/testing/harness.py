@@ -15,7 +15,8 @@ Tested by: tests/testing/test_harness.py, tests/cli/test_authoring.py
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -437,19 +438,15 @@ def _outcome(case: Element, tested: Verdict) -> None:
         failure.text = _clean("\n".join(f"{title:<10}{line}" for title, line in (*lines, *story_lines(tested))))
 
 
-def _counts(tested: Iterable[Verdict], refused_count: int) -> dict[str, str]:
+def _counts(tested: Sequence[Verdict], refused_count: int) -> dict[str, str]:
     """Return the attributes of a test suite that count outcomes."""
-    outcomes = list(tested)
-
-    def count(outcome: Outcome) -> int:
-        return sum(t.outcome is outcome for t in outcomes)
-
+    outcomes = Counter(one.outcome for one in tested)
     return {
-        "tests": str(len(outcomes) + refused_count),
-        "failures": str(count(Outcome.FAILED)),
-        "errors": str(count(Outcome.BROKEN) + refused_count),
-        "skipped": str(count(Outcome.GAP)),
-        "time": f"{sum(t.seconds for t in outcomes):.3f}",
+        "tests": str(len(tested) + refused_count),
+        "failures": str(outcomes[Outcome.FAILED]),
+        "errors": str(outcomes[Outcome.BROKEN] + refused_count),
+        "skipped": str(outcomes[Outcome.GAP]),
+        "time": f"{sum(one.seconds for one in tested):.3f}",
     }
 
 

@@ -367,10 +367,7 @@ class _Tracer:
     def _choose(self, waiting: list[TracedMatch], at_ms: int) -> None:
         """Emit waiting matches by preference, and drop the others that the skip clause excludes."""
         while waiting:
-            best = waiting[0]
-            for match in waiting[1:]:
-                if self._preference(match.run) < self._preference(best.run):
-                    best = match
+            best = min(waiting, key=lambda match: self._preference(match.run))
             waiting.remove(best)
             cut = self._cut(best.run)
             for match in waiting:
