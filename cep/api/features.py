@@ -205,7 +205,7 @@ def _values(
     """Return the value of each pattern's history at each decoded event, null for an event without a key."""
     batch, rows = _keyed(schema, domain, decoded)
     if not len(batch):
-        return {name: _nulls(_asked(pattern).type, len(decoded)) for name, pattern in patterns.items()}
+        return {name: _nulls(next(iter(histories(pattern))).type, len(decoded)) for name, pattern in patterns.items()}
     values: dict[str, pa.Array] = {}
     for name, pattern in patterns.items():
         program = compile_rules(schema, domain, (DeployedRule("feature", 1, 1, "feature", pattern),))
@@ -228,10 +228,6 @@ def _keyed(schema: Schema, domain: KeyDomain, decoded: Decoded) -> tuple[EventBa
     for field in domain:
         has_key &= np.asarray(pc.is_valid(decoded.columns[field]))
     return batch, np.flatnonzero(has_key)
-
-
-def _asked(pattern: PatternIR) -> History:
-    return next(iter(histories(pattern)))
 
 
 def _nulls(type_: Type, count: int) -> pa.Array:

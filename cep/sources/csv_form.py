@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from cep.base.errors import InputError
@@ -159,16 +160,13 @@ def _delimiter(text: str, quote: str) -> str:
     """Choose the delimiter that gives the most fields per line, with the same number on nearly every line."""
     best, best_score = ",", (0.0, 1)
     for sign in _DELIMITERS:
-        lengths = []
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=sign, quotechar=quote)
         try:
-            for row in csv.reader(io.StringIO(text, newline=""), delimiter=sign, quotechar=quote):
-                lengths += [len(row)] if row else []
-                if len(lengths) > _RECORDS:
-                    break
+            lengths = [len(row) for row in islice(filter(None, rows), _RECORDS + 1)]
         except csv.Error:
             continue
-        if len(lengths) > 2:
-            lengths.pop() if len(lengths) <= _RECORDS else None
+        if 2 < len(lengths) <= _RECORDS:
+            lengths.pop()
         if not lengths or lengths[0] < 2:
             continue
         score = (round(lengths.count(lengths[0]) / len(lengths), 1), lengths[0])

@@ -283,10 +283,8 @@ def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == _BINARY:
         size, place = _varint(data, place)
         return None, _within(data, place + size)
-    if kind in (_BYTE, *_BOOLS):
-        return None, _within(data, place + 1)
-    if kind == _DOUBLE:
-        return None, _within(data, place + 8)
+    if kind in (_BYTE, *_BOOLS, _DOUBLE):
+        return None, _within(data, place + (8 if kind == _DOUBLE else 1))
     if kind in (_LIST, _SET):
         size, kind = data[place] >> 4, data[place] & 15
         place += 1

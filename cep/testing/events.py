@@ -9,8 +9,10 @@ Tested by: tests/testing/test_harness.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -80,14 +82,11 @@ def traced_events(
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
     order = rows_in_order(batch).tolist()
     by_key: dict[str, list[TracedEvent]] = {}
-    ordinals: dict[str, int] = {}
+    ordinals = defaultdict[str, Iterator[int]](count)
     for row in order:
         event_type = schema.event_types[int(batch.event_type[row])]
         key_events = by_key.setdefault(keys[row], [])
-        ordinal = -1
-        if event_type.name in pattern.event_types:
-            ordinal = ordinals.get(keys[row], 0)
-            ordinals[keys[row]] = ordinal + 1
+        ordinal = next(ordinals[keys[row]]) if event_type.name in pattern.event_types else -1
         time_ms = int(batch.time_ms[row])
         fields = {name: column[row] for name, column in zip(names, columns, strict=True)}
         fields[event_type.time_field] = time_ms

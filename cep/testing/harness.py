@@ -284,11 +284,9 @@ class Suite:
 
     def coverage(self) -> list[Coverage]:
         """Return the coverage of each pattern, also of those without tests, by name."""
-        coverages: list[Coverage] = []
-        for name, pattern in sorted(self.checked.patterns.items()):
-            tests_of_pattern = [t for t in self.tested if t.test.pattern.name == name]
-            coverages.append(coverage_of(pattern, (trace for t in tests_of_pattern for trace in t.traces.values())))
-        return coverages
+        traces = [(one.test.pattern.name, trace) for one in self.tested for trace in one.traces.values()]
+        patterns = sorted(self.checked.patterns.items())
+        return [coverage_of(pattern, (each for of, each in traces if of == name)) for name, pattern in patterns]
 
 
 def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
