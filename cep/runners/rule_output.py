@@ -66,9 +66,8 @@ class RuleOutput:
         of the micro-batch. Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:
-            self.status = write_status(
-                self._directory, {**orjson.loads(status), "batch_id": batch_id, "open_runs": open_runs}
-            )
+            values = {**orjson.loads(status), "batch_id": batch_id, "open_runs": open_runs}
+            self.status = write_status(self._directory, values)
             self._policies = Policies.from_json(self.status["policies"])
         memory = self._fired.begin(batch_id)
         # 9 suppress

@@ -46,6 +46,7 @@ from cep.runners.warm import Warming
 from cep.sinks import kinds
 from cep.sources.kafka import offsets_of
 from cep.sources.live.kinds import check_ending, check_sources, kafka_client, record_format
+from cep.sources.offsets import by_lane
 
 _READABLE = "topic", "folder"  # the settings that name a source
 _FLAGS = "either --events FOLDER, or --bootstrap-servers and --topic"
@@ -86,8 +87,7 @@ class SparkRunner(JobRunner):
             return read_positions(checkpoint / live_checkpoint.QUERY_FOLDER, 0, batch_id)
         begins = read_beginning(checkpoint)
         starting = None if begins is None else begins.starting("events", events.topic)
-        offsets = offsets_of(kafka_client(settings), [events.topic], starting or events.starting, "earliest")
-        return {f"{events.topic}[{partition}]": offset for partition, offset in offsets[events.topic].items()}
+        return by_lane(offsets_of(kafka_client(settings), [events.topic], starting or events.starting, "earliest"))
 
     def run(self, start: JobStart) -> None:
         settings, log, stop, observed, traces = start.settings, start.log, start.stop, start.observed, start.traces
@@ -150,11 +150,8 @@ def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutpu
     job = kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
     dead_letters, sinks = kinds.open_dead_letters(job), kinds.open_sinks(job)
     assert dead_letters is not None, "the job has a folder"
-    observed.sink_names, observed.sink_addresses, outlets = (
-        tuple(sinks),
-        kinds.sink_addresses(settings),
-        list(sinks.values()),
-    )
+    observed.sink_names, observed.sink_addresses = tuple(sinks), kinds.sink_addresses(settings)
+    outlets = list(sinks.values())
     patience = Patience(start.stop.event, observed.away, refusals=kinds.refusals_of(outlets))
     return LiveOutput(
         checkpoint, dead_letters, outlets, report, observed.sending, audit_copy(settings), patience, tuple(sinks)

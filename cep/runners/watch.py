@@ -26,6 +26,7 @@ from cep.base.limits import DISK_FREE_BYTES_MIN
 from cep.base.text import utc_text
 from cep.runners.observe import BROKERS, DISK, EVENTS, REGISTRY, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
+from cep.sources.offsets import by_lane
 from cep.sources.registry.kafka import answers
 
 _REGISTRY_S = 3  # for its answer; with WATCH_MS, less than ten seconds
@@ -93,12 +94,12 @@ class Watch:
         kafka, topic = self._watched.kafka, self._watched.topic
         if kafka is None or topic is None:
             return
+        detail = None
         try:
             ask_brokers(kafka, topic)
         except CepError as error:
-            self._note_answer(BROKERS, str(error))
-        else:
-            self._note_answer(BROKERS, None)
+            detail = str(error)
+        self._note_answer(BROKERS, detail)
 
     def _look_at_registry(self) -> None:
         registry = self._watched.registry
@@ -124,12 +125,11 @@ class Watch:
             positions = positions or self._watched.first_positions()
             if not positions:
                 return
-            ends = latest_offsets(kafka, [topic])[topic]
+            ends = by_lane(latest_offsets(kafka, [topic]))
         except CepError as error:
             self._note(EVENTS, "the topic gives no offsets", str(error))
             return
-        lanes = {f"{topic}[{partition}]": end for partition, end in ends.items()}
-        lags = {lane: max(0, end - positions.get(lane, 0)) for lane, end in lanes.items()}
+        lags = {lane: max(0, end - positions.get(lane, 0)) for lane, end in ends.items()}
         now_s, waiting = time.monotonic(), sum(lags.values())
         self._first_ends = self._first_ends or (now_s, sum(ends.values()))
         seconds, arrived = now_s - self._first_ends[0], sum(ends.values()) - self._first_ends[1]

@@ -41,6 +41,11 @@ class OffsetRange:
         return f"{self.topic}[{self.partition}] offsets {self.start}..{self.end}"
 
 
+def by_lane(offsets: Offsets) -> dict[str, int]:
+    """Return the offset of each partition by the name of its lane, `topic[partition]`."""
+    return {f"{topic}[{number}]": offset for topic, numbers in offsets.items() for number, offset in numbers.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """The clock of a micro-batch: `now_ms` when it was planned, `moved_ms` when the last one with records was planned.

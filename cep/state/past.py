@@ -37,7 +37,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -98,6 +99,7 @@ _HEAD, _SEGMENT = "page of histories", "segment of a history"
 _IDENTITIES = ("identities", "carried", "crowded", "panes")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
 
+V = TypeVar("V")
 Load = Callable[[StoredSegment], Block]
 
 
@@ -203,7 +205,7 @@ def decode_segment(data: bytes) -> Block:
 
 
 def store_segments(
-    histories: Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache
+    histories: Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache[Block]
 ) -> Histories:
     """Write the segments that are only in memory with `put(number, bytes)`. Return the same histories, all stored."""
     number = max((s.stored.number for s in histories.segments if s.stored), default=-1) + 1
@@ -225,37 +227,34 @@ def digests_of(histories: Histories) -> dict[int, str]:
     return {segment.stored.number: segment.stored.digest for segment in histories.segments if segment.stored}
 
 
-class SegmentCache:
-    """The segments that were read or written last, up to a number of bytes; None: all segments."""
+class SegmentCache(Generic[V]):
+    """The values that were read or written last, by the hash of their bytes, up to a number of bytes; None: all."""
 
-    def __init__(self, bytes_max: int | None) -> None:
+    def __init__(self, bytes_max: int | None, size: Callable[[V], int] = attrgetter("nbytes")) -> None:
         self._bytes_max = bytes_max
-        self._blocks: OrderedDict[str, Block] = OrderedDict()
-        self._bytes = 0
+        self._size = size
+        self._values: OrderedDict[str, V] = OrderedDict()
+        self.nbytes = 0
 
-    @property
-    def nbytes(self) -> int:
-        return self._bytes
-
-    def get(self, digest: str) -> Block | None:
-        if digest not in self._blocks:
+    def get(self, digest: str) -> V | None:
+        if digest not in self._values:
             return None
-        self._blocks.move_to_end(digest)
-        return self._blocks[digest]
+        self._values.move_to_end(digest)
+        return self._values[digest]
 
-    def put(self, digest: str, block: Block) -> None:
-        """Add a segment, and remove the oldest ones if there is no room."""
-        if digest in self._blocks:
+    def put(self, digest: str, value: V) -> None:
+        """Add a value, and remove the oldest ones if there is no room."""
+        if digest in self._values:
             return
-        self._blocks[digest] = block
-        self._bytes += block.nbytes
-        while self._bytes_max is not None and self._bytes > self._bytes_max and len(self._blocks) > 1:
-            _, oldest = self._blocks.popitem(last=False)
-            self._bytes -= oldest.nbytes
+        self._values[digest] = value
+        self.nbytes += self._size(value)
+        while self._bytes_max is not None and self.nbytes > self._bytes_max and len(self._values) > 1:
+            _, oldest = self._values.popitem(last=False)
+            self.nbytes -= self._size(oldest)
 
     def drop(self, digest: str) -> None:
-        block = self._blocks.pop(digest, None)
-        self._bytes -= 0 if block is None else block.nbytes
+        value = self._values.pop(digest, None)
+        self.nbytes -= 0 if value is None else self._size(value)
 
 
 def _sub_columns(name: str, fields_count: int) -> list[str]:

@@ -273,7 +273,7 @@ def test_a_page_comes_back_and_segments_are_written_once(seed: int) -> None:
 
 def test_what_is_held_is_bounded() -> None:
     block, _ = random_block(np.random.default_rng(1), 0, 50)
-    cache = past.SegmentCache(3 * block.nbytes)
+    cache = past.SegmentCache[Block](3 * block.nbytes)
     for number in range(10):
         cache.put(str(number), block)
     assert [cache.get(str(number)) is not None for number in range(10)] == [False] * 7 + [True] * 3

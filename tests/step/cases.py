@@ -44,7 +44,7 @@ class SparkCase:
     def open(self, rules: JobRules) -> GroupPorts:
         data = self._parts.progress.get(0)
         self._progress = GroupProgress() if data is None else GroupProgress.from_bytes(data)
-        return GroupPorts(rules, (0, 0), self._progress, self._parts)
+        return GroupPorts(rules, 0, self._progress, self._parts)
 
     def close(self) -> None:
         self._parts.progress.put(0, self._progress.to_bytes())

@@ -70,11 +70,9 @@ class Head:
     def save(self, batch: WriteBatch) -> None:
         """Add the head to a write batch."""
         body = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        groups, lanes = (
-            [self.groups.start, self.groups.stop],
-            {name: astuple(lane) for name, lane in self.lanes.items()},
-        )
-        batch.put(HEAD, orjson.dumps({"format": FORMAT, **body, "groups": groups, "lanes": lanes}))
+        body["groups"] = [self.groups.start, self.groups.stop]
+        body["lanes"] = {name: astuple(lane) for name, lane in self.lanes.items()}
+        batch.put(HEAD, orjson.dumps({"format": FORMAT, **body}))
 
 
 def read_head(store: KeyedStore) -> Head | None:

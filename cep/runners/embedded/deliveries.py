@@ -21,7 +21,7 @@ from cep.engine.alerts import sorted_together
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, LanePosition, Numbers, Outgoing, PendingOutput
 from cep.runners.embedded.engine import Stepped
-from cep.runners.embedded.lanes import Backlog, Lane, Sent, SinkQueues, futures_of, lanes_of
+from cep.runners.embedded.lanes import Backlog, Lane, Sent, SinkQueues, lanes_of
 from cep.runners.embedded.outlets import Outlet, Outlets
 from cep.sinks.base import RecallingSink
 from cep.state.store import KeyedStore, WriteBatch
@@ -219,7 +219,8 @@ class Deliveries:
     @property
     def futures(self) -> list[Future[Any]]:
         """The deliveries that are on their way."""
-        return [*futures_of(self.lanes), *([] if self.queues is None else self.queues.tasks)]
+        running = [lane.delivery.done for lane in self.lanes if lane.delivery is not None and not lane.has_failed]
+        return [*running, *([] if self.queues is None else self.queues.tasks)]
 
     @property
     def are_in_memory(self) -> bool:

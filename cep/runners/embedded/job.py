@@ -169,9 +169,8 @@ class EmbeddedRunner(JobRunner):
                 "`cep job restore` (`cep docs guides/move`)"
             )
         source_kinds.check_ending(settings, until_end=until_end)
-        source_kinds.check_sources(
-            settings, (*sink_kinds.alert_topics(settings), settings.output.dead_letter_topic), _FLAGS
-        )
+        topics = *sink_kinds.alert_topics(settings), settings.output.dead_letter_topic
+        source_kinds.check_sources(settings, topics, _FLAGS)
         sink_kinds.check_dead_letters(settings)
 
     @contextmanager
@@ -331,10 +330,7 @@ def _workers(settings: Settings, job: Job) -> Workers:
 
 def _interval_ms(settings: Settings) -> int:
     """Return the time between commits. Where one costs more than a write to the disk, there is one a second."""
-    embedded = settings.embedded
+    embedded, kinds = settings.embedded, map(sink_kinds.kind_of, settings.output.alerts)
     if embedded.interval is not None:
         return embedded.interval
-    is_quick = (
-        all(sink_kinds.kind_of(where).is_quick for where in settings.output.alerts) and embedded.store != "memory"
-    )
-    return 0 if is_quick else 1_000
+    return 0 if embedded.store != "memory" and all(kind.is_quick for kind in kinds) else 1_000

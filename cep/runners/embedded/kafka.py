@@ -46,7 +46,6 @@ class Lease(Closing):
         """Request the lease. `on_taken` is called in the lease's thread once another process has it after this one."""
         self._topic = topic
         self._on_taken = on_taken
-        self._place = TopicPartition(topic, 0)
         self._is_assigned = False
         self.is_elsewhere = False  # the brokers have answered, and another process has it
         self._number: int | None = None  # of this owner, once it has claimed
@@ -55,7 +54,7 @@ class Lease(Closing):
         self._sent_s = self._sure_until_s = float("-inf")
         self._ended = threading.Event()
         fixed: dict[str, Any] = {
-            "group.id": f"cep-{topic}-lease",
+            "group.id": self.group,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": str(LEASE_MS),
             "heartbeat.interval.ms": str(LEASE_CONFIRM_MS),
@@ -116,8 +115,8 @@ class Lease(Closing):
             self._sent_s = now_s
             number = self._newest() + 1
             if self._is_assigned:
-                self._consumer.commit(offsets=[self._numbered(number)], asynchronous=False)
-                self._number, self._sure_until_s = number, now_s + _SURE_S
+                self._commit(number, now_s)
+                self._number = number
         elif self._number is not None and not self._is_taken:
             self._sent_s = now_s
             self._confirm(self._number, now_s)
@@ -128,17 +127,17 @@ class Lease(Closing):
             self._is_taken = True
             self._on_taken()
         elif self._is_assigned:  # and no other process had the lease
-            self._consumer.commit(offsets=[self._numbered(number)], asynchronous=False)
-            self._sure_until_s = now_s + _SURE_S
+            self._commit(number, now_s)
 
     def _newest(self) -> int:
-        (place,) = self._consumer.committed([self._place], timeout=_ASK_S)
+        (place,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_ASK_S)
         if place.error is not None:
             raise KafkaException(place.error)
         return max(place.offset, 0)
 
-    def _numbered(self, number: int) -> TopicPartition:
-        return TopicPartition(self._topic, 0, number)
+    def _commit(self, number: int, now_s: float) -> None:
+        self._consumer.commit(offsets=[TopicPartition(self._topic, 0, number)], asynchronous=False)
+        self._sure_until_s = now_s + _SURE_S
 
     def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -171,11 +171,6 @@ def lanes_of(
         carries = has_changelog and place == len(outlets) and outlet.belongs is None
         lanes.append((Lane(outlet, position, carries=carries), position))
     return lanes, set() if is_new else set(gone)
-
-
-def futures_of(lanes: Sequence[Lane]) -> list[Future[Any]]:
-    """Return the deliveries in progress, to wait for; without failed ones."""
-    return [lane.delivery.done for lane in lanes if lane.delivery is not None and not lane.has_failed]
 
 
 _TURN_S = 1.0  # for a sink that answers; after it the job goes on without

@@ -32,17 +32,7 @@ from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.runners.handover.group_entries import (
-    NEVER,
-    PAGE,
-    PAGES,
-    PAST,
-    SEGMENT,
-    SEGMENTS,
-    domain_name,
-    page_prefixes,
-    page_store_keys,
-)
+from cep.runners.handover import group_entries as entries
 from cep.state.packed import Shape, by_shape, pack, runs_count, unpack
 from cep.state.past import (
     SegmentCache,
@@ -119,7 +109,7 @@ class Pages:
         self.shapes = shapes
         self._groups, self._groups_count, self._count = layout
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
-        self._prefixes = page_prefixes(self._groups, name)
+        self._prefixes = entries.page_prefixes(self._groups, name)
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
         slots_count = len(self._groups) * self._count
@@ -130,11 +120,11 @@ class Pages:
         self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
         self._hand = 0
         self._changed: set[int] = set()  # slots, since the last `save`
-        stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), NEVER, np.int64)
+        stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), entries.NEVER, np.int64)
         self._stretches = stretches
         self.deadlines = stretches.reshape(-1)[:slots_count]
         # of each stretch, or earlier than that
-        self._earliest_ms = np.full(len(stretches), NEVER, np.int64)
+        self._earliest_ms = np.full(len(stretches), entries.NEVER, np.int64)
         self.changed_bytes = 0
         self.loads = 0
 
@@ -155,7 +145,7 @@ class Pages:
 
     def due(self, watermark_ms: int) -> Int64:
         """Return the slots whose deadline the watermark has reached, ascending. Cost: O(slots of their stretches)."""
-        watermark_ms = min(watermark_ms, NEVER - 1)
+        watermark_ms = min(watermark_ms, entries.NEVER - 1)
         (stretches,) = (self._earliest_ms <= watermark_ms).nonzero()
         if not len(stretches):
             return stretches
@@ -167,7 +157,7 @@ class Pages:
 
     def read(self, slots: Int64) -> list[bytes]:
         """Read the pages of these slots that exist. Raises: StateError."""
-        slots = slots[self.deadlines[slots] != NEVER]
+        slots = slots[self.deadlines[slots] != entries.NEVER]
         pages: list[bytes] = self._encoded[slots].tolist()
         (at,) = (self._sizes[slots] == 0).nonzero()
         if len(at):
@@ -183,9 +173,9 @@ class Pages:
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
         """Replace pages in memory. A page whose deadline is NEVER is removed."""
-        filled = deadlines != NEVER
+        filled = deadlines != entries.NEVER
         if np.count_nonzero(filled) < len(filled):
-            self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
+            self._forget(slots[~filled & (self.deadlines[slots] != entries.NEVER)])
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
         sizes = list(map(len, pages))
@@ -199,7 +189,7 @@ class Pages:
 
     def drop(self) -> int:
         """Remove all pages and return how many runs were in them. Raises: StateError."""
-        stored = np.flatnonzero(self.deadlines != NEVER)
+        stored = np.flatnonzero(self.deadlines != entries.NEVER)
         dropped = runs_count(self.read(stored))
         self._forget(stored)
         return dropped
@@ -209,7 +199,7 @@ class Pages:
         changed = np.fromiter(self._changed, np.int64, len(self._changed))
         changed.sort()
         self._changed, self.changed_bytes = set(), 0
-        is_there = self.deadlines[changed] != NEVER
+        is_there = self.deadlines[changed] != entries.NEVER
         written = changed if is_there.all() else changed[is_there]
         batch.put_all(self._keys(written), self._encoded[written].tolist())
         if len(written) < len(changed):
@@ -225,7 +215,7 @@ class Pages:
 
     def _forget(self, slots: Int64) -> None:
         self._let_go(slots)
-        self.deadlines[slots] = NEVER
+        self.deadlines[slots] = entries.NEVER
         self._changed.update(slots.tolist())
 
     def _make_room(self) -> None:
@@ -240,7 +230,7 @@ class Pages:
         self._encoded[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:
-        return page_store_keys(slots, self._count, self._prefixes)
+        return entries.page_store_keys(slots, self._count, self._prefixes)
 
 
 class MatchedPages:
@@ -349,7 +339,7 @@ def stored_states(
     shapes = Shapes(store)
     for domain in domains:
         if domain in programs:
-            prefix = prefix_range(group, b"", PAGES, domain_name(domain, level))
+            prefix = prefix_range(group, b"", entries.PAGES, entries.domain_name(domain, level))
             pages = [page for _, page in store.scan(prefix)]
             joined, _ = joined_pages(pages, shapes, programs[domain])
             if joined is not None:
@@ -413,7 +403,7 @@ class Pasts:
         self._removed: set[Place] = set()
         self._bytes = 0
         self._there: dict[Place, dict[int, str]] = {}  # the segments that the store has: number → digest
-        self._blocks = SegmentCache(self._bytes_max)
+        self._blocks: SegmentCache[Block] = SegmentCache(self._bytes_max)
         self.loads = 0
 
     @property
@@ -515,10 +505,10 @@ class Pasts:
         return int(page.keys.nbytes) + page.pinned.nbytes + sum(256 + segment.nbytes for segment in page.segments)
 
     def _head(self, place: Place) -> bytes:
-        return self._key(PAST, place, PAGE.pack(place.page))
+        return self._key(entries.PAST, place, entries.PAGE.pack(place.page))
 
     def _segment(self, place: Place, number: int) -> bytes:
-        return self._key(SEGMENTS, place, SEGMENT.pack(place.page, number))
+        return self._key(entries.SEGMENTS, place, entries.SEGMENT.pack(place.page, number))
 
     def _block(self, place: Place, stored: StoredSegment) -> Block:
         block = self._blocks.get(stored.digest)
@@ -533,14 +523,14 @@ def pasts_of_group(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, whole: bool
 ) -> Iterator[StoredPast]:
     """Read the pages of histories of a key group at all levels, if wanted with their segments."""
-    domain_of = {domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
+    domain_of = {entries.domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
-    for raw, data in store.scan(prefix_range(key_group, b"", SEGMENTS)) if whole else ():
+    for raw, data in store.scan(prefix_range(key_group, b"", entries.SEGMENTS)) if whole else ():
         stored_key = split_key(raw)
-        page, number = SEGMENT.unpack(stored_key.item)
+        page, number = entries.SEGMENT.unpack(stored_key.item)
         segments.setdefault((stored_key.name, page), {})[number] = data
-    for raw, data in store.scan(prefix_range(key_group, b"", PAST)):
+    for raw, data in store.scan(prefix_range(key_group, b"", entries.PAST)):
         stored_key = split_key(raw)
         if stored_key.name in domain_of:
-            (page,) = PAGE.unpack(stored_key.item)
+            (page,) = entries.PAGE.unpack(stored_key.item)
             yield StoredPast(key_group, domain_of[stored_key.name], data, segments.get((stored_key.name, page), {}))

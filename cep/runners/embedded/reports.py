@@ -101,9 +101,8 @@ class JobReports:
         self._status = None if status is None else Newest(status.name, status.publish, patience)
         self._folder, self._written_s = start.settings.job.checkpoint, float("-inf")
         self._patience = patience
-        self._lines = ProgressLines(
-            self._log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
-        )
+        totals = commits.totals if commits.head is None else commits.head.totals
+        self._lines = ProgressLines(self._log, before=Counter(totals))
         self._digest = ""
         # The rules of the last commit arrive later, and are not a change.
         self._news = RuleNews(self._log, None if commits.head else engine.rulebook.rulebook.ledger.report())
@@ -194,9 +193,8 @@ class JobReports:
             self._status.offer(orjson.dumps(status))
         self._news.tell(status)
         self._digest = compiled.digest
-        rules = ", ".join(
-            sorted(f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"])
-        )
+        versions = [f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"]]
+        rules = ", ".join(sorted(versions))
         refused = len(status["refused"])
         sentence = f"rules at epoch {status['epoch']}: {rules or 'none'}" + (f"; {refused} refused" if refused else "")
         self._log.tell("rules", sentence, epoch=status["epoch"], rules=rules, refused=refused)

@@ -40,20 +40,7 @@ from cep.nfa.program import Program
 from cep.runners.embedded.pages import MatchedPages, Pages, Pasts, Place, Shapes
 from cep.runners.embedded.seen import SeenOfLevel
 from cep.runners.embedded.waiting import WaitingOfShare
-from cep.runners.handover.group_entries import (
-    DEADLINES,
-    NEVER,
-    PAGE,
-    PAGE_BITS,
-    PAST,
-    PAST_DEADLINES,
-    SEGMENT,
-    SEGMENTS,
-    GroupState,
-    deadlines_name,
-    domain_name,
-    entries_of,
-)
+from cep.runners.handover import group_entries as entries
 from cep.state.past import decode_page, encode_page
 from cep.state.store import STORE_GROUP, DurableStore, KeyedStore, WriteBatch, prefix_range, split_key, store_key
 from cep.step.job import ARRIVAL, Job
@@ -81,8 +68,8 @@ class Share:
     ) -> None:
         """`seen` is of all shares of the level."""
         self._job = job
-        self._names = [domain_name(domain, level) for domain in job.domains]
-        self._deadlines_name = deadlines_name(level)
+        self._names = [entries.domain_name(domain, level) for domain in job.domains]
+        self._deadlines_name = entries.deadlines_name(level)
         self._level = level
         self._store = store
         self._count = cache.pages_count
@@ -94,7 +81,7 @@ class Share:
         self._pasts = Pasts(store, self._names, half)
         shape = (len(self._names), len(groups), job.pages_count)
         # when all histories of a page end; NEVER: it has no histories
-        self._over = np.full(shape, NEVER, np.int64)
+        self._over = np.full(shape, entries.NEVER, np.int64)
         self._saved_over = self._over.copy()
         self.pasts = [
             SharePasts(job, number, groups.start, self._pasts, over.reshape(-1))
@@ -129,16 +116,12 @@ class Share:
     @property
     def changed_bytes(self) -> int:
         """The bytes of the pages that `save_changes` is going to write."""
-        return sum(
-            stored.changed_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
-        )
+        return sum(stored.changed_bytes for stored in self.stored_pages) + sum(pages.open_bytes for pages in self.pages)
 
     @property
     def page_bytes(self) -> int:
         """The bytes of the pages that are in memory."""
-        return sum(
-            stored.cached_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
-        )
+        return sum(stored.cached_bytes for stored in self.stored_pages) + sum(pages.open_bytes for pages in self.pages)
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -172,7 +155,7 @@ class Share:
         deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.stored_pages])
         for index, group in enumerate(self.groups):
             value = deadlines[:, index, :].astype("<i8").tobytes()
-            batch.put(store_key(group, b"", DEADLINES, self._deadlines_name), value)
+            batch.put(store_key(group, b"", entries.DEADLINES, self._deadlines_name), value)
         self.waiting.save_whole(batch)
         self.seen.save_whole(batch)
 
@@ -183,19 +166,19 @@ class Share:
             return
         for index in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
             value = self._over[:, index, :].astype("<i8").tobytes()
-            batch.put(store_key(self.groups.start + index, b"", PAST_DEADLINES, self._deadlines_name), value)
+            batch.put(store_key(self.groups.start + index, b"", entries.PAST_DEADLINES, self._deadlines_name), value)
         self._saved_over[:] = self._over
 
     def restore(self, store: KeyedStore) -> None:
         """Restore the state of these key groups from the store. Pages stay in the store until they are needed."""
         for index, group in enumerate(self.groups):
-            data = store.get(store_key(group, b"", PAST_DEADLINES, self._deadlines_name))
+            data = store.get(store_key(group, b"", entries.PAST_DEADLINES, self._deadlines_name))
             if data is not None:
                 self._over[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
         self._saved_over[:] = self._over
         shape = (len(self.stored_pages), self._count)
         for index, group in enumerate(self.groups):
-            data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
+            data = store.get(store_key(group, b"", entries.DEADLINES, self._deadlines_name))
             if data is not None:
                 for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
                     self.stored_pages[number].deadlines[index * self._count : (index + 1) * self._count] = deadlines
@@ -209,9 +192,9 @@ class Share:
         self.waiting.restore(store)
         self.seen.restore(store, self.groups)
 
-    def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> GroupState:
+    def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> entries.GroupState:
         """Return the state of a key group in the form that savepoints have, with as many pages as the job says."""
-        job, group_state = self._job, GroupState()
+        job, group_state = self._job, entries.GroupState()
         for number, domain in enumerate(job.domains):
             if domain not in programs:
                 continue  # its runs belong to no rule
@@ -223,8 +206,8 @@ class Share:
             for page, cut in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
                 deadline_ms = cut.expiry_min
                 if deadline_ms is not None:
-                    group_state.pages[number << PAGE_BITS | page] = encode_page(cut)
-                    group_state.deadlines[number << PAGE_BITS | page] = deadline_ms
+                    group_state.pages[number << entries.PAGE_BITS | page] = encode_page(cut)
+                    group_state.deadlines[number << entries.PAGE_BITS | page] = deadline_ms
         for number in range(len(job.domains)):
             waiting_events = dict(self.waiting.by_group(number))
             if group in waiting_events:
@@ -233,23 +216,24 @@ class Share:
         self._add_pasts(group, group_state)
         return group_state
 
-    def _add_pasts(self, group: int, group_state: GroupState) -> None:
+    def _add_pasts(self, group: int, group_state: entries.GroupState) -> None:
         """Copy the histories of a key group unchanged: the store has them in the form of a savepoint already."""
         for number, name in enumerate(self._names):
-            for key, data in self._store.scan(prefix_range(group, b"", PAST, name)):
-                (page,) = PAGE.unpack(split_key(key).item)
-                group_state.heads[number << PAGE_BITS | page] = data
-            for key, data in self._store.scan(prefix_range(group, b"", SEGMENTS, name)):
-                page, segment = SEGMENT.unpack(split_key(key).item)
-                group_state.segments[number << PAGE_BITS | page, segment] = data
+            for key, data in self._store.scan(prefix_range(group, b"", entries.PAST, name)):
+                (page,) = entries.PAGE.unpack(split_key(key).item)
+                group_state.heads[number << entries.PAGE_BITS | page] = data
+            for key, data in self._store.scan(prefix_range(group, b"", entries.SEGMENTS, name)):
+                page, segment = entries.SEGMENT.unpack(split_key(key).item)
+                group_state.segments[number << entries.PAGE_BITS | page, segment] = data
             for page, ms in enumerate(self._over[number, group - self.groups.start].tolist()):
-                if ms != NEVER:
-                    group_state.over[number << PAGE_BITS | page] = ms
+                if ms != entries.NEVER:
+                    group_state.over[number << entries.PAGE_BITS | page] = ms
 
-    def take_over(self, group: int, group_state: GroupState, programs: Mapping[KeyDomain, Program]) -> None:
+    def take_over(self, group: int, group_state: entries.GroupState, programs: Mapping[KeyDomain, Program]) -> None:
         """Start with a key group of a savepoint. Raises: StateError."""
         for number, domain in enumerate(self._job.domains):
-            domain_pages = [data for page, data in sorted(group_state.pages.items()) if page >> PAGE_BITS == number]
+            pages = sorted(group_state.pages.items())
+            domain_pages = [data for page, data in pages if page >> entries.PAGE_BITS == number]
             if domain_pages and domain in programs:
                 program = programs[domain]
                 states = [migrate_state(decode_page(data), program)[0] for data in domain_pages]
@@ -259,12 +243,12 @@ class Share:
         for (number, bucket), data in group_state.seen.items():
             self.seen.hold(group, number, bucket, data)
         batch = WriteBatch()
-        pasts = GroupState(heads=group_state.heads, segments=group_state.segments)
-        for key, data in entries_of(self._job, self._level, group, pasts):
+        pasts = entries.GroupState(heads=group_state.heads, segments=group_state.segments)
+        for key, data in entries.entries_of(self._job, self._level, group, pasts):
             batch.put(key, data)
         self._store.write(batch)
         for page, ms in group_state.over.items():
-            self._over[page >> PAGE_BITS, group - self.groups.start, page & (1 << PAGE_BITS) - 1] = ms
+            self._over[page >> entries.PAGE_BITS, group - self.groups.start, page & (1 << entries.PAGE_BITS) - 1] = ms
 
     def save_pages(self, batch: WriteBatch) -> None:
         """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
@@ -291,20 +275,20 @@ class SharePasts:
         return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
     def stored(self, watermark_ms: int) -> list[int]:
-        (pages,) = (self._over <= min(watermark_ms, NEVER - 1)).nonzero()
+        (pages,) = (self._over <= min(watermark_ms, entries.NEVER - 1)).nonzero()
         return pages.tolist()
 
     def read(self, slot: int) -> Histories:
-        return Histories() if self._over[slot] == NEVER else self._pasts.read(self._place(slot))
+        return Histories() if self._over[slot] == entries.NEVER else self._pasts.read(self._place(slot))
 
     def write(self, slot: int, histories: Histories, over_ms: int) -> None:
         self._pasts.write(self._place(slot), histories)
-        self._over[slot] = min(over_ms, NEVER - 1)
+        self._over[slot] = min(over_ms, entries.NEVER - 1)
 
     def remove(self, slot: int) -> None:
-        if self._over[slot] != NEVER:
+        if self._over[slot] != entries.NEVER:
             self._pasts.remove(self._place(slot))
-            self._over[slot] = NEVER
+            self._over[slot] = entries.NEVER
 
     def _place(self, slot: int) -> Place:
         group, page = divmod(slot, self._job.pages_count)
@@ -341,7 +325,8 @@ class Shares:
         groups = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
         self.by_level = []
         for level in self.levels:
-            seen_ids = SeenOfLevel([domain_name(domain, level) for domain in self._job.domains], self._job.groups_count)
+            names = [entries.domain_name(domain, level) for domain in self._job.domains]
+            seen_ids = SeenOfLevel(names, self._job.groups_count)
             self.by_level.append(
                 [Share(self._job, part, self._store, self._shapes, cache, level, seen_ids) for part in groups]
             )

@@ -14,7 +14,6 @@ Tested by: tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py, 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -47,10 +46,10 @@ from cep.step.rules import JobRules, Programs
 _VALUES_COUNTS = (9, 10, 11, 12)  # earlier builds had no gap, no last event, or no waiting heartbeat
 _DIGEST_BYTES = 16
 
-PagePlace = tuple[int, int, int]  # level, key group, page id
-# Shared by all key groups that a worker process serves.
+# Shared by all key groups that a worker process serves. Pages and blocks go by the hash of their bytes.
 _PROGRAMS = Programs()
-_BLOCKS = past.SegmentCache(SEGMENT_CACHE_BYTES)
+_PAGES = past.SegmentCache[bytes](PAGE_CACHE_BYTES, len)
+_BLOCKS = past.SegmentCache[Block](SEGMENT_CACHE_BYTES)
 T = TypeVar("T")
 
 
@@ -93,59 +92,18 @@ class GroupProgress:
         return GroupProgress(**named)
 
 
-class CachedPages:
-    """A cache of the bytes of pages by their place, limited in bytes."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._pages: OrderedDict[PagePlace, tuple[str, bytes]] = OrderedDict()
-        self._bytes = 0
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all pages that are held."""
-        return self._bytes
-
-    def get(self, place: PagePlace, digest: str | None) -> bytes | None:
-        """Return the bytes of a place if they have this hash."""
-        cached = self._pages.get(place)
-        if cached is None or cached[0] != digest:
-            return None
-        self._pages.move_to_end(place)
-        return cached[1]
-
-    def put(self, place: PagePlace, data: bytes) -> str:
-        """Hold a page in the place of the one before; others may have to go. Returns: its hash."""
-        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
-        self.drop(place)
-        self._pages[place] = digest, data
-        self._bytes += len(data)
-        while self._bytes > self._bytes_max:
-            _, (_, oldest) = self._pages.popitem(last=False)
-            self._bytes -= len(oldest)
-        return digest
-
-    def drop(self, place: PagePlace) -> None:
-        """Let go of a page."""
-        removed = self._pages.pop(place, None)
-        self._bytes -= 0 if removed is None else len(removed[1])
-
-
-_CACHED = CachedPages(PAGE_CACHE_BYTES)  # of a worker process, as _PROGRAMS and _BLOCKS
-
-
 class GroupPorts:
     """The ports of one key group at one stage."""
 
-    def __init__(self, rules: JobRules, place: tuple[int, int], progress: GroupProgress, stored: GroupParts) -> None:
-        """`place`: the stage's level and the key group. `progress` follows the changes of the stored entries."""
-        job, (level, group) = rules.job, place
+    def __init__(self, rules: JobRules, level: int, progress: GroupProgress, stored: GroupParts) -> None:
+        """`level`: of the stage. `progress` follows the changes of the stored entries."""
+        job = rules.job
         self.rules = rules
         self.programs = _PROGRAMS
         self.levels = range(level, level + 1)
         self.seen = _SeenIds(progress.seen, stored.seen)
         self.waiting = _WaitingEvents(job, progress, stored.waiting)
-        self.pages = [DomainPages(job, (level, group, number), progress, stored) for number in range(len(job.domains))]
+        self.pages = [DomainPages(job, number, progress, stored) for number in range(len(job.domains))]
 
     @property
     def parts(self) -> tuple[GroupPorts]:
@@ -158,11 +116,10 @@ class GroupPorts:
 
 
 class DomainPages:
-    """The pages of a key group (ports.DomainPages); a slot is a page. `place`: level, key group, number of domain."""
+    """The pages of a key group (ports.DomainPages); a slot is a page. `number`: of the key domain."""
 
-    def __init__(self, job: Job, place: tuple[int, int, int], progress: GroupProgress, stored: GroupParts) -> None:
+    def __init__(self, job: Job, number: int, progress: GroupProgress, stored: GroupParts) -> None:
         self._job = job
-        self._level, self._group, number = place
         self._base = number << PAGE_BITS
         self._deadlines = progress.deadlines
         self._digests = progress.digests
@@ -187,7 +144,7 @@ class DomainPages:
         page = self._base + slot
         if page not in self._deadlines:
             return None
-        data = _CACHED.get((self._level, self._group, page), self._digests.get(page))
+        data = _PAGES.get(self._digests.get(page, ""))
         if data is None:
             data = self._pages.get(page)
             assert data is not None, "a page with a deadline is stored"
@@ -195,14 +152,15 @@ class DomainPages:
 
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
         page, data = self._base + slot, past.encode_page(keyed_state, compressed=True)
+        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
         self._pages.put(page, data)
-        self._deadlines[page] = deadline_ms
-        self._digests[page] = _CACHED.put((self._level, self._group, page), data)
+        _PAGES.drop(self._digests.get(page, ""))
+        _PAGES.put(digest, data)
+        self._deadlines[page], self._digests[page] = deadline_ms, digest
 
     def remove(self, slot: int) -> None:
         page = self._base + slot
-        self._digests.pop(page, None)
-        _CACHED.drop((self._level, self._group, page))
+        _PAGES.drop(self._digests.pop(page, ""))
         if self._deadlines.pop(page, None) is not None:
             self._pages.remove(page)
 

@@ -199,11 +199,9 @@ def parse_options(options: Mapping[str, str]) -> Options:
     for side in ("starting", "ending"):
         if f"{side}offsets" in values and f"{side}timestamp" in values:
             raise UsageError(f"{FORMAT} takes {side}Offsets or {side}Timestamp, not both")
-    wait_ms = _positive(values, "waitMs")
+    wait_ms = _positive(values, "waitMs") or KAFKA_WAIT_MS_MAX
     return Options(
-        kafka.KafkaSettings(
-            servers, tuple(sorted(client.items())), wait_ms if wait_ms is not None else KAFKA_WAIT_MS_MAX
-        ),
+        kafka.KafkaSettings(servers, tuple(sorted(client.items())), wait_ms),
         topics,
         values.get("startingoffsets"),
         values.get("endingoffsets"),
@@ -283,10 +281,8 @@ class KafkaStreamReader(AdmittedReader):
         self._seen: Offsets | None = None  # the end of the topic at the plan before
 
     def first(self) -> dict[str, Any]:
-        options = self._options
-        return Position(
-            options.starting("latest", "earliest"), {}, kafka.topic_ids(options.settings, options.topics)
-        ).to_json()
+        options, starting = self._options, self._options.starting("latest", "earliest")
+        return Position(starting, {}, kafka.topic_ids(options.settings, options.topics)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         records_max = self._options.records_per_trigger_max

@@ -206,10 +206,8 @@ class LiveOutput:
         """Wait while too many alerts wait for a sink, until the job is to stop. Raises: SinkError."""
         while not self._patience.stop.is_set():
             waiting = [size for queue in self._queues for size in queue.sizes.values()]
-            if (
-                sum(size[0] for size in waiting) <= UNDELIVERED_MAX
-                and sum(s[1] for s in waiting) <= UNDELIVERED_BYTES_MAX
-            ):
+            count, bytes_count = (sum(size[part] for size in waiting) for part in (0, 1))
+            if count <= UNDELIVERED_MAX and bytes_count <= UNDELIVERED_BYTES_MAX:
                 return
             self.check()
             self._patience.stop.wait(_ROOM_S)
@@ -232,13 +230,10 @@ class LiveOutput:
     @property
     def backlogs(self) -> dict[str, tuple[int, int | None]]:
         """For each sink of alerts, how many wait for it, and since when the oldest does (ms UTC)."""
-        sizes = {queue.name: queue.sizes.values() for queue in self._alert_queues}
+        sizes_of = {queue.name: queue.sizes.values() for queue in self._alert_queues}
         return {
-            name: (
-                sum(size[0] for size in sink_sizes),
-                min((int(size[2] * 1_000) for size in sink_sizes), default=None),
-            )
-            for name, sink_sizes in sizes.items()
+            name: (sum(size[0] for size in sizes), min((int(size[2] * 1_000) for size in sizes), default=None))
+            for name, sizes in sizes_of.items()
         }
 
     def drain(self, look: Callable[[], None]) -> None:

@@ -93,7 +93,7 @@ class MatchStage:
             rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event,
             stored.gap_ms,
         )  # fmt: skip
-        ports = GroupPorts(self._rules, (self._level, group), stored, self._stored)
+        ports = GroupPorts(self._rules, self._level, stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
         digest = after.rulebook.digest if has_folder else step_rules.given_digest(self._rules)

@@ -117,9 +117,8 @@ class SuppressStage:
         for bucket in {_bucket(*rule_and_key) for rule_and_key in set(pairs)}:
             data = self._stored.fired.get(bucket)
             before[bucket] = {} if data is None else fired_from_json(orjson.loads(data))
-        return LastAlerts(
-            {rule_and_key: times for fired in before.values() for rule_and_key, times in fired.items()}
-        ), before
+        last = {rule_and_key: times for fired in before.values() for rule_and_key, times in fired.items()}
+        return LastAlerts(last), before
 
     def _remember(self, memory: LastAlerts, before: dict[int, Fired], watermark_ms: int) -> int:
         """Write the changed buckets. Return the number of entries that were dropped early, at the limit."""
@@ -131,9 +130,8 @@ class SuppressStage:
         for bucket, fired in after.items():
             if fired == before[bucket]:
                 continue
-            over_first = sorted(fired, key=lambda rule_and_key: fired[rule_and_key][0] + fired[rule_and_key][1])[
-                : max(0, len(fired) - FIRED_MAX // _BUCKETS)
-            ]
+            by_end = sorted(fired, key=lambda rule_and_key: fired[rule_and_key][0] + fired[rule_and_key][1])
+            over_first = by_end[: max(0, len(fired) - FIRED_MAX // _BUCKETS)]
             for rule_and_key in over_first:
                 del fired[rule_and_key]
             lost_count += len(over_first)

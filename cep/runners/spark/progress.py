@@ -20,7 +20,7 @@ from rich.console import Console
 from cep.base import errors
 from cep.base.errors import CepError, SourceError
 from cep.base.terminal import progress_bar
-from cep.sources.offsets import Position
+from cep.sources.offsets import Position, by_lane
 
 _POLL_S = 0.2
 T = TypeVar("T")
@@ -51,10 +51,8 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
 def measures(progress: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
     """Return gauges by name, and milliseconds by phase, from Spark's report about a micro-batch."""
     operators = progress.get("stateOperators") or []
-    gauges: dict[str, float] = {
-        "state_bytes": sum(o["memoryUsedBytes"] + o["customMetrics"].get("rocksdbSstFileSize", 0) for o in operators),
-    }
-    return gauges, {name: float(ms) for name, ms in (progress.get("durationMs") or {}).items()}
+    sizes = (o["memoryUsedBytes"] + o["customMetrics"].get("rocksdbSstFileSize", 0) for o in operators)
+    return {"state_bytes": sum(sizes)}, {name: float(ms) for name, ms in (progress.get("durationMs") or {}).items()}
 
 
 def positions(progress: Mapping[str, Any]) -> dict[str, int]:
@@ -62,10 +60,7 @@ def positions(progress: Mapping[str, Any]) -> dict[str, int]:
     offsets_of: dict[str, int] = {}
     for source in progress.get("sources") or []:
         with suppress(SourceError):  # the offset of a folder has another form
-            offsets = Position.from_json(source.get("endOffset") or {}).offsets
-            offsets_of |= {
-                f"{topic}[{p}]": offset for topic, by_partition in offsets.items() for p, offset in by_partition.items()
-            }
+            offsets_of |= by_lane(Position.from_json(source.get("endOffset") or {}).offsets)
     return offsets_of
 
 

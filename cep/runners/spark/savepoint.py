@@ -47,7 +47,7 @@ from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS,
 from cep.runners.spark.group_ports import GroupProgress
 from cep.runners.spark.sink_queue import refuse_waiting
 from cep.runners.spark.state import ended_batch, job_of, last_batch, operators, readable, stored_part
-from cep.sources.offsets import Position
+from cep.sources.offsets import Position, by_lane
 from cep.state.checkpoints import Part
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch, path_inside, sha256_of
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
@@ -157,9 +157,8 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
             progress = _gather(spark, checkpoint, job, store)
-            rulebook = RulebookStore(checkpoint / live_checkpoint.RULEBOOKS_FOLDER).get(
-                progress.rulebook, job.schema, job.domains
-            )
+            rulebooks = RulebookStore(checkpoint / live_checkpoint.RULEBOOKS_FOLDER)
+            rulebook = rulebooks.get(progress.rulebook, job.schema, job.domains)
             payload = _payload(checkpoint, rulebook, progress, last_batch_id)
             part = Part(STAGES, store, 0, job.groups_count)
             created_ms = int(time.time() * 1_000)
@@ -251,11 +250,7 @@ def read_positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
     offset = _offset(query, source, batch_id)
     if isinstance(offset, set):
         return dict.fromkeys(offset, _DONE)
-    return {
-        f"{topic}[{partition}]": position
-        for topic, by_partition in offset.offsets.items()
-        for partition, position in by_partition.items()
-    }
+    return by_lane(offset.offsets)
 
 
 def _files_read(log: Path, last: int) -> set[str]:

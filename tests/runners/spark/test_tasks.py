@@ -7,6 +7,7 @@ check. The folder of rulebooks holds only the rulebooks that a job may go back t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import subprocess
@@ -37,7 +38,6 @@ from cep.model.rule import HeartbeatRecord, RetireRecord
 from cep.rulebook.saved import RulebookStore, rulebook_bytes, save
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.group_parts import GroupParts, MatchProcessor
-from cep.runners.spark.group_ports import CachedPages, PagePlace
 from cep.runners.spark.kafka import parse_options
 from cep.runners.spark.live_output import RetainedRulebooks
 from cep.runners.spark.match_stage import MatchStage
@@ -58,6 +58,7 @@ from cep.runners.spark.place import Place
 from cep.sources.pieces import parts_of, shares_of
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
+from cep.state.past import SegmentCache
 from cep.step import rules as group_rules
 from cep.step.dead_letters import dead_letter
 from cep.step.event_time import NOTHING_READ
@@ -268,45 +269,55 @@ def test_contract_inside_a_query(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bytes_are_those_that_were_put_last_or_none(seed: int) -> None:
+def test_bytes_are_those_of_the_hash_or_none(seed: int) -> None:
     chance = Random(seed)
-    cache = CachedPages(BYTES_MAX)
-    last: dict[PagePlace, tuple[str, bytes]] = {}
-    before: dict[PagePlace, str] = {}
+    cache = SegmentCache[bytes](BYTES_MAX, len)
+    last: dict[int, bytes] = {}
+    before: set[str] = set()
     found_count = 0
     for _ in range(400):
-        place = (0, chance.randrange(3), chance.randrange(4))
+        place = chance.randrange(12)
+        digest = _digest(last.get(place, b""))
         if chance.random() < 0.5:
-            if place in last:
-                before[place] = last[place][0]
-            data = chance.randbytes(chance.randrange(1, 300))
-            last[place] = cache.put(place, data), data
+            cache.drop(digest)
+            before.add(digest)
+            last[place] = chance.randbytes(chance.randrange(8, 300))
+            cache.put(_digest(last[place]), last[place])
         elif chance.random() < 0.2:
-            cache.drop(place)
+            cache.drop(digest)
+            before.add(digest)
             last.pop(place, None)
         elif place in last:
-            digest, data = last[place]
-            content = cache.get(place, digest)
-            assert content in (None, data)
+            content = cache.get(digest)
+            assert content in (None, last[place])
             found_count += content is not None
-            assert before.get(place) in (None, digest) or cache.get(place, before[place]) is None
-        assert cache.get(place, None) is None
+        assert not any(cache.get(gone) for gone in before)
         assert cache.nbytes <= BYTES_MAX
     assert found_count, "what was put a moment ago is there"
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    cache = CachedPages(100)
-    digests = {group: cache.put((0, group, 0), bytes([group]) * 40) for group in (1, 2)}
-    assert cache.get((0, 1, 0), digests[1]) is not None
-    cache.put((0, 3, 0), b"3" * 40)
-    assert cache.get((0, 2, 0), digests[2]) is None
-    assert cache.get((0, 1, 0), digests[1]) == b"\1" * 40
+    cache = SegmentCache[bytes](100, len)
+    for digest in "12":
+        cache.put(digest, digest.encode() * 40)
+    assert cache.get("1") is not None
+    cache.put("3", b"3" * 40)
+    assert cache.get("2") is None
+    assert cache.get("1") == b"1" * 40
 
 
-def test_a_page_that_is_larger_than_all_is_not_held() -> None:
-    cache = CachedPages(10)
-    assert cache.get((0, 0, 0), cache.put((0, 0, 0), b"x" * 11)) is None
+def test_a_page_that_is_larger_than_all_is_held_alone() -> None:
+    cache = SegmentCache[bytes](10, len)
+    cache.put("1", b"1")
+    cache.put("2", b"x" * 11)
+    assert cache.get("1") is None
+    assert cache.nbytes == 11
+    cache.put("3", b"3")
+    assert cache.get("2") is None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 GIVEN = rules("card_testing", "small_then_large")
