@@ -124,11 +124,7 @@ class DomainPages:
         self._deadlines = progress.deadlines
         self._digests = progress.digests
         self._pages = stored.pages
-        self._pasts = _Pasts(number, progress.over, stored, self.slots)
-
-    @property
-    def pasts(self) -> _Pasts:
-        return self._pasts
+        self.pasts = _Pasts(number, progress.over, stored, self.slots)
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         return key_pages(keys, self._job.groups_count, self._job.pages_count).astype(np.int64)
