@@ -275,15 +275,12 @@ Like = Callable[[pa.Table], Any]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame: its column names, its columns by name as Arrow, a table in its own kind, and a whole row.
-
-    Without the last one only the columns that rules read are shown of a record that is set aside.
-    """
+    """A caller's frame of any package. Only columns that rules read are converted to Arrow."""
 
     names: tuple[str, ...]
-    columns: Callable[[Sequence[str]], pa.Table]
-    like: Like
-    row: Callable[[int], dict[str, Any]] | None = None
+    columns: Callable[[Sequence[str]], pa.Table]  # by their names
+    like: Like  # converts a table to a frame of the caller's package
+    row: Callable[[int], dict[str, Any]] | None = None  # a row with all columns, to show a refused record
 
     def whole(self) -> pa.Table:
         """Return all columns, in types that all of Arrow's functions know."""

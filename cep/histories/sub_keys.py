@@ -190,24 +190,27 @@ def panes_after(
         history = plan.retained_panes.get(segment.panes)
         memory = memories.get(history.known_sub_keys) if history is not None else None
         yield from (
-            [segment] if memory is None else _without(segment, memory, keys, is_remembered=segment.panes in memories)
+            [segment]
+            if memory is None
+            else _without_forgotten(segment, memory, keys, is_remembered=segment.panes in memories)
         )
     for number, memory in memories.items():
         yield from window_panes.appended_panes(plan.by_known_sub_keys[number], memory.last, keys, watermark_ms)
 
 
-def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
-    """Drop the rows of forgotten sub-keys from a segment of panes.
+def _without_forgotten(segment: Segment, memory: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
+    """Drop the rows of sub-keys that their key no longer remembers from a segment of panes.
 
-    If the segment is a memory itself (`is_remembered`), the newer memory replaces its rows for each key of `now`.
+    `memory` has the sub-keys that keys with new events remember. A segment that is itself an earlier memory
+    (`is_remembered`) loses all rows of these keys, because the new memory replaces them.
     """
     block = segment.load()
     key_numbers = TextNumbers(keys).of(block.keys).astype(np.int64)
-    is_of_known_key = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[key_numbers][block.rows.key]
+    is_of_known_key = np.append(np.bincount(memory.key, minlength=len(keys)) > 0, False)[key_numbers][block.rows.key]
     is_retained = ~is_of_known_key
     if not is_remembered:
         rows_here = np.flatnonzero(is_of_known_key)
-        is_retained[rows_here] = now.keeps(window_panes.rows_of(block.rows, rows_here, key_numbers))
+        is_retained[rows_here] = memory.keeps(window_panes.rows_of(block.rows, rows_here, key_numbers))
     if is_retained.all():
         return [segment]
     rows = block.rows.take(np.flatnonzero(is_retained))

@@ -57,7 +57,7 @@ _OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its r
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
 _DIGEST_CHARS = 32
 _COORDINATOR_S, _GRACE_S = 10.0, 1.0  # for the answer to an offset, of a broker that may have been started again
-_PLACE_S = 5.0  # between two looks for the ends of the partitions
+_ENDS_AGE_S = 5.0  # after which the end offsets are looked up again
 _RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
 _RECALL_MS_BEFORE = 3_600_000  # clocks differ; earlier records do no harm
 
@@ -87,18 +87,17 @@ class _AgainError(Exception):
 
 
 class Transactions:
-    """Micro-batches of records into one topic, each once."""
+    """Micro-batches of records into one topic, each once. Messages call the records by a `noun`."""
 
     def __init__(self, target: KafkaTarget, noun: str) -> None:
         self._target = target
         self._noun = noun
         self._name = f"cep-{target.job_id}"
-        self._here = (target.topic, 0)
-        self._place = TopicPartition(*self._here)
+        self._partition = (target.topic, 0)  # whose committed offset counts micro-batches
         self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
-        self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
-        self._ends_s = -_PLACE_S
-        self._has_looked = False  # whether the topic's content was read
+        self._ends: dict[int, int] = {}  # the end offset of each partition, looked up between micro-batches
+        self._ends_s = -_ENDS_AGE_S
+        self._has_looked = False  # True once the topic's content has been read
         self._has_written = False
         self._is_doubtful = False  # the brokers went away in the middle of something
         self._connect()
@@ -131,7 +130,7 @@ class Transactions:
                     self._open(deadline_s)
                     if not (records or beside) or self._is_there(batch_id, digest):
                         return
-                    self._send([*records, *beside], TopicPartition(*self._here, batch_id + 1, digest), deadline_s)
+                    self._send([*records, *beside], TopicPartition(*self._partition, batch_id + 1, digest), deadline_s)
                     self._commit(deadline_s)
                     break
                 except _AgainError as error:
@@ -162,7 +161,7 @@ class Transactions:
         }  # open transactions must not block this reader
         consumer = Consumer(client.reader_options(target.servers, target.settings, fixed=fixed))
         try:
-            (place,) = consumer.committed([self._place], timeout=client.seconds_left(deadline_s))
+            (place,) = consumer.committed([TopicPartition(*self._partition)], timeout=client.seconds_left(deadline_s))
         finally:
             consumer.close()
         if place.error is not None:
@@ -223,7 +222,7 @@ class Transactions:
 
     def place(self) -> str:
         """Return the topic and for each partition an offset, a few seconds old, before all that will be written."""
-        if monotonic() - self._ends_s > _PLACE_S:
+        if monotonic() - self._ends_s > _ENDS_AGE_S:
             with suppress(KafkaException):  # the one before is as good, and further from the end
                 self._learn_ends(monotonic() + _COORDINATOR_S)
         return orjson.dumps([self._target.topic, sorted(self._ends.items())]).decode()
@@ -276,7 +275,9 @@ class Transactions:
         if self._is_open:
             return
         self._producer.init_transactions(client.seconds_left(deadline_s))
-        (committed,) = self._consumer.committed([self._place], timeout=client.seconds_left(deadline_s))
+        (committed,) = self._consumer.committed(
+            [TopicPartition(*self._partition)], timeout=client.seconds_left(deadline_s)
+        )
         if committed.error is not None:
             raise KafkaException(committed.error)
         if committed.offset >= 0:

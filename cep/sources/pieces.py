@@ -110,7 +110,7 @@ def read_pieces(paths: Path | Sequence[Path], schema: Schema, mapping: FieldMapp
     parts = [part for path in inputs for part in parts_of(path)]
     rows = sum(_rows_of(part, schema) for part in parts)
     pieces = chain.from_iterable(read_part(part, schema, mapping) for part in parts)
-    # Rows and bytes do not add up, and a share of some files only says nothing.
+    # The total for a progress bar, in rows of Parquet or bytes of JSON lines: they do not add up, and CSV has neither.
     kinds = {part.kind for part in parts}
     size = None
     if len(inputs) == 1 and kinds == {"parquet"}:

@@ -84,7 +84,7 @@ def spark_folders(folder: Path) -> Feed:
             lambda: read_job(bad), lambda: open_checkpoint(bad, job, ()), lambda: job_id(bad),
             lambda: read_progress(bad), lambda: RuleOutput(bad, {"policies": {}}), lambda: job_of(bad),
             lambda: partitions_of(bad), lambda: planned_batch(bad), lambda: read_positions(bad / "query", 0, 4),
-            lambda: RetainedRulebooks(bad / RULEBOOKS_FOLDER).changed("d" * 64, 5),
+            lambda: RetainedRulebooks(bad / RULEBOOKS_FOLDER).note_end("d" * 64, 5),
         ):  # fmt: skip
             try:
                 door()

@@ -127,7 +127,10 @@ def choose(rows: BlockRows, request: BlockRequest, back_ms: int, chosen: Bool) -
 def choose_classes(
     codes: UInt32, table: CodeTable, rows: BlockRows, request: BlockRequest, back_ms: int, chosen: Bool
 ) -> None:
-    """Set chosen bool[N] as `choose` does, for events whose code, of uint32[N], is in a table of wanted codes."""
+    """Set chosen bool[N] for the events of requested keys that are later than back_ms and have a wanted class.
+
+    A class has a code: codes uint32[N] of the events; `table` is a hash table of the wanted ones, with a bit filter.
+    """
     bits, places, codes_wanted = table.bits, table.places, table.codes
     key, time, number, keys = rows.key, rows.time, request.number, request.keys
     mask = np.uint32(places.shape[0] - 1)

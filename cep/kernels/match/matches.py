@@ -231,7 +231,8 @@ def _close_before(runs: Int64, end: int, cut: int) -> int:
 def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
 
-    Time-outs among them are not matches: they stay and cover nothing. Runs that a match covers lose all waits.
+    Time-outs among them are not matches: they stay and cover nothing. Runs that begin before the row at which matching
+    goes on after the last match (`cut`) end.
     """
     matches = work.matches
     end = first

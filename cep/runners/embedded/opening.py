@@ -140,7 +140,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     refused: tuple[str, ...] = ()
     followed_ms = _replayed(settings, changelog, working) if changelog is not None and changelog.is_followed else None
     if followed_ms is None:
-        opened, refused = _local(settings, target, working, changelog)
+        opened, refused = _local_store(settings, target, working, changelog)
         if opened is not None:
             return Opened(target, *opened, None, refused)
     replayed_ms = _replayed(settings, changelog, working) if followed_ms is None else followed_ms
@@ -185,10 +185,14 @@ def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Pat
     return None
 
 
-def _local(
+def _local_store(
     settings: StoreSettings, target: Target, working: Path, changelog: Changelog | None
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
-    """Open the local store, or return None if it is old, with a reason if it is damaged. Raises: CepError."""
+    """Open the store on this disk: (store, last commit). None without a reason if it is old, with one if it is damaged.
+
+    Each store has a lineage, a random name. It is old if the newest checkpoint is of a store other than itself or the
+    one that it began from, so another process has gone on with the job. Raises: CepError.
+    """
     if settings.backend == "memory" or not (working / PART).exists():
         return None, ()
     if (working / _DAMAGED).exists():
@@ -198,11 +202,13 @@ def _local(
             store = settings.open(working / PART)
             unused.callback(store.close)
             head = read_head(store)
-            newest, payload = _newest_lineage(target), working / PAYLOAD
-            begun = store_of_payload(payload.read_bytes()) if payload.exists() else None  # of the restored checkpoint
+            newest_lineage, payload = _newest_lineage(target), working / PAYLOAD
+            restored_lineage = store_of_payload(payload.read_bytes()) if payload.exists() else None
         except StateCorruptError as error:
             return None, (f"the local store: {error}",)
-        if head is None or newest not in (None, head.lineage, begun) or begun == head.lineage:
+        if head is None or newest_lineage not in (None, head.lineage, restored_lineage):
+            return None, ()
+        if restored_lineage == head.lineage:  # a restored store without a commit of its own
             return None, ()
         if changelog is not None and _is_of_before(head, changelog):
             return None, ()

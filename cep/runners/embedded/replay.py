@@ -75,7 +75,8 @@ def read_and_replay(
 ) -> Replayed:
     """Match the events of files on `workers` threads, and show the progress on `console`.
 
-    With an `ending` the keyed state is put there, and open windows do not close. Raises: UsageError, SourceError.
+    With an `ending`, from which a live job continues, the keyed state is saved and windows stay open. A replay to the
+    end reads the files twice: with and without closing the windows. Raises: UsageError, SourceError.
     """
     job = job_until(job, ending)
     records = Records.of(events)

@@ -68,10 +68,10 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
             settings = StoreSettings(folder, _backend_of(newest, backend))
             store = opened.enter_context(settings.open(newest.path(PART)))
             # A process has its own form of a store. The portable form goes into a second store.
-            common = opened.enter_context(StoreSettings(folder).open(work / f"{number}-common"))
-            payloads.append(_gathered(folder, store, common))
+            portable = opened.enter_context(StoreSettings(folder).open(work / f"{number}-portable"))
+            payloads.append(_gathered(folder, store, portable))
             (part,) = newest.manifest.parts
-            parts.append(Part(f"{PART}-{number}", common, part.first, part.end))
+            parts.append(Part(f"{PART}-{number}", portable, part.first, part.end))
             if number == 0:  # all processes have the same lists
                 lists = sorted(newest.path(BESIDE).glob("*")) if newest.path(BESIDE).is_dir() else []
         _check_together(parts, payloads)
@@ -81,14 +81,14 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
 
-def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payload:
+def _gathered(folder: Path, store: DurableStore, portable: DurableStore) -> Payload:
     """Copy the entries of all key groups from checkpoints into one store. Return the payload that belongs to them."""
     head = read_head(store)
     assert head is not None, "a checkpoint follows a commit"
     engine = _engine(folder, store, head.groups)
     try:
         engine.restore()
-        common.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
+        portable.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
         return Payload(
             job=read_document(folder / live_checkpoint.JOB_FILE),
             rules=read_document(folder / live_checkpoint.RULES_FILE),
@@ -135,6 +135,7 @@ def _load(
     target: Target, checkpoint: Path, groups: range | None, settings: StoreSettings,
     change: Callable[[Payload], Payload], scratch: Path,
 ) -> Saved:  # fmt: skip
+    """Write the savepoint's entries into a store of this build, and take the first checkpoint of it."""
     savepoint = open_savepoint(target, scratch / "payload")
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
@@ -145,12 +146,12 @@ def _load(
     (checkpoint / live_checkpoint.RULES_FILE).write_bytes(orjson.dumps(payload.rules))
     (checkpoint / live_checkpoint.JOB_FILE).write_bytes(orjson.dumps(payload.job))
     with ExitStack() as opened:
-        common = opened.enter_context(StoreSettings(checkpoint).open(scratch / "common"))
-        load_savepoint(savepoint, common, chosen, scratch / "entries")
+        portable = opened.enter_context(StoreSettings(checkpoint).open(scratch / "portable"))
+        load_savepoint(savepoint, portable, chosen, scratch / "entries")
         store = opened.enter_context(settings.open(scratch / "store"))
         engine = _engine(checkpoint, store, chosen)
         opened.callback(engine.close)
-        entries = engine.take_over(payload.engine, lambda group: common.scan(group_range(group)))
+        entries = engine.take_over(payload.engine, lambda group: portable.scan(group_range(group)))
         lineage, batch = uuid.uuid4().hex, WriteBatch()
         engine.save_whole(batch)
         head = Head(0, payload.base, lineage, chosen, totals, payload.positions, topic_ids=payload.topic_ids)
@@ -161,9 +162,9 @@ def _load(
         lists = load_beside(savepoint, scratch / "lists")
         payload_bytes = payload_of(lineage, engine.audit_head())
         copying = writer.begin((part,), payload_bytes, int(time.time() * 1_000), beside=lambda: lists)
-        assert copying is not None, "the only one"
+        assert copying is not None, "there is no other checkpoint"
         published = copying.result()
-    (checkpoint / DELIVERED).write_text(str(published.number))  # it holds no alerts
+    (checkpoint / DELIVERED).write_text(str(published.number))  # no alert of this checkpoint is undelivered
     return Saved(chosen, published.files_count, entries)
 
 

@@ -185,7 +185,7 @@ class LiveOutput:
                 forget_open_runs(self.totals, self.rules.status)
             write_progress(self._directory, batch_id, self.totals, self.undelivered_count)
             if status is not None:
-                self._rulebooks.changed(orjson.loads(status)["digest"], batch_id)
+                self._rulebooks.note_end(orjson.loads(status)["digest"], batch_id)
         if self.paused_partitions is not None:
             self.paused_partitions.ended(times_from_json(reached[0]["partitions"]) if reached else {})
         if self._report is not None:
@@ -267,7 +267,7 @@ class RetainedRulebooks:
         self._store = RulebookStore(directory)
         self._first = first
 
-    def changed(self, digest: str, batch_id: int) -> int:
+    def note_end(self, digest: str, batch_id: int) -> int:
         """Note that a micro-batch has ended with this rulebook, and remove old ones. Return the count of removed files.
 
         A repeated call changes nothing. Raises: SinkError.
@@ -284,7 +284,7 @@ class RetainedRulebooks:
             rulebooks = [rulebook for rulebook, end in zip(rulebooks, followed_at, strict=True) if end > oldest]
             ledger["swept"] = batch_id
         write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))
-        if not is_due:  # not earlier, because the list does not have rulebooks from before its start
+        if not is_due:  # a repeated micro-batch may need any rulebook, also one from before the list begins
             return 0
         digests = {entry_digest for _, entry_digest in rulebooks}
         return self._store.prune(digests | ({self._first} if self._first else set()))

@@ -126,14 +126,17 @@ def many_at_once(items: Iterable[T], records_count: Callable[[T], int]) -> Itera
 def part_packer(
     job: Job, before: TimesRead, mapping: FieldMapping
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that reads the parts of files in PART_COLUMN, each by its own schema."""
+    """Return a function for mapInArrow: names of parts of files (PART_COLUMN) → their records, decoded and packed.
+
+    `before` has the times of events that were read before these.
+    """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
         parts = (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping))
-        joined = _joined(job, (piece.decode() for piece in parts))
-        for turn, part in enumerate(joined):
-            yield pack_parts(job, [part], before, task_order(turn))
+        joined = _in_large_parts(job, (piece.decode() for piece in parts))
+        for number, part in enumerate(joined):
+            yield pack_parts(job, [part], before, task_order(number))
 
     return pack
 
@@ -150,7 +153,7 @@ def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.Record
                 times = replace(NOTHING_READ, now_ms=batch.column(CLOCK_COLUMN)[0].as_py())
                 written_ms = batch.column(WRITTEN_COLUMN).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
                 for path, ms in zip(map(Path, batch.column(PART_COLUMN).to_pylist()), written_ms, strict=True):
-                    for turn, part in enumerate(_joined(job, decoded_file(path, job.schema, mapping))):
+                    for turn, part in enumerate(_in_large_parts(job, decoded_file(path, job.schema, mapping))):
                         rows, times = _packed_events(job, [part], times, f"{ms:020d} {path.name}\0{turn:010d}")
                         yield as_batch(rows)
                 yield as_batch(_times_rows(job, times))
@@ -158,7 +161,8 @@ def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.Record
     return pack
 
 
-def _joined(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
+def _in_large_parts(job: Job, parts: Iterator[Decoded]) -> Iterator[DecodedPart]:
+    """Join small parts, which each cost a call, into parts of many records."""
     for some in many_at_once(parts, lambda part: part.records_count):
         yield DecodedPart(_WHOLE, concat_decoded(job.schema, some))
 

@@ -405,7 +405,7 @@ def test_what_the_job_cannot_go_back_to_is_removed(tmp_path: Path) -> None:
         store.put_control(b"what was told in micro-batch %d" % batch_id)
         digests[batch_id] = store.put(save(book))
         for _ in range(2):  # a repeated micro-batch ends in the same place
-            removed += RetainedRulebooks(tmp_path).changed(digests[batch_id], batch_id)
+            removed += RetainedRulebooks(tmp_path).note_end(digests[batch_id], batch_id)
         for epoch_batch, digest in digests.items():
             if epoch_batch >= batch_id - MICRO_BATCHES_RETAINED:
                 assert store.get(digest, SCHEMA, None).record_of("stays", 1) is not None
@@ -423,7 +423,7 @@ def test_what_a_job_has_begun_with_stays(tmp_path: Path) -> None:
     first = store.put(save(book))
     for batch_id in range(0, 3 * MICRO_BATCHES_RETAINED, 25):
         book.apply(upsert(2 + batch_id), batch_id)
-        RetainedRulebooks(tmp_path, first).changed(store.put(save(book)), batch_id)
+        RetainedRulebooks(tmp_path, first).note_end(store.put(save(book)), batch_id)
     assert [rule.version for rule in store.get(first, SCHEMA, None).deployed()] == [1]
 
 
