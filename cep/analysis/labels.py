@@ -176,8 +176,9 @@ class Labels:
 
 
 def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
-    """Read the labels that `--labels` names: a file, or a column of the events. `words` are the user's answers about
-    words. Raises: UsageError, SourceError."""
+    """Read the labels that `--labels` names: a file, or a column of the events. `words` says of
+    words such as `chargeback` whether they mean fraud. `fields` of the result are the fields that are read from the
+    label's column, which a rule must not use. Raises: UsageError, SourceError."""
     records = Records.of(events)
     views = records.mapping.view_names
     if Path(source).is_file():

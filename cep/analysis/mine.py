@@ -165,10 +165,13 @@ def mine(
     ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Mined]:  # fmt: skip
-    """Search sequences of steps that end with a fraud, then sequences with a fraud at any step: at most `count` in all.
-    `report(count, total)` is called with the number of sequences that have been searched."""
+    """Search sequences of steps among the events of `ground` that end with a fraud, then sequences with a fraud at any
+    step: at most `count` in all, without repeats.
+
+    `report(count, total)` is called with the number of sequences that have been searched.
+    """
     to_find = ground.open_frauds
-    by_any_values = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
+    by_any_values = (False, True) if steps_max > 1 else (True,)  # a sequence of one step ends at its only step
     mined: dict[tuple[tuple[Step, ...], int], Mined] = {}
     count_per_search = -(-count // len(by_any_values))
     for search_number, by_any in enumerate(by_any_values):

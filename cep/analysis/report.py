@@ -53,7 +53,10 @@ _STOPPED_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The contents of a report, for the page and for the JSON. A row of `weeks` and of `drift` covers `span` weeks."""
+    """The contents of a report, for the page and for the JSON. A row of `weeks` and of `drift` covers `span` weeks.
+
+    `against` is the same measurement of other rules, to compare with. A row of `budget` is a limit on the alerts a day.
+    """
 
     measured: Measured
     against: Measured | None

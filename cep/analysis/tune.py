@@ -110,7 +110,9 @@ def _figures_of_draws(
 
 
 def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
-    """Build a row for each unit that is resampled as a whole: float64[U, 11].
+    """Build a row for each unit that the bootstrap draws as a whole: float64[U, 11].
+
+    A unit is a fraud with the alerts that found it, or all other alerts of a key.
 
     Columns: whether it is a fraud; then for each setting alerts, mature and right alerts, the found fraud, its money.
     """
@@ -120,8 +122,9 @@ def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
     counts_here = part.has(judged.detected_ms)
     alert, fraud = part.hits(judged)
     _, key = np.unique(judged.key_number, return_inverse=True)
-    unit_of_alert = len(frauds) + key  # of an alert: its key, unless it is right
+    unit_of_alert = len(frauds) + key  # its key, unless the alert is right
     is_right = judged.is_right[alert]
+    # Backwards, so that of several frauds of an alert the first one counts.
     unit_of_alert[alert[is_right][::-1]] = fraud_number[fraud[is_right]][::-1]
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
     rows[: len(frauds), 0] = 1
@@ -346,6 +349,7 @@ def _shares(scores: Scores, bench: Bench, part_number: int) -> tuple[NDArray[np.
 
 
 def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) -> Row:
+    """Return the figures of the setting with this number on a part. Over the budget, the value to be large is None."""
     part, alerts = bench.parts[part_number], int(scores.alerts[number])
     precision = ratio(int(scores.right[number]), alerts - int(scores.immature[number]))
     recall = ratio(int(scores.frauds[number]), int(part.frauds.sum()))

@@ -30,7 +30,7 @@ _EXACT_FLOATS = ("sum", "min", "max", "first", "last")
 
 
 class Twofold(NamedTuple):
-    """The registers of a number: high + low is the number, and the error is a share of size."""
+    """The registers of a number high + low, and of `size`, which bounds its rounding error by a fixed share."""
 
     high: int
     low: int

@@ -235,9 +235,10 @@ def merge_times(
 ) -> PartitionTimes:  # fmt: skip
     """Add a reading to the earlier times of the partitions. Times only grow.
 
-    A partition is active if it is or was behind, or is new, and otherwise as far as its events move its time. An event
-    before `watermark_ms` is late and does not count. If all partitions were idle for `idle_ms`, and one has new
-    records, all count as active. At the end no partition is active.
+    The watermark does not wait for a partition that has not been active for `idle_ms`. A partition is active now if it
+    is or was behind, or is new. Otherwise its active time moves by as much as its events' time, so that a trickle of
+    old events does not hold up the others. An event before `watermark_ms` is late and does not count. If all partitions
+    were idle and one has new records, all are active. At the end none is.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
     after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}

@@ -149,7 +149,10 @@ def choose_classes(
 
 @bare
 def fill_classes(table: CodeTable, number: Int32, values: ValueBytes) -> None:
-    """Enter the distinct classes of keys number int32[C] with these values into their table; none of key −1 or null."""
+    """Fill the hash table of classes: enter each pair of a key, number int32[C], and a value once, by its code.
+
+    Pairs of key −1 (absent) or with a null are left out.
+    """
     codes, bits, places = table.codes, table.bits, table.places
     offsets, data, nulls = values.offsets, values.data, values.nulls
     mask = np.uint32(places.shape[0] - 1)

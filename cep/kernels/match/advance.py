@@ -158,8 +158,8 @@ def _offer_to_all(
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
     closed = rule.words[y.R_FIRES] != 0
     earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
-    # With many runs, skip the runs whose state has no condition that the event satisfies. A full pass now and then
-    # drops expired runs.
+    # With many runs, skip the runs whose state has no condition that the event satisfies (`choosy`). Each 64th event
+    # goes to all of them, which drops expired runs.
     choosy = live > _FEW_RUNS and new & 63 != 0 and rule.words[y.R_FIRES] == 0 and rule.words[y.R_REACTS_TO_ALL] == 0
     moved = moved_states(rule, events.bitmaps, new) if choosy else int64(-1)
     for i in range(first, live):

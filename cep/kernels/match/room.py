@@ -55,8 +55,10 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
 
 @bare
 def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64, weights: Int64) -> int:
-    """Mark the nodes on the paths to `node`. Return the weight of the newly marked nodes, -1 if the trail is too short.
+    """Mark the nodes on all paths to `node`: write the number `mark` at their rows.
 
+    Returns: the weight of the newly marked nodes, 1 for each and the weights of their events, to measure the memory of
+    a run; -1 if the trail is too short.
     Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second path into a union.
     """
     count, top = 0, 0

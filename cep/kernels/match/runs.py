@@ -279,7 +279,11 @@ def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, u
 
 @inlined
 def open_waits(rule: Rule, nfa_state: int, columns: Int64, work: Work, run: int) -> None:
-    """Set the waits of a run that has just entered the state at offset `nfa_state`, and its expiry."""
+    """Set the waits of a run that has just entered the state at offset `nfa_state`, and its expiry.
+
+    A wait is a transition of the state that may take an event. It is open, with its bit set, if the run's count of
+    repetitions permits it. The run expires by the time bounds of open waits, otherwise by the pattern's `within`.
+    """
     waits = int64(0)
     mask = _ONE
     bounded = False

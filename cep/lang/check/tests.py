@@ -396,7 +396,7 @@ class _TestChecker:
         return tuple(values)
 
     def _contradictions(self) -> None:
-        """Report the first two expectations that exclude each other: nothing and something, or two numbers."""
+        """Report the first two expectations that exclude or repeat each other: none and some, or two of a kind."""
         for later, expect in enumerate(self.test.expects):
             for earlier in self.test.expects[:later]:
                 kinds = {expect.kind, earlier.kind}

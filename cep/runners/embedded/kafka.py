@@ -46,10 +46,10 @@ class Lease(Closing):
         """Request the lease. `on_taken` is called in the lease's thread once another process has it after this one."""
         self._topic = topic
         self._on_taken = on_taken
-        self._is_assigned = False
+        self._is_assigned = False  # True while the brokers give this process the partition
         self.is_elsewhere = False  # the brokers have answered, and another process has it
-        self._number: int | None = None  # of this owner, once it has claimed
-        self._is_taken = False
+        self._number: int | None = None  # of this owner, one more than of the owner before, once committed
+        self._is_taken = False  # True once another process has committed its number
         self._refused: str | None = None
         self._sent_s = self._sure_until_s = float("-inf")
         self._ended = threading.Event()

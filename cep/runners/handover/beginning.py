@@ -72,7 +72,10 @@ class Beginning:
         return orjson.dumps({topic: offsets}).decode()
 
     def files_read(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the files that were read. Raises: UsageError if one was read in part, or a topic."""
+        """Return the names of the files that were read. Raises: UsageError if one was read in part, or a topic.
+
+        A position below 0 means that a file was read to its end.
+        """
         positions = self.positions.get(kind, {})
         topics = sorted({m[1] for lane in positions if (m := _LANE.fullmatch(lane))})
         if topics:

@@ -161,8 +161,8 @@ _TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, wh
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
     """Decode records of one topic into typed columns, and set aside the records that cannot be decoded, such as nulls.
 
-    Shapes: values are binary. Raises: SourceAwayError if the registry does not answer, SourceError if it has refused
-    this job every schema, UsageError for an unreadable schema file.
+    Shapes: values are binary. Raises: SourceAwayError if the registry does not answer, SourceError if this job may
+    read none of its schemas, UsageError for an unreadable schema file.
     """
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
