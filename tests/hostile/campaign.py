@@ -61,7 +61,7 @@ class _AlarmError(BaseException):
     """An input took too long. No handler of `Exception` catches it."""
 
 
-class _Clock:
+class Clock:
     """The seconds since its start, without the seconds in which a process had to wait for a processor."""
 
     def __init__(self, process: int | str = "self") -> None:
@@ -81,7 +81,7 @@ def _ring(*_: object) -> None:
     raise _AlarmError
 
 
-def _ring_late(clock: _Clock) -> None:
+def _ring_late(clock: Clock) -> None:
     """Ring, or set the alarm again if the process had to wait for a processor for part of the time."""
     left_s = _WAIT_S - clock.passed_s()
     if left_s <= 0:
@@ -158,7 +158,7 @@ def _fed(feed: Callable[[Random], str], random: Random, alarm_s: float) -> tuple
     """
     from tests.hostile.kinds import DiffersError, HangsError  # noqa: PLC0415 the parent does without
 
-    wrong, clock = "", _Clock()
+    wrong, clock = "", Clock()
     signal.signal(signal.SIGALRM, lambda *_: _ring_late(clock))
     signal.setitimer(signal.ITIMER_PROF, alarm_s)
     signal.setitimer(signal.ITIMER_REAL, _WAIT_S)
@@ -206,7 +206,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     current: Any
-    clock: _Clock
+    clock: Clock
     at: int = -1
     is_ready: bool = False
 
@@ -239,7 +239,7 @@ def run(
         process = context.Process(target=_process, args=(share, seed, module, names, theirs, current))
         process.start()
         theirs.close()
-        return _Worker(share, process, ours, current, _Clock(process.pid or "self"))
+        return _Worker(share, process, ours, current, Clock(process.pid or "self"))
 
     def note(part: Part) -> None:
         tally.take(part)
@@ -287,7 +287,7 @@ def _stopped(worker: _Worker, note: Callable[[Part], None], seed: int, names: tu
     """Return the number at which a worker died or is stuck; None if it works."""
     number = worker.current.value
     if number != worker.at or not worker.process.is_alive():
-        worker.at, worker.clock = number, _Clock(worker.process.pid or "self")
+        worker.at, worker.clock = number, Clock(worker.process.pid or "self")
     is_stuck = worker.clock.is_past(_STUCK_S if worker.is_ready else _BEGIN_S)
     if worker.process.is_alive() and not is_stuck:
         return None

@@ -94,7 +94,7 @@ def test_time_without_a_processor_is_no_hang(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(campaign, "_starved_s", lambda _: starved_s)
     monkeypatch.setattr("signal.setitimer", lambda _, seconds: alarms.append(seconds))
-    clock = campaign._Clock()
+    clock = campaign.Clock()
     now_s, starved_s = 40.0, 36.0
     assert not clock.is_past(5)
     campaign._ring_late(clock)
