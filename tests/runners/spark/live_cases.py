@@ -63,7 +63,11 @@ def payments(seed: int) -> list[bytes]:
 
 
 def time_ms(line: bytes) -> int:
-    return int(np.datetime64(orjson.loads(line)["event_time"].removesuffix("Z"), "ms").astype(np.int64))
+    return int(
+        np.datetime64(orjson.loads(line.decode(errors="replace"))["event_time"].removesuffix("Z"), "ms").astype(
+            np.int64
+        )
+    )
 
 
 def disordered(lines: Sequence[bytes], lateness_ms: int, seed: int) -> list[bytes]:
