@@ -24,6 +24,7 @@ from cep.columnar.texts import encoded, table_key
 from cep.functions.calendar import of_times
 from cep.kernels import layout as y
 from cep.kernels.histories.reach import fill_places, number_texts
+from cep.kernels.histories.records import ValueBytes
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.siphash import keyed_text_hashes
 from cep.lang.functions import IN_LIST
@@ -183,18 +184,8 @@ class HashedTexts:
     data: UInt8
 
 
-@dataclass(frozen=True, slots=True)
-class ValueBytes:
-    """The values of a column, to be compared byte by byte. Shapes: offsets int64[N + 1] into data uint8[B], nulls
-    uint8[N], or none if no value is; read-only."""
-
-    offsets: Int64
-    data: UInt8
-    nulls: UInt8
-
-
 def value_bytes(column: pa.Array) -> ValueBytes:
-    """Return a view of a text column."""
+    """Return the values of a column, to be compared byte by byte: a read-only view of texts, or the bytes of slots."""
     nulls = read_only(np.asarray(pc.is_null(column)).view(np.uint8) if column.null_count else np.zeros(0, np.uint8))
     if column.type == TEXT:
         return ValueBytes(*text_buffers(column), nulls)

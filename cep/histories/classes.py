@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, read_only, slot_values
 from cep.columnar.texts import table_key
-from cep.functions.columns import HashedTexts, ValueBytes, hashed_texts, value_bytes
+from cep.functions.columns import HashedTexts, hashed_texts, value_bytes
 from cep.histories.store import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import fill_classes, fill_codes, find_latest
@@ -41,9 +41,7 @@ class Latest:
         self, name: str, number: Int32, codes: UInt32, column: pa.Array, back_ms: int, event_type: int
     ) -> None:
         self._name, self._event_type, self._column = name, event_type, column
-        self._classes = records.Classes(
-            _empty_table(read_only(codes)), read_only(number), _as_record(value_bytes(column))
-        )
+        self._classes = records.Classes(_empty_table(read_only(codes)), read_only(number), value_bytes(column))
         fill_classes(*self._classes)
         self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
 
@@ -63,7 +61,7 @@ class Latest:
             events = records.ClassBlock(
                 block.read_only_rows,
                 codes_of_block(block, (self._name,)),
-                _as_record(block.values[self._name]),
+                block.values[self._name],
                 numbers[block_index],
                 block_index * _ROWS,
                 last_ms[block_index],
@@ -83,10 +81,6 @@ class Latest:
         columns = {self._name: self._column.take(pa.array(there))}
         rows = HistoryRows(self._classes.number[there], event_type, self._latest.time[there], span, columns)
         return rows, self._latest.at[there] // _ROWS
-
-
-def _as_record(values: ValueBytes) -> records.ValueBytes:
-    return records.ValueBytes(values.offsets, values.data, values.nulls)
 
 
 def code_table(codes: UInt32) -> records.CodeTable:

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import NO_TEXTS, read_only
 from cep.columnar.texts import numbered
-from cep.functions.columns import HashedTexts, ValueBytes, hashed_texts
+from cep.functions.columns import HashedTexts, hashed_texts
 from cep.kernels.arrange import group_rows
 from cep.kernels.histories.float_sums import SQUARES_AT, SQUARES_END
-from cep.kernels.histories.records import BlockRows
+from cep.kernels.histories.records import BlockRows, ValueBytes
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.histories import BAND, DIFFERENT, FLOAT_SQUARES, FLOATS, RANKS, SQUARES
 
