@@ -162,6 +162,8 @@ def stands_for(values: np.ndarray, type_: Type) -> np.ndarray:
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1), st.sampled_from([INT, MONEY]))
 @example([0, 1, -1, 63, 64, 65, -64, 2**53 + 1], INT)
+@example([2_094_173_826_727_281], INT)
+@example([2**52 + 2**50 + 1, 2**53 - 1], MONEY)
 def test_whole_numbers_are_one_percent_off_at_most(numbers: list[int], type_: Type) -> None:
     bucket_middles = stands_for(np.array(numbers, np.int64), type_).tolist()
     units = 10**type_.scale

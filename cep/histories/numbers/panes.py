@@ -55,6 +55,7 @@ _MANTISSA_BITS = 52
 _MANTISSA = np.int64((1 << _MANTISSA_BITS) - 1)
 _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 _BIAS, _INFINITE = 1023, 2047
+_POWER_MAX = 52  # of numbers below 2**53
 _HASH_BITS = 63
 _SEED = 1  # differs from the seed of keys, because hashes of the keys of one key group are similar
 
@@ -84,8 +85,17 @@ def middles(codes: Int64, type_: Type) -> np.ndarray:
         values = np.ldexp((_CUTS + cut + 0.5) / _CUTS, power)
         values[exponent == _INFINITE] = np.where(cut[exponent == _INFINITE] == 0, np.inf, np.nan)
     else:
-        lowest, next_bucket = (np.ceil(np.ldexp((_CUTS + cut + more) / _CUTS, power)) for more in (0, 1))
-        values = (lowest + next_bucket - 1) / 2 / 10**type_.scale
+        doubled_unit = 2 * 10**type_.scale
+        bounds = np.ceil(np.ldexp((_CUTS + cut + [[0], [1]]) / _CUTS, power))
+        # Below 2**53 the bounds are computed with integers, because the quotient above is rounded, and divided so that
+        # the result is rounded once. The other codes are 0 or have bounds that no float has exactly.
+        is_exact = (power >= 0) & (power <= _POWER_MAX)
+        exact = -(-((_CUTS + cut + [[0], [1]]) << np.where(is_exact, power, 0).astype(np.int64)) // _CUTS)
+        total = exact[0] + exact[1] - 1
+        quotient = np.where(
+            total < 1 << 53, total / doubled_unit, total // doubled_unit + total % doubled_unit / doubled_unit
+        )
+        values = np.where(is_exact, quotient, (bounds[0] + bounds[1] - 1) / doubled_unit)
     values = np.where(codes < 0, -values, values)
     return np.where(codes == 0, 0.0, values)
 
