@@ -17,8 +17,6 @@ Conditions on the past of the event's key, with the values of the engine (column
 Tested by: tests/analysis/test_suggest.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

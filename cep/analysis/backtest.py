@@ -9,8 +9,6 @@ are sent, as `cep run` sends them with the same rules, and then of all matches.
 Tested by: tests/analysis/test_backtest.py, tests/analysis/test_tune.py, tests/analysis/test_report.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise

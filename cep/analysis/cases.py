@@ -9,8 +9,6 @@ appear: not even their tokens.
 Tested by: tests/analysis/test_report.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -12,8 +12,6 @@ Two alerts are the same if they bind the same events, even if a threshold change
 Tested by: tests/analysis/test_backtest.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product

@@ -12,8 +12,6 @@ The UpSet chart (Lex and others 2014) shows which rules find the same frauds:
 Tested by: tests/analysis/test_report.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any

@@ -5,8 +5,6 @@ order of the history: without records that were set aside, and with repeated eve
 Tested by: tests/analysis/test_backtest.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

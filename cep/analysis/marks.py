@@ -9,8 +9,6 @@ several views make of one record are one event here.
 Tested by: tests/analysis/test_labels.py, tests/analysis/test_backtest.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

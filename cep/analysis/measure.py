@@ -6,8 +6,6 @@ probably taken for fraud.
 Tested by: tests/analysis/test_backtest.py, tests/analysis/test_labels.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

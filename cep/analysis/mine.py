@@ -16,8 +16,6 @@ sequences only the last event may be the fraud: they must find the fraud itself,
 Tested by: tests/analysis/test_suggest.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

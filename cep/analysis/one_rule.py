@@ -5,8 +5,6 @@ if the history is small.
 Tested by: tests/cli/test_quality.py, tests/api/test_features.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

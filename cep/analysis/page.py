@@ -6,8 +6,6 @@ Okabe and Ito, which colour-blind people can distinguish. The same rows give the
 Tested by: tests/analysis/test_report.py
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

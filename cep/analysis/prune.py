@@ -14,8 +14,6 @@ frauds that an alert of the budget finds on average; without a budget, a present
 Tested by: tests/analysis/test_prune.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil

@@ -9,8 +9,6 @@ A page that is too large is made again with less detail, with a note; the JSON h
 Tested by: tests/analysis/test_report.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

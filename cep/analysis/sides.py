@@ -14,8 +14,6 @@ The patterns of the text make equal events in every runner.
 Tested by: tests/analysis/test_suggest.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 

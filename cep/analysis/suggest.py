@@ -8,8 +8,6 @@
 Tested by: tests/analysis/test_suggest.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Tested by: tests/analysis/test_suggest.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 

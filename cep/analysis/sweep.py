@@ -11,8 +11,6 @@ setting is replayed.
 Tested by: tests/analysis/test_tune.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ In every other case the present setting stays. Shown figures come from replays, 
 Tested by: tests/analysis/test_tune.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -6,8 +6,6 @@ no file.
 Tested by: tests/analysis/test_report.py, tests/analysis/test_drift.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A chart has counts, and no alert.
 Tested by: tests/api/test_match.py, tests/api/test_alerts.py
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

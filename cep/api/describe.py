@@ -19,8 +19,6 @@ A field may be null (`?`) where the frame has a null. A column that no field can
 Tested by: tests/api/test_forms.py
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import unicodedata

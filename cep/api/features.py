@@ -4,8 +4,6 @@ The kernels that compute conditions of patterns compute them, over columns, so t
 Tested by: tests/api/test_features.py
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Mapping, Sequence

@@ -20,8 +20,6 @@ A column of any type of Arrow becomes a type that decoding knows, with the same 
 Tested by: tests/api/test_match.py, tests/columnar/test_convert.py, tests/api/test_odd_frames.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

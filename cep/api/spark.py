@@ -4,8 +4,6 @@ Faults that the frame's types show are refused at once, as for any frame; no row
 Tested by: tests/runners/spark/test_match.py
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_why.py, tests/api/test_alerts.py
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

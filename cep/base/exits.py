@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_main.py, tests/demo/test_operations.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum

@@ -22,8 +22,6 @@ Tested by: tests/base/test_durable.py, tests/cli/test_rules.py, tests/base/test_
 tests/runners/spark/test_live_process.py
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import uuid

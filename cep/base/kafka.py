@@ -7,8 +7,6 @@ Tested by: tests/base/test_kafka.py, tests/cli/test_outage.py, tests/sources/tes
 tests/rulebook/test_publish.py
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Tested by: tests/base/test_collection.py, tests/base/test_extras.py
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from abc import ABC, abstractmethod

@@ -12,8 +12,6 @@ counts. Keys come only from the environment: job descriptions, checkpoints and p
 Tested by: tests/base/test_secrets.py
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import re

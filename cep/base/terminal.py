@@ -3,8 +3,6 @@
 Tested by: tests/base/test_visible.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

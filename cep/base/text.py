@@ -7,8 +7,6 @@ does so for tables and styled text.
 Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_schema.py
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from types import UnionType

@@ -5,8 +5,6 @@ own for long numbers. The author of a rule must not be able to use that.
 Tested by: tests/base/test_reading.py
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_rules.py, tests/runners/embedded/test_signed.py, tests/base/test_signing.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping

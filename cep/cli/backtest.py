@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_quality.py
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_diagnostics.py
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

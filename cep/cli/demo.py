@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_main.py, tests/demo/test_wheel.py
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import tempfile

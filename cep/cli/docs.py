@@ -9,8 +9,6 @@ needs no network, no script and no other file.
 Tested by: tests/docs/test_reference.py, tests/cli/test_monitor.py
 """
 
-from __future__ import annotations
-
 import argparse
 import html
 import os

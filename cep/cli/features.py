@@ -3,8 +3,6 @@
 Tested by: tests/api/test_features.py, tests/cli/test_rejected.py
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_authoring.py
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_replay.py, tests/api/test_period.py, tests/cli/test_rejected.py, tests/cli/test_run.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping

@@ -5,8 +5,6 @@ again leave the files; a topic keeps its letters, and receivers tell repeats by 
 Tested by: tests/cli/test_job.py, tests/cli/test_run.py
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_main.py, tests/runners/spark/test_live_process.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -5,8 +5,6 @@ request whose parameters do not follow the protocol is answered with an error; s
 Tested by: tests/cli/test_lsp.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

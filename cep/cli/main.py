@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_main.py
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import os

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_replay.py, tests/runners/test_replay.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

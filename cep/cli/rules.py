@@ -4,8 +4,6 @@ The card of a rule does not read the clock and follows the order of the files, s
 Tested by: tests/cli/test_rules.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_run.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -4,8 +4,6 @@ Flags, help and defaults come from the model (model/settings.py), so that file a
 Tested by: tests/cli/test_main.py, tests/cli/test_publish.py
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -4,8 +4,6 @@ Both runners write the same files into a job's folder: rules, totals, and alerts
 Tested by: tests/cli/test_rules.py, tests/cli/test_quality.py
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Tested by: tests/cli/test_job.py, tests/runners/spark/test_savepoint.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

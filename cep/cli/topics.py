@@ -4,8 +4,6 @@ A change is signed before it is sent if the job asks for signatures; otherwise a
 Tested by: tests/cli/test_publish.py
 """
 
-from __future__ import annotations
-
 import argparse
 import getpass
 import secrets

@@ -4,8 +4,6 @@ It reads only the events of that key, without Spark.
 Tested by: tests/cli/test_why.py
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable

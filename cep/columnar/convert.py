@@ -5,8 +5,6 @@ units. `Written` overrides the usual forms of values.
 Tested by: tests/columnar/test_convert.py, tests/columnar/test_number_texts.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

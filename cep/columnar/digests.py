@@ -11,8 +11,6 @@ digest, such as a decoy and a fraud: the job would ignore the second one as a re
 Tested by: tests/columnar/test_route.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache

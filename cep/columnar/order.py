@@ -17,8 +17,6 @@ kernels/arrange.py has the one function that compares two events; all code that 
 Tested by: tests/columnar/test_order.py, tests/kernels/test_plain.py, tests/runners/test_arrival.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc

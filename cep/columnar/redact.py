@@ -6,8 +6,6 @@ same digest. Fields that the schema does not declare are counted.
 Tested by: tests/columnar/test_tokens.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Tested by: tests/columnar/test_decode.py
 """
 
-from __future__ import annotations
-
 import json
 from functools import cached_property
 

@@ -6,8 +6,6 @@
 Tested by: tests/columnar/test_letters.py
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping

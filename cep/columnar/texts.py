@@ -6,8 +6,6 @@ draws when it begins (kernels/siphash.py): tables number their content by first 
 Tested by: tests/columnar/test_texts.py, tests/columnar/test_number_texts.py.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

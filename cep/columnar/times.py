@@ -10,8 +10,6 @@ like `zoneinfo`, so that the order of such times stays.
 Tested by: tests/columnar/test_times.py.
 """
 
-from __future__ import annotations
-
 import re
 import zoneinfo
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ of the job's keys stays, so that rejected records can be sent again.
 Tested by: tests/columnar/test_tokens.py
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence

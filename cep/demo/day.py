@@ -9,8 +9,6 @@ embedded Kafka and Spark.
 Tested by: tests/demo/test_demo.py, tests/cli/test_main.py
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -5,8 +5,6 @@ miss are labelled as honest.
 Tested by: tests/demo/test_demo.py
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

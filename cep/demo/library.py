@@ -4,8 +4,6 @@ The repository has them once, in `patterns/` and `rules/`. The build of a wheel 
 Tested by: tests/demo/test_demo.py, tests/demo/test_wheel.py
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

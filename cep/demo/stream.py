@@ -6,8 +6,6 @@ planted cases, but not the near misses.
 Tested by: tests/demo/test_demo.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -16,8 +16,6 @@ that no event of the call is behind.
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py, tests/engine/test_keyed_state.py.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ both. A standard deviation continues from the rounded sums of 0.2.0, and is only
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py, tests/upgrade/test_upgrade.py.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Tested by: tests/engine/test_advance.py, tests/engine/test_overflows.py.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

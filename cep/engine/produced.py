@@ -9,8 +9,6 @@ events that completed them, after all source events of that millisecond.
 Tested by: tests/runners/test_produced.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -8,8 +8,6 @@ stored, and for a match that depends on the *absence* of a derived event whose p
 Tested by: tests/engine/test_alerts.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

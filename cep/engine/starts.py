@@ -10,8 +10,6 @@ together they count as at most NODES_PER_KEY_MAX bound events.
 Tested by: tests/engine/test_starts.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Tested by: tests/engine/test_advance.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

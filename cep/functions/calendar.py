@@ -4,8 +4,6 @@ The zone's clock is looked up once for each day that the times have.
 Tested by: tests/nfa/test_functions.py, tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

@@ -7,8 +7,6 @@
 Tested by: tests/nfa/test_functions.py, tests/histories/test_classes.py, tests/histories/test_tally.py
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

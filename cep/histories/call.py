@@ -5,8 +5,6 @@
 Tested by: tests/histories/test_values.py, tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar, cast

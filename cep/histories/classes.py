@@ -6,8 +6,6 @@ other class are read in vain, but no event is missing. A search for the latest e
 Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Tested by: tests/histories/test_store.py, tests/step/test_step.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

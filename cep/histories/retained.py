@@ -3,8 +3,6 @@
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

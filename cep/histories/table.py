@@ -3,8 +3,6 @@
 Tested by: tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

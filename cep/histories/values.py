@@ -16,8 +16,6 @@ Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/
 tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py, tests/report/test_report.py.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

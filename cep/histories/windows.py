@@ -4,8 +4,6 @@ Windows that several histories share are computed once.
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

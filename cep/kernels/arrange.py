@@ -3,8 +3,6 @@
 Tested by: tests/kernels/test_plain.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels import layout as y

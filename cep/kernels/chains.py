@@ -7,8 +7,6 @@ intermediate arrays. No job needs these kernels: `runners/warm.py` leaves them o
 Tested by: tests/kernels/test_chains.py, tests/analysis/test_suggest.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import bare, kernel

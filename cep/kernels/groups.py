@@ -15,8 +15,6 @@ Tested by: tests/kernels/test_groups.py, tests/engine/test_starts.py, tests/hist
 tests/step/test_duplicates.py, tests/runners/embedded/test_stored_parts.py, tests/columnar/test_route.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.arrange import HASH_PRIME, finished

@@ -5,8 +5,6 @@ of the cache folder contains a hash over all kernel sources: any change starts a
 Tested by: tests/kernels/test_compiler.py
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import os

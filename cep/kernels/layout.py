@@ -17,8 +17,6 @@ next event.
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

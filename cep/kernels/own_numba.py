@@ -7,8 +7,6 @@ variables of the environment that begin with NUMBA_ count as before.
 Tested by: tests/kernels/test_compiler.py
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 

@@ -11,8 +11,6 @@ Letters of shapes: R rules, N rows of the event table, W words of a run, P predi
 and words. Tested by: tests/kernels/test_compiler.py, tests/engine/test_advance.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cep.kernels.layout import Bool, Float64, Int32, Int64, UInt8, UInt64

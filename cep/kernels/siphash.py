@@ -12,8 +12,6 @@ After Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012).
 Tested by: tests/kernels/test_groups.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import bare

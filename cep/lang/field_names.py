@@ -10,8 +10,6 @@ A name is a guess. So a role never decides alone: each message that it causes na
 Tested by: tests/lang/test_check.py
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 

@@ -15,8 +15,6 @@ it.
 Tested by: tests/lang/test_functions.py, tests/lang/test_editor.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_expressions.py
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 

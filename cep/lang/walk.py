@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_expressions.py, tests/lang/test_golden.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache

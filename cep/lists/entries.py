@@ -9,8 +9,6 @@ its entries are in the column with the list's name, or in the first column.
 Tested by: tests/lists/test_lists.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

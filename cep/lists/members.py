@@ -8,8 +8,6 @@ when it maps it, because kernels trust its content: about half a second per giga
 Tested by: tests/lists/test_lists.py
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Tested by: tests/nfa/test_compile.py, tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

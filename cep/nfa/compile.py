@@ -8,8 +8,6 @@ compiled to machine code here.
 Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py, tests/lang/golden/diagnostics/
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Tested by: tests/rulebook/test_rulebook.py, tests/nfa/test_compile.py
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field

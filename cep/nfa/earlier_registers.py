@@ -5,8 +5,6 @@
 Tested by: tests/engine/test_keyed_state.py, tests/upgrade/test_upgrade.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cep.base.schema import Schema

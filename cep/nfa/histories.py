@@ -7,8 +7,6 @@ ones.
 Tested by: tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache

@@ -4,8 +4,6 @@ The form of the image is in kernels/layout.py.
 Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

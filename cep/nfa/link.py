@@ -10,8 +10,6 @@ earlier compilations in the process.
 Tested by: tests/nfa/test_shared.py, tests/nfa/test_compile.py, tests/nfa/test_predicates.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

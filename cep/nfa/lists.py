@@ -11,8 +11,6 @@ are refused: a card number would match nothing, and would stay in a file, in the
 Tested by: tests/nfa/test_compile.py, tests/lang/golden/diagnostics/, tests/rulebook/test_suppression.py
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

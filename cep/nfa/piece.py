@@ -7,8 +7,6 @@ does not depend on other rules: it is compiled once, and a program combines piec
 Tested by: tests/nfa/test_shared.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum

@@ -12,8 +12,6 @@ This module must not depend on columns or kernels.
 Tested by: tests/nfa/test_compile.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial

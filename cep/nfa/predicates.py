@@ -12,8 +12,6 @@ The atoms of a predicate depend only on it (`atoms`); the atom that finds it dep
 Tested by: tests/nfa/test_predicates.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.base.schema import valueclass

@@ -20,8 +20,6 @@ own limits apply.
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

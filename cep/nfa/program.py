@@ -5,8 +5,6 @@ program that still has the rule.
 Tested by: tests/nfa/test_compile.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

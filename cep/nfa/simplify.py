@@ -5,8 +5,6 @@ true where `up` cannot be bound yet, and `amount > up.amount` where it is bound.
 Tested by: tests/nfa/test_code.py
 """
 
-from __future__ import annotations
-
 import operator as op
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Tested by: tests/nfa/test_compile.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 Row = tuple[int, ...]

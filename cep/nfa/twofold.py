@@ -12,8 +12,6 @@ error: the last digits of a float.
 Tested by: tests/nfa/test_averages.py
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 

@@ -6,8 +6,6 @@ because metrics and logs may not name a key; this report names it.
 Tested by: tests/report/test_report.py
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

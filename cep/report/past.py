@@ -10,8 +10,6 @@ in proportion to rows; the bytes of unneeded data have no rule.
 Tested by: tests/report/test_report.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

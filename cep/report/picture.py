@@ -6,8 +6,6 @@ few sweeps that put a state at the mean height of its neighbours. No outside pro
 Tested by: tests/report/test_report.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -6,8 +6,6 @@ the language, because the estimate needs the compiled form.
 Tested by: tests/report/test_report.py
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each function reads the rulebook's terms (`trust`, `is_audited`) and moves its `
 Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_signers.py
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any

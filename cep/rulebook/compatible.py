@@ -12,8 +12,6 @@ such runs drain.
 Tested by: tests/rulebook/test_carry.py, tests/rulebook/test_suppression.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass

@@ -20,8 +20,6 @@ Tested by: tests/step/test_step.py, tests/rulebook/test_levels.py, tests/ruleboo
 tests/rulebook/test_signers.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

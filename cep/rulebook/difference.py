@@ -4,8 +4,6 @@ Two alerts are the same finding if they have the same rule, key and bound events
 Tested by: tests/rulebook/test_publish.py
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ so the audit can keep it: the holder of the file can show which key it is, and o
 Tested by: tests/rulebook/test_suppression.py, tests/cli/test_erase.py
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import secrets

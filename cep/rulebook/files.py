@@ -9,8 +9,6 @@ Such a file has a record per line; a list may need several. It is published as i
 Tested by: tests/rulebook/test_files.py.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -5,8 +5,6 @@ new job needs only the last record of each key.
 Tested by: tests/rulebook/test_publish.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic, sleep

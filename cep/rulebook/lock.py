@@ -12,8 +12,6 @@ their newest versions by age.
 Tested by: tests/rulebook/test_files.py
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

@@ -6,8 +6,6 @@ count. A pattern `over all` includes every event type that has its key, because 
 Tested by: tests/rulebook/test_files.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

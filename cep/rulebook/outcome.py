@@ -3,8 +3,6 @@
 Tested by: tests/rulebook/test_rulebook.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

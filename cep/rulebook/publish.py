@@ -5,8 +5,6 @@ version. Records that a replacement in force has made obsolete are forgotten, so
 Tested by: tests/rulebook/test_publish.py, tests/rulebook/test_suppression.py
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

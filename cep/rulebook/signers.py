@@ -25,8 +25,6 @@ root key separately. FILE.roots has a line for each rotation of the root key, si
 Tested by: tests/rulebook/test_signers.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

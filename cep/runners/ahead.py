@@ -7,8 +7,6 @@ waits if the other one compiles it (kernels/compiler.py).
 Tested by: tests/runners/test_compiling.py
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -8,8 +8,6 @@ It also writes the log lines that both runners share.
 Tested by: tests/cli/test_run.py, tests/cli/test_main.py, tests/cli/test_rejected.py.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

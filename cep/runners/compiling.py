@@ -3,8 +3,6 @@
 Tested by: tests/runners/test_compiling.py
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -4,8 +4,6 @@ A job makes its control topic and its status topic when it starts: the job and t
 Tested by: tests/runners/test_control_topic.py
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

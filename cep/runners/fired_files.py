@@ -9,8 +9,6 @@ with the same memory as before. Its line replaces the first one, which may be to
 Tested by: tests/runners/test_output.py
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -9,8 +9,6 @@ the token may name any host.
 Tested by: tests/runners/test_observe.py
 """
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import re

@@ -3,8 +3,6 @@
 Tested by: tests/runners/spark/test_driver.py
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

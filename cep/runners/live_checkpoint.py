@@ -17,8 +17,6 @@ Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_drive
 tests/runners/embedded/test_run.py
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

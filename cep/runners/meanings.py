@@ -6,8 +6,6 @@ Labels stand in the brackets of a counter's name, with `@` between two of them: 
 Tested by: tests/docs/test_reference.py, tests/runners/test_observe.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

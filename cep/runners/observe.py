@@ -12,8 +12,6 @@ job never waits for a reader.
 Tested by: tests/runners/test_observe.py
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

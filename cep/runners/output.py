@@ -18,8 +18,6 @@ event are marked too, at every level.
 Tested by: tests/runners/test_output.py, tests/runners/test_to_the_end.py.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

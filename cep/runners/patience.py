@@ -5,8 +5,6 @@ for the pause of a sink, and one place decides how often both runners ask a sink
 Tested by: tests/runners/embedded/test_outage.py, tests/sinks/test_kafka.py
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

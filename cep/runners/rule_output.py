@@ -9,8 +9,6 @@ This is step 9 of the Spark runner (step/step.py). A repeated micro-batch ends w
 Tested by: tests/runners/test_output.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path

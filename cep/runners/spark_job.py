@@ -4,8 +4,6 @@ The embedded engine brings in a warm start, so this module stands above the room
 Tested by: tests/cli/test_main.py, tests/runners/spark/test_live_process.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from functools import partial

@@ -7,8 +7,6 @@ then.
 Tested by: tests/cli/test_run.py, tests/cli/test_sinks.py
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

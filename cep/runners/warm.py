@@ -7,8 +7,6 @@ events go through patterns that together need every kernel, in this process or i
 Tested by: tests/runners/test_compiling.py
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

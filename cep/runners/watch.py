@@ -10,8 +10,6 @@ The job itself cannot report these things. If its brokers are unreachable it wai
 Tested by: tests/runners/test_observe.py
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -9,8 +9,6 @@ A job that is killed at this moment may write such a letter twice; `cep job lett
 Tested by: tests/sinks/test_contract.py, tests/sinks/test_webhook.py, tests/cli/test_run.py.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence

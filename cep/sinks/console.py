@@ -3,8 +3,6 @@
 Tested by: tests/sinks/test_contract.py
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 from rich.console import Console
 from rich.text import Text

@@ -6,8 +6,6 @@ file of cep is written here.
 Tested by: tests/sinks/test_files.py
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 Tested by: tests/sinks/test_files.py, tests/runners/spark/test_driver.py
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cep.base.errors import SinkError

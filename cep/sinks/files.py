@@ -11,8 +11,6 @@ folder as one table.
 Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal

@@ -9,8 +9,6 @@ they are true, `history_from` only if a window reaches back before it, `origins`
 Tested by: tests/sinks/test_json_form.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache

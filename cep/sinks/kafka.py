@@ -22,8 +22,6 @@ killed between 4 and 7 and starts again after that time sends its last micro-bat
 Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence

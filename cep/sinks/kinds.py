@@ -7,8 +7,6 @@ A new kind is one row of KINDS, and a file next to this one.
 Tested by: tests/sinks/test_contract.py, tests/cli/test_run.py, tests/cli/test_main.py
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

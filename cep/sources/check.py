@@ -8,8 +8,6 @@ It reads the first records of JSON and CSV, and the columns of Parquet. Later mi
 Tested by: tests/cli/test_replay.py
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence

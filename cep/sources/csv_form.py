@@ -8,8 +8,6 @@ precedence.
 Tested by: tests/sources/test_csv_form.py
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -5,8 +5,6 @@ their bytes before anything is parsed. The rest is decoded like every other reco
 Tested by: tests/sources/test_files.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce

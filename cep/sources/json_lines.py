@@ -12,8 +12,6 @@ memory: the part beyond the size limit is dropped, and decoding refuses the rest
 Tested by: tests/sources/test_files.py, tests/sources/test_live.py, tests/sources/test_csv_form.py.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Iterator

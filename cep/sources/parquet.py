@@ -10,8 +10,6 @@ number of rows, beyond the limits is refused. A column of lists that may be too 
 Tested by: tests/sources/test_parquet.py
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator, Sequence

@@ -16,8 +16,6 @@ tests crash there. One process writes to a target at a time. A second one is ref
 Tested by: tests/state/test_checkpoints.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

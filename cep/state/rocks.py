@@ -22,8 +22,6 @@ at some time, and may be too small after a power failure.
 Tested by: tests/state/test_stores.py, tests/state/test_manifest.py.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

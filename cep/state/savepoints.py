@@ -16,8 +16,6 @@ The closing zero is the end of the file, so a file that ends early, and a length
 Tested by: tests/state/test_savepoints.py, tests/state/test_pages.py.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -17,8 +17,6 @@ of a page.
 Tested by: tests/state/test_stores.py, tests/state/test_pages.py.
 """
 
-from __future__ import annotations
-
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence

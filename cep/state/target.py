@@ -7,8 +7,6 @@ AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the like, for others FSSPEC_SFTP_PASSWOR
 Tested by: tests/state/test_savepoints.py
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -7,8 +7,6 @@ or with unreadable values.
 Tested by: tests/step/test_step.py, tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -29,8 +29,6 @@ comes later than window and lateness together. A matched event is never matched 
 Tested by: tests/step/test_duplicates.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_bytes

@@ -11,8 +11,6 @@ events are complete.
 Tested by: tests/step/test_step.py
 """
 
-from __future__ import annotations
-
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.decode import Decoded
 from cep.step.job import Job

@@ -10,8 +10,6 @@ A pause is a time of MARK_MS without such an event. A job remembers one pause; a
 Tested by: tests/step/test_step.py, tests/runners/test_flawed.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Tested by: tests/step/test_step.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any

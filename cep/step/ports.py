@@ -14,8 +14,6 @@ domain in `Job.domains`.
 Tested by: tests/step/contract.py, which runs over memory, RocksDB and Spark's state
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar

@@ -22,8 +22,6 @@ An absent time, such as the end of a version without a successor, is null. `audi
 Tested by: tests/runners/spark/test_tasks.py, tests/step/test_step.py, tests/runners/test_output.py.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter, OrderedDict

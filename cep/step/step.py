@@ -18,8 +18,6 @@ Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests
 tests/runners/test_output.py.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial

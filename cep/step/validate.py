@@ -3,8 +3,6 @@
 Tested by: tests/step/contract.py, tests/runners/spark/test_tasks.py, tests/runners/test_replay.py
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

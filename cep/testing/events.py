@@ -7,8 +7,6 @@ versions, so a trace does not compute them again.
 Tested by: tests/testing/test_harness.py
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -12,8 +12,6 @@ in the order that the comparison found. Ten digits are printed unless the order 
 Tested by: tests/testing/test_explain.py, tests/testing/test_values.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal

@@ -12,8 +12,6 @@ JUnit XML has one `testsuite` per pattern; a failure's text is the output of `ce
 Tested by: tests/testing/test_harness.py, tests/cli/test_authoring.py
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

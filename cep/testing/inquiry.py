@@ -6,8 +6,6 @@ policies of suppression (rulebook/suppression.py) are the same as in every runne
 Tested by: tests/testing/test_explain.py, tests/cli/test_why.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -5,8 +5,6 @@ The steps are the same as in match/advance.py, one event at a time: expire, offe
 Tested by: tests/testing/test_explain.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

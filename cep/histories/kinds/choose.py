@@ -3,8 +3,6 @@
 Tested by: tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 from cep.histories.kinds import distinct, extreme, float_tally, panes, rank, single, tally
 from cep.histories.kinds.kind import Kind
 from cep.nfa.histories import HistoryColumn

@@ -3,8 +3,6 @@
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.histories.call import Call

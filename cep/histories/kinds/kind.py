@@ -4,8 +4,6 @@ Entering and leaving events are columns that are computed once for all kinds (`W
 Tested by: tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from cep.histories.call import Call

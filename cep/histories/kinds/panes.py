@@ -3,8 +3,6 @@
 Tested by: tests/histories/test_panes.py
 """
 
-from __future__ import annotations
-
 from cep.histories.call import Call
 from cep.histories.kinds.kind import Column, carry_nothing, pin_nothing
 from cep.histories.numbers.folds import Members

@@ -5,8 +5,6 @@ may leave the band, the key's whole window is read and its band starts again.
 Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.histories.store import SubTallies

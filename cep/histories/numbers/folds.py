@@ -16,8 +16,6 @@ without a carried tally are computed here from all their events.
 Tested by: tests/histories/test_folds.py, tests/histories/test_values.py, tests/histories/test_store.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -6,8 +6,6 @@ arithmetic, because the compiler assumes that signed arithmetic does not overflo
 Tested by: tests/kernels/test_machine.py
 """
 
-from __future__ import annotations
-
 from cep.kernels.jit import inlined
 from cep.kernels.layout import int64
 

@@ -8,8 +8,6 @@ Cost: about one pass over 256 events in cache per instruction; nothing is alloca
 Tested by: tests/kernels/test_machine.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@
 Tested by: tests/kernels/test_machine.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels import layout as y

@@ -3,8 +3,6 @@
 Tested by: tests/nfa/test_predicates.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels import layout as y

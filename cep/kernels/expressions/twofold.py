@@ -6,8 +6,6 @@ exact sum.
 Tested by: tests/nfa/test_averages.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import inlined

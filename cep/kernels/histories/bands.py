@@ -10,8 +10,6 @@ or above, the band grows on that side. So the rank stays in the band for at leas
 Tested by: tests/histories/test_classes.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.groups import first_at

@@ -4,8 +4,6 @@ Fenwick, "A new data structure for cumulative frequency tables", 1994. The tree 
 Tested by: tests/histories/test_panes.py, tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import bare, kernel

@@ -7,8 +7,6 @@ Reading rounds once, to the nearest float. After Neal, "Fast exact summation usi
 Tested by: tests/kernels/test_machine.py
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -8,8 +8,6 @@ floats suffice for sums of money. A sum that needs more floats than there is roo
 Tested by: tests/histories/test_tally.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.histories.exact_sums import CHUNKS, accumulate, accumulate_square, as_two, rounded, spread_of

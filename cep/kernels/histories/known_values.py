@@ -7,8 +7,6 @@ A tree of counts (count_tree.py) has the place of the last event of each value, 
 Tested by: tests/histories/test_known_sub_keys.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.histories.count_tree import add, find, new_tree, up_to

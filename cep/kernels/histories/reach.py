@@ -9,8 +9,6 @@ mark the last bits of all codes in the table, small enough for the processor's f
 Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.histories.records import (

@@ -4,8 +4,6 @@ Letters of shapes: N rows of the history table, M members of windows, Q new even
 Tested by: tests/histories/test_values.py, tests/histories/test_tally.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -7,8 +7,6 @@ A tree of counts (count_tree.py) follows the window, so an event costs O(log dis
 Tested by: tests/histories/test_panes.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.histories.count_tree import add, find, new_tree, up_to

@@ -7,8 +7,6 @@ Every kernel moves two pointers over the members, so its cost does not depend on
 Tested by: tests/histories/test_values.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.histories.count_tree import add, find, new_tree

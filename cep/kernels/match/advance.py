@@ -14,8 +14,6 @@ key its runs are rows of `work`; row 0 is the start run, which has taken no even
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
-from __future__ import annotations
-
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64

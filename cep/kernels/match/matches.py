@@ -3,8 +3,6 @@
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels import layout as y

@@ -11,8 +11,6 @@ Quintana, Riveros, Vansummeren, "CORE: a Complex Event Recognition Engine", 2022
 Tested by: tests/kernels/test_room.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels import layout as y

@@ -3,8 +3,6 @@
 Tested by: tests/kernels/test_room.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
-from __future__ import annotations
-
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, UInt64, int64

@@ -10,8 +10,6 @@ plain rules (docs/inside/decisions/two-matchers.md).
 Tested by: tests/kernels/test_plain.py, tests/engine/test_against_oracle.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cep.kernels import layout as y

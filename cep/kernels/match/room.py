@@ -13,8 +13,6 @@ costs O(limit) and is rare. The events of the key alone decide the evicted runs,
 Tested by: tests/kernels/test_room.py
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cep.kernels import layout as y

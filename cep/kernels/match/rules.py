@@ -5,8 +5,6 @@ prefix (nfa/prefixes.py) are followed once for all rules that share it.
 Tested by: tests/engine/test_advance.py, tests/engine/test_starts.py, tests/engine/test_against_oracle.py.
 """
 
-from __future__ import annotations
-
 from cep.kernels import layout as y
 from cep.kernels.arrange import count_ordinals, queue_rows
 from cep.kernels.jit import bare, inlined

@@ -15,8 +15,6 @@ where a rule's register holds a row.
 Tested by: tests/kernels/test_packed.py, tests/state/test_pages.py, tests/engine/test_keyed_state.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels import layout as y

@@ -3,8 +3,6 @@
 Tested by: tests/kernels/test_alert_texts.py, tests/engine/test_alerts.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import inlined, kernel

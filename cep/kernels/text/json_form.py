@@ -3,8 +3,6 @@
 Tested by: tests/sinks/test_json_form.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import inlined, kernel

@@ -8,8 +8,6 @@ faulty one, is left to a complete reader.
 Tested by: tests/columnar/test_decode.py, tests/kernels/test_alert_texts.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import bare, inlined, kernel

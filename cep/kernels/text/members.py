@@ -13,8 +13,6 @@ Addresses are parsed as in Python's ipaddress.
 Tested by: tests/lists/test_lists.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.arrange import HASH_PRIME, HASH_SEED, finished, hash_bytes

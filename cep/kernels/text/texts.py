@@ -4,8 +4,6 @@ Two columns of texts are numbered and taken as if they were concatenated, withou
 Tested by: tests/columnar/test_texts.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cep.kernels.jit import bare, inlined, kernel

@@ -4,8 +4,6 @@ Checks the arguments (names, types, declared bounds) and that the resulting amou
 Tested by: tests/lang/test_check.py
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

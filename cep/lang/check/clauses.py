@@ -5,8 +5,6 @@ match, its time the detection time.
 Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -4,8 +4,6 @@ Each mistake is reported once, at its place. Operators, functions of text and hi
 Tested by: tests/lang/test_expressions.py
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NoReturn, get_args
 

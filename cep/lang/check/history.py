@@ -8,8 +8,6 @@ variables of the pattern are not.
 Tested by: tests/lang/test_functions.py
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_expressions.py
 """
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 from cep.base.limits import DECIMAL_SCALE_MAX

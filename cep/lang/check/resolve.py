@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_check.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_structure.py, tests/lang/golden/diagnostics/
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ A field in `c1(…)` has the given value. Expectations name existing keys and va
 Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal

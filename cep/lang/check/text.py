@@ -5,8 +5,6 @@ test, or another text function of one. The other arguments are constants or para
 Tested by: tests/lang/test_functions.py
 """
 
-from __future__ import annotations
-
 import ipaddress
 from functools import cache
 from zoneinfo import available_timezones

@@ -4,8 +4,6 @@ Constants are converted at once; other expressions get a `Cast` node.
 Tested by: tests/lang/test_expressions.py
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from decimal import Decimal

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_editor.py, tests/lang/test_golden.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args

@@ -4,8 +4,6 @@ Works on files with mistakes too: a name without a meaning is left out.
 Tested by: tests/lang/test_editor.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 

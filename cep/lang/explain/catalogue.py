@@ -10,8 +10,6 @@ A code keeps its meaning for ever, even after the last place that reports it is 
 Tested by: tests/lang/test_diagnostics.py, tests/cli/test_authoring.py
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from importlib.resources import files

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ change, comments stay where they are. The syntax tree says where the declaration
 Tested by: tests/lang/test_format.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise

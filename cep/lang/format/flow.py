@@ -5,8 +5,6 @@ line may be broken; a line that is too long gets more of them, at the weakest pl
 Tested by: tests/lang/test_format.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_format.py
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from cep.lang.format.flow import WIDTH, Layout, Line, Piece, comment_lines, flow, joined, without

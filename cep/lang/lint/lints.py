@@ -3,8 +3,6 @@
 Tested by: tests/lang/golden/lints/, tests/lang/test_golden.py, tests/lang/test_functions.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import pairwise, permutations
 

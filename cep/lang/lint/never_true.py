@@ -5,8 +5,6 @@ count as possible, so no lint complains about a condition that can be true.
 Tested by: tests/lang/golden/lints/
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

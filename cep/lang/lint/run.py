@@ -5,8 +5,6 @@ comment. A silence without a reason, with an unknown code, or without a finding,
 Tested by: tests/lang/test_golden.py, tests/lang/golden/lints/
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator

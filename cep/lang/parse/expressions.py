@@ -5,8 +5,6 @@ past events goes on after its first argument: `over previous 30 d by a where b >
 Tested by: tests/lang/test_parser.py, tests/lang/test_functions.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from decimal import Decimal
 

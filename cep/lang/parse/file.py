@@ -4,8 +4,6 @@ After a mistake it goes on at the next field, entry, clause or declaration, so t
 Tested by: tests/lang/test_parser.py, tests/lang/test_mutations.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

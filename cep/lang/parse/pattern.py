@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_parser.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from cep.lang import syntax

@@ -5,8 +5,6 @@ A window at the end of a sequence is the sequence's; after a group that goes on,
 Tested by: tests/lang/test_parser.py
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cep.lang import syntax

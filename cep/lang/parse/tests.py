@@ -3,8 +3,6 @@
 Tested by: tests/lang/test_check_tests.py
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal

@@ -19,8 +19,6 @@ A topic belongs to one job, which has one process at a time.
 Tested by: tests/runners/embedded/test_changelog.py
 """
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

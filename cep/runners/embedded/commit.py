@@ -30,8 +30,6 @@ there.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import Counter

@@ -5,8 +5,6 @@ is safe on this disk does not wait for a target. With a store in memory, whose c
 Tested by: tests/runners/embedded/test_commit.py
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

@@ -7,8 +7,6 @@ A job whose alerts wait for no commit sends them through `queues` instead (lanes
 Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

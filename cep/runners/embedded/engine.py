@@ -18,8 +18,6 @@ Builds up to 0.2.0 wrote "for how long" without the complement, and no severity 
 Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_stored_parts.py.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

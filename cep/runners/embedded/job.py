@@ -9,8 +9,6 @@ If the brokers are unreachable, the standby waits: then no process works, and no
 Tested by: tests/cli/test_run.py, tests/cli/test_outage.py, tests/runners/embedded/test_changelog.py.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -12,8 +12,6 @@ process reads records, so an assignment stays when another standby joins (`coope
 Tested by: tests/runners/embedded/test_run.py, tests/cli/test_outage.py
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

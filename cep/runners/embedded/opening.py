@@ -21,8 +21,6 @@ Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_si
 tests/runners/embedded/test_savepoint.py.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_co
 tests/runners/embedded/test_run.py
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ until `save`: between two commits the store does not change. group_entries.py ha
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence

@@ -11,8 +11,6 @@ cut, from which a live job continues (warm_start.py). The events stay in memory,
 Tested by: tests/runners/test_replay.py, tests/runners/handover/test_handover.py.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ All of it runs in the thread of the job, between two micro-batches. runners/watc
 Tested by: tests/cli/test_run.py
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

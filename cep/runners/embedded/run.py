@@ -9,8 +9,6 @@ applied before its first event.
 Tested by: tests/runners/embedded/test_run.py, tests/runners/embedded/test_future.py
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -5,8 +5,6 @@ folder of its own with a range of key groups. state/savepoints.py has the entrie
 Tested by: tests/runners/embedded/test_savepoint.py
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time

@@ -12,8 +12,6 @@ small micro-batch need not be divided. It works for one thread at a time.
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from threading import Lock

@@ -9,8 +9,6 @@ runs of similar size are merged, up to a limit.
 Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/test_engine.py
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

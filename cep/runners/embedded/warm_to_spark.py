@@ -9,8 +9,6 @@ The embedded engine takes the state into memory and returns it as entries, the f
 Tested by: tests/runners/handover/test_handover.py
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
 from pathlib import Path

@@ -8,8 +8,6 @@ a repeated micro-batch finds it again, so a crash in between changes nothing. So
 Tested by: tests/runners/handover/test_handover.py, tests/runners/spark/test_savepoint.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace

@@ -6,8 +6,6 @@ continues gives them the same alerts. At the end every written entry is searched
 Tested by: tests/cli/test_erase.py
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

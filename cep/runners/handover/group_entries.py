@@ -12,8 +12,6 @@ Numbers in store keys are big-endian. Levels of patterns that feed each other ke
 Tested by: tests/runners/handover/test_handover.py
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

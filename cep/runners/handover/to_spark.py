@@ -9,8 +9,6 @@
 Tested by: tests/runners/spark/test_savepoint.py
 """
 
-from __future__ import annotations
-
 import shutil
 import uuid
 from collections.abc import Callable

@@ -12,8 +12,6 @@ may therefore overlap, and replay + live give the alerts of a replay of everythi
 Tested by: tests/runners/handover/test_handover.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

@@ -11,8 +11,6 @@ query ends.
 Tested by: tests/runners/spark/test_kafka.py
 """
 
-from __future__ import annotations
-
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping

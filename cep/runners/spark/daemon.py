@@ -10,8 +10,6 @@ second.
 Tested by: tests/runners/spark/test_live.py
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from importlib import import_module

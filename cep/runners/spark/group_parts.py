@@ -17,8 +17,6 @@ take that process one and a half seconds, so only processes that receive rows lo
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_savepoint.py, tests/runners/spark/test_tasks.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

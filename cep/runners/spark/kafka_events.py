@@ -3,8 +3,6 @@
 Tested by: tests/runners/spark/test_kafka.py, tests/runners/spark/test_live.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -10,8 +10,6 @@ for its own queries.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_driver.py.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

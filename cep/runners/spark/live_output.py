@@ -22,8 +22,6 @@ rulebook that was replaced longer ago is therefore removed, and so are control r
 Tested by: tests/runners/spark/test_driver.py, tests/runners/spark/test_live_crash.py, tests/runners/spark/test_tasks.py
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

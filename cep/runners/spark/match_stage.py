@@ -13,8 +13,6 @@ watermark, windows close in the same micro-batch, and no timer of Spark is neede
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_future.py
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -23,8 +23,6 @@ The last stage of a user's own query, in one task, suppresses alerts (step 9 of 
 Tested by: tests/runners/spark/test_match.py.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Iterator

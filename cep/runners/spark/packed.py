@@ -12,8 +12,6 @@ Every key group also gets how far each partition of the source was read, the tim
 Tested by: tests/runners/spark/test_tasks.py
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ Python's traceback, frames of Java and the plan of the query, which do not help 
 Tested by: tests/runners/spark/test_driver.py, tests/runners/test_replay.py, tests/runners/spark/test_live_process.py
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Tested by: tests/runners/test_replay.py
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

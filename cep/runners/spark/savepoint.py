@@ -22,8 +22,6 @@ A restore fetches and verifies every file into a folder next to the new checkpoi
 Tested by: tests/runners/spark/test_savepoint.py.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

@@ -9,8 +9,6 @@ again after a crash has the same number and alerts: it replaces its own file, an
 Tested by: tests/runners/spark/test_driver.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import threading

@@ -3,8 +3,6 @@
 Tested by: tests/runners/spark/test_live.py
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -6,8 +6,6 @@ must end first: its rows are in no state yet, and the sinks know it by its numbe
 Tested by: tests/runners/spark/test_savepoint.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ that is sent back to positions gives the same records again, except for standard
 Tested by: tests/sources/test_live.py
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise

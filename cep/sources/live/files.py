@@ -7,8 +7,6 @@ is set aside as one record. Tasks of Spark read files by the same functions.
 Tested by: tests/sources/test_live.py, tests/sources/test_live_forms.py
 """
 
-from __future__ import annotations
-
 import codecs
 import os
 import stat

@@ -7,8 +7,6 @@ old one would skip records of the new one.
 Tested by: tests/sources/test_live_kafka.py
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping

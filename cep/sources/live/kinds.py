@@ -6,8 +6,6 @@ A new kind is one row of KINDS and a file next to this one; cep/docs/inside/chan
 Tested by: tests/sources/test_live.py, tests/cli/test_run.py, tests/cli/test_main.py
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

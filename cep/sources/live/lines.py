@@ -4,8 +4,6 @@ A line cannot be read twice: after a restart the job goes on with the lines that
 Tested by: tests/sources/test_live.py
 """
 
-from __future__ import annotations
-
 import os
 import select
 import time

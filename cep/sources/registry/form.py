@@ -10,8 +10,6 @@ a member of this name itself has it twice, and is set aside.
 Tested by: tests/sources/registry/test_registry.py, tests/sources/test_live_kafka.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
